@@ -1,0 +1,1 @@
+"""Metrics, summaries and plots of served fleets."""

@@ -1,0 +1,1 @@
+"""rclpy nodes, thin over the other packages, and the conversion between messages and domain data."""

@@ -1,0 +1,1 @@
+"""The robot side: chunk buffer, generate-execute loop, action guard, adapters. No ROS."""

@@ -1,0 +1,66 @@
+"""The seam to a robot's body: what the generate-execute loop needs from hardware or simulation."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class RobotSpec:
+    """What a robot senses and accepts."""
+
+    state_dim: int
+    """Length of the state vector given to the policy."""
+    action_dim: int
+    control_rate_hz: float
+    images: Mapping[str, tuple[int, int]] = field(default_factory=dict)
+    """Camera key -> (height_px, width_px)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """One look at the world."""
+
+    state: np.ndarray
+    """float32 [state_dim]."""
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """Camera key -> JPEG bytes."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskGoal:
+    """What to do: the instruction as the policy reads it, and the scene a simulator shall build."""
+
+    instruction: str
+    scene: str = ""
+    """Simulated scene, for example a Meta-World task name; ignored by real robots."""
+    seed: int = 0
+    """Seed of the simulated scene; ignored by real robots."""
+
+
+@runtime_checkable
+class RobotAdapter(Protocol):
+    """A robot's body. Called from one thread only, at the control rate.
+
+    `act` and `hold` each consume one control period of simulated time; neither blocks for longer
+    than a small part of a real one. `hold` keeps the arm where it is and may be called for ever.
+    """
+
+    spec: RobotSpec
+
+    def reset(self, goal: TaskGoal) -> None:
+        """Prepare the body for a new task. May take seconds. Raises ConfigError for a goal it cannot do."""
+
+    def observe(self) -> Observation: ...
+
+    def act(self, action: np.ndarray) -> None:
+        """Execute one action, float32 [action_dim], already checked by the action guard."""
+
+    def hold(self) -> None: ...
+
+    def succeeded(self) -> bool | None:
+        """Whether the task is done, where the body can tell (a simulator's ground truth), else None."""
+
+    def close(self) -> None: ...

@@ -1,0 +1,1 @@
+"""The serving side: sessions, dispatch, action trimming, refusals. No ROS and no clock."""

@@ -1,0 +1,1 @@
+"""Trains the policy that ships with the demo, from scripted demonstrations in simulation."""
