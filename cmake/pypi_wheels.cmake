@@ -1,0 +1,20 @@
+# The ROS 2 wheels from PyPI export targets that name include directories of the machine they were
+# built on. Drop those that do not exist here, once all targets are known. Nothing in the environment
+# is patched. Used as -DCMAKE_PROJECT_kairos_ros_INCLUDE=<this file>; an installed ROS 2 does not need it.
+function(kairos_drop_stale_includes)
+  get_property(targets DIRECTORY PROPERTY IMPORTED_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(dirs ${target} INTERFACE_INCLUDE_DIRECTORIES)
+    if(NOT dirs)
+      continue()
+    endif()
+    set(kept "")
+    foreach(dir IN LISTS dirs)
+      if(NOT dir MATCHES "^/opt/" OR EXISTS "${dir}")
+        list(APPEND kept "${dir}")
+      endif()
+    endforeach()
+    set_target_properties(${target} PROPERTIES INTERFACE_INCLUDE_DIRECTORIES "${kept}")
+  endforeach()
+endfunction()
+cmake_language(DEFER CALL kairos_drop_stale_includes)

@@ -1,0 +1,20 @@
+#!/bin/sh
+# Builds the ROS interfaces into .venv, which is an ament prefix with the PyPI ROS wheels, and links
+# the Python sources there. On a machine with ROS 2 installed, colcon builds the same CMake project.
+set -eu
+cd "$(dirname "$0")/.."
+venv=$PWD/.venv
+log=build/cmake.log
+mkdir -p build
+echo "build: ROS interfaces ($log)"
+export AMENT_PREFIX_PATH="$venv" PATH="$venv/bin:$PATH"
+unset CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONPATH ROS_DISTRO || true
+{
+  cmake -S . -B build/cmake -G Ninja -DCMAKE_BUILD_TYPE=Release -DBUILD_TESTING=OFF -DKAIROS_LINK_SOURCES=ON \
+    -DCMAKE_PREFIX_PATH="$venv" -DCMAKE_INSTALL_PREFIX="$venv" -DPython3_EXECUTABLE="$venv/bin/python" \
+    -DCMAKE_PROJECT_kairos_ros_INCLUDE="$PWD/cmake/pypi_wheels.cmake" &&
+    cmake --build build/cmake && cmake --install build/cmake
+} >"$log" 2>&1 || { tail -40 "$log" >&2; echo "build: failed, see $log" >&2; exit 1; }
+# the console scripts of [project.scripts], which pip would make
+for exe in "$venv"/lib/kairos_ros/*; do ln -sf "../lib/kairos_ros/$(basename "$exe")" "$venv/bin/$(basename "$exe")"; done
+touch "$venv/.built"
