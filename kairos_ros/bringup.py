@@ -1,0 +1,211 @@
+"""Which nodes make up a fleet, as a pure plan, and a runner that starts that plan as real processes.
+
+The launch files map the plan to `launch_ros` nodes; `kairos up`, `kairos demo` and the tests start
+the very same plan with `Fleet`.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from kairos_ros.core.errors import ConfigError
+
+SHARE = Path(sys.prefix) / "share" / "kairos_ros"
+"""Replaced by the ament share folder where the package was built with colcon, see `share`."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One node process."""
+
+    executable: str
+    name: str
+    namespace: str = ""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Override the values in `params_file`."""
+    params_file: Path | None = None
+
+
+def share() -> Path:
+    """The folder with config/, launch/ and models/ of the installed package."""
+    for prefix in os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep):
+        folder = Path(prefix) / "share" / "kairos_ros"
+        if prefix and (folder / "config").is_dir():
+            return folder
+    return SHARE
+
+
+def serving(**parameters: Any) -> NodeSpec:
+    """The edge serving node, active as soon as its engine is warm unless `autostart=False`."""
+    return NodeSpec(
+        "serving_node",
+        "serving",
+        namespace="kairos",
+        parameters={"policy": str(share() / "models" / "metaworld_flow")} | parameters,
+        params_file=share() / "config" / "serving.yaml",
+    )
+
+
+def robot(name: str, **parameters: Any) -> NodeSpec:
+    """One robot node in the namespace `/<name>`.
+
+    Raises ConfigError where `name` is no valid ROS 2 namespace.
+    """
+    if not name.isidentifier():
+        raise ConfigError(
+            f"robot name {name!r} must be a ROS name: letters, digits and _, no digit first"
+        )
+    return NodeSpec(
+        "robot_node",
+        "robot",
+        namespace=name,
+        parameters=parameters,
+        params_file=share() / "config" / "robot.yaml",
+    )
+
+
+def plan(
+    robots: int | Sequence[str] = 8,
+    *,
+    serve: Mapping[str, Any] | None = None,
+    robot_parameters: Mapping[str, Any] | None = None,
+) -> list[NodeSpec]:
+    """One serving node and its robots.
+
+    Args:
+        robots: how many (named arm_1 ...), or their names.
+        serve: parameters of the serving node.
+        robot_parameters: parameters of every robot node.
+    """
+    names = [f"arm_{i}" for i in range(1, robots + 1)] if isinstance(robots, int) else robots
+    return [serving(**(serve or {})), *(robot(name, **(robot_parameters or {})) for name in names)]
+
+
+def command(spec: NodeSpec) -> list[str]:
+    """The command line that runs `spec` without ros2 launch."""
+    line = [str(share().parents[1] / "lib" / "kairos_ros" / spec.executable), "--ros-args"]
+    line += ["-r", f"__node:={spec.name}"]
+    if spec.namespace:
+        line += ["-r", f"__ns:=/{spec.namespace}"]
+    if spec.params_file is not None:
+        line += ["--params-file", str(spec.params_file)]
+    for key, value in spec.parameters.items():
+        line += ["-p", f"{key}:={json.dumps(value)}"]
+    return line
+
+
+def launch_description(
+    arguments: Mapping[str, tuple[str, str]],
+    make_plan: Callable[[dict[str, str]], Sequence[NodeSpec]],
+) -> Any:
+    """A `launch.LaunchDescription` of a plan, for launch files (ours and users' own).
+
+    Args:
+        arguments: name -> (default value, description) of each launch argument.
+        make_plan: from the arguments that are not empty, the nodes to run.
+    """
+    from launch import LaunchDescription
+    from launch.actions import DeclareLaunchArgument, OpaqueFunction
+    from launch.substitutions import LaunchConfiguration
+    from launch_ros.actions import Node
+
+    def nodes(context: Any) -> list[Any]:
+        values = {name: LaunchConfiguration(name).perform(context) for name in arguments}
+        specs = make_plan({name: value for name, value in values.items() if value})
+        return [
+            Node(
+                package="kairos_ros",
+                executable=spec.executable,
+                name=spec.name,
+                namespace=spec.namespace,
+                parameters=[*([str(spec.params_file)] if spec.params_file else []), dict(spec.parameters)],
+                output="screen",
+            )
+            for spec in specs
+        ]
+
+    declared = [
+        DeclareLaunchArgument(name, default_value=default, description=text)
+        for name, (default, text) in arguments.items()
+    ]
+    return LaunchDescription([*declared, OpaqueFunction(function=nodes)])
+
+
+class Fleet:
+    """Runs a plan: one process per node, each in a session of its own, with its output in a file.
+
+    A context manager; leaving it ends every process it started, by pid.
+    """
+
+    def __init__(self, specs: Sequence[NodeSpec], logs: Path, env: Mapping[str, str] | None = None):
+        self.specs = list(specs)
+        self.logs = logs
+        self.env = {**os.environ, **(env or {})}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._files: list[IO[bytes]] = []
+
+    def __enter__(self) -> "Fleet":
+        self.logs.mkdir(parents=True, exist_ok=True)
+        try:
+            for spec in self.specs:
+                self.start(spec)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @staticmethod
+    def key(spec: NodeSpec) -> str:
+        """Name of the process and of its log file."""
+        return spec.namespace or spec.name
+
+    def start(self, spec: NodeSpec) -> subprocess.Popen[bytes]:
+        """Starts, or starts again, one node of the plan."""
+        key = self.key(spec)
+        log = (self.logs / f"{key}.log").open("ab")
+        self._files.append(log)
+        self.processes[key] = subprocess.Popen(
+            command(spec),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env=self.env,
+        )
+        return self.processes[key]
+
+    def dead(self) -> dict[str, int]:
+        """Exit codes of the processes that ended."""
+        codes = {key: process.poll() for key, process in self.processes.items()}
+        return {key: code for key, code in codes.items() if code is not None}
+
+    def tail(self, key: str, lines: int = 15) -> str:
+        """The last lines that a process printed."""
+        text = (self.logs / f"{key}.log").read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def stop(self, grace_s: float = 8.0) -> None:
+        """SIGINT to every process, SIGKILL to those that are still there after `grace_s`."""
+        running = [p for p in self.processes.values() if p.poll() is None]
+        for process in running:
+            process.send_signal(signal.SIGINT)
+        deadline = time.monotonic() + grace_s
+        for process in running:
+            try:
+                process.wait(max(0.05, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for file in self._files:
+            file.close()
+        self._files.clear()

@@ -1,0 +1,107 @@
+"""ROS messages to and from the serving side's plain data."""
+
+import math
+
+import numpy as np
+
+from kairos_ros.core.errors import RefusalCode, WireError
+from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus
+from kairos_ros.serving.exchange import (
+    Actions,
+    Announcement,
+    Answer,
+    Execution,
+    Query,
+    Refusal,
+)
+
+
+def to_announcement(message: RobotStatus) -> Announcement:
+    return Announcement(
+        message.robot, message.session, message.task, message.state == RobotStatus.LEAVING
+    )
+
+
+def to_query(message: ChunkRequest) -> Query:
+    """Raises WireError where the message contradicts itself."""
+    if len(message.image_keys) != len(message.images):
+        raise WireError(f"{len(message.image_keys)} image keys for {len(message.images)} images")
+    durations = (message.deadline_s, message.observed_ago_s)
+    if not all(math.isfinite(value) and value >= 0 for value in durations):
+        raise WireError(f"deadline_s and observed_ago_s must be finite and >= 0, not {durations}")
+    return Query(
+        robot=message.robot,
+        session=message.session,
+        task=message.task,
+        round=message.round,
+        attempt=message.attempt,
+        instruction=message.instruction,
+        kind=message.task_kind or message.instruction,
+        state=np.array(message.state, np.float32),
+        images={
+            key: bytes(image.data)
+            for key, image in zip(message.image_keys, message.images, strict=True)
+        },
+        execution=_to_execution(message.execution),
+        horizon=message.horizon_policy,
+        deadline_s=message.deadline_s,
+        observed_ago_s=message.observed_ago_s,
+        seed=message.seed,
+    )
+
+
+def _to_execution(info: ExecutionInfo) -> Execution:
+    durations = (info.started_ago_s, info.ended_ago_s, info.control_rate_hz)
+    if not all(math.isfinite(value) and value >= 0 for value in durations):
+        raise WireError(f"execution info must be finite and >= 0, not {durations}")
+    if info.started and info.control_rate_hz <= 0:
+        raise WireError("execution info needs the control rate in Hz")
+    return Execution(
+        round=info.round,
+        started=info.started,
+        started_ago_s=info.started_ago_s,
+        ended_ago_s=info.ended_ago_s,
+        actions_remaining=info.actions_remaining,
+        chunk_index=info.chunk_index,
+        control_rate_hz=info.control_rate_hz,
+    )
+
+
+def from_answer(answer: Answer) -> ActionChunk:
+    message = ActionChunk(
+        robot=answer.robot,
+        session=answer.session,
+        task=answer.task,
+        round=answer.round,
+        attempt=answer.attempt,
+    )
+    match answer.body:
+        case Actions() as body:
+            message.kind = ActionChunk.ACTIONS
+            message.horizon, message.action_dim = body.actions.shape
+            message.actions = np.ascontiguousarray(body.actions, np.float32).ravel()
+            message.confidence = np.ascontiguousarray(body.confidence, np.float32)
+            message.horizon_reason, message.reason = body.horizon_reason, body.reason
+            message.chunk_size, message.batch_size = body.chunk_size, body.batch_size
+            message.queued_s, message.compute_s = body.queued_s, body.compute_s
+            message.server_s, message.engine_latency_s = body.server_s, body.engine_latency_s
+            message.tier, message.engine, message.policy = body.tier, body.engine, body.policy
+        case Refusal() as body:
+            message.kind = ActionChunk.REFUSED
+            message.refusal, message.reason = int(body.code), body.reason
+            message.retry_after_s = body.retry_after_s
+        case _:
+            message.kind = ActionChunk.REFETCH
+    return message
+
+
+def malformed(message: ChunkRequest, reason: str) -> Answer:
+    """The refusal of a request that could not even be read."""
+    return Answer(
+        message.robot,
+        message.session,
+        message.task,
+        message.round,
+        message.attempt,
+        Refusal(RefusalCode.MALFORMED, reason),
+    )

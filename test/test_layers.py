@@ -1,0 +1,69 @@
+"""Imports point one way: the layers of docs/architecture.md, checked on the source."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "kairos_ros"
+LAYER = {
+    "core": 1,
+    "engine": 2,
+    "transport": 2,
+    "serving": 3,
+    "robot": 3,
+    "evaluation": 4,
+    "training": 4,
+    "demo": 5,
+    "nodes": 5,
+    "bringup": 5,
+    "cli": 5,
+}
+GENERATED = {"msg", "srv", "action"}
+ROS = {"rclpy", "rosidl_runtime_py", "sensor_msgs", "diagnostic_msgs", "lifecycle_msgs", "launch"}
+MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
+
+
+def part(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imports(path: Path) -> set[str]:
+    names = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            names |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path}: relative import"
+            names |= {f"{node.module}.{alias.name}" for alias in node.names}
+    return names
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_a_module_imports_only_layers_below_its_own(path):
+    here = part(path)
+    for name in imports(path):
+        root, *rest = name.split(".")
+        if root in ROS or (root == "kairos_ros" and rest[0] in GENERATED):
+            assert LAYER[here] == 5, f"{here} imports {name}: ROS belongs to layer 5"
+        if root in {"torch", "lerobot", "transformers"}:
+            assert here in {"engine", "training"}, f"{here} imports {name}"
+        if root == "kairos_ros" and rest[0] in LAYER and rest[0] != here:
+            siblings = LAYER[rest[0]] == LAYER[here] and LAYER[here] in (2, 4, 5)
+            assert LAYER[rest[0]] < LAYER[here] or siblings, f"{here} imports {name}"
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if part(p) == "core"], ids=lambda p: p.name)
+def test_core_imports_only_numpy_and_the_standard_library(path):
+    allowed = {"numpy", "kairos_ros"} | sys.stdlib_module_names
+    impure = {"time", "datetime", "random", "os", "socket", "threading", "asyncio", "subprocess"}
+    roots = {name.split(".")[0] for name in imports(path)}
+    assert roots <= allowed - impure
+
+
+@pytest.mark.parametrize("module", ["kairos_ros.nodes.robot_node", "kairos_ros.nodes.serving_node"])
+def test_a_robot_host_never_imports_torch(module):
+    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
