@@ -1,0 +1,79 @@
+"""The simulated arm's scenes: Meta-World v3 tasks (MuJoCo, Sawyer) and how a policy sees them."""
+
+from typing import Any
+
+import numpy as np
+
+from kairos_ros.core.errors import ConfigError
+
+SCENES: dict[str, str] = {
+    "reach-v3": "move the gripper to the target",
+    "push-v3": "push the puck to the target",
+    "pick-place-v3": "pick up the puck and place it at the target",
+    "drawer-open-v3": "open the drawer",
+    "door-open-v3": "open the door",
+    "button-press-topdown-v3": "press the button from above",
+    "window-open-v3": "slide the window open",
+    "faucet-open-v3": "turn the faucet on",
+    "peg-insert-side-v3": "insert the peg into the hole",
+    "assembly-v3": "put the ring over the peg",
+    "lever-pull-v3": "pull the lever up",
+    "hammer-v3": "hammer the nail into the wall",
+}
+"""Scene (Meta-World task name) -> the instruction that the policy reads."""
+
+STATE_DIM = 39
+ACTION_DIM = 4
+GRIPPER = 3
+"""Index of the gripper in an action [dx, dy, dz, gripper]; the first three move the hand."""
+
+_HALF = 18  # Meta-World stacks two 18-value frames, then the goal.
+
+
+def make_scene(scene: str, **kwargs: Any) -> Any:
+    """A Meta-World environment whose goal is observable and whose layout follows `env.seed`.
+
+    Its step limit is lifted: an arm that waits for its policy must not end the simulation.
+    `kwargs` go to the environment (`render_mode`, `camera_name`, `width`, `height`).
+
+    Raises ConfigError for a name that Meta-World does not have.
+    """
+    from metaworld.env_dict import ALL_V3_ENVIRONMENTS
+
+    if scene not in ALL_V3_ENVIRONMENTS:
+        raise ConfigError(
+            f"scene {scene!r} is not a Meta-World v3 task; use one of {', '.join(SCENES)}"
+        )
+    env = ALL_V3_ENVIRONMENTS[scene](**kwargs)
+    env._partially_observable = False
+    del env.sawyer_observation_space  # cached with the goal clipped to zero
+    env._freeze_rand_vec = False
+    env.seeded_rand_vec = True
+    env._set_task_called = True
+    env.max_path_length = 2**63
+    return env
+
+
+def reset_scene(env: Any, seed: int) -> np.ndarray:
+    """Lay the scene out by `seed` (same seed, same scene). Returns Meta-World's own observation."""
+    env.seed(seed)
+    obs, _ = env.reset()
+    return obs
+
+
+def policy_state(obs: np.ndarray) -> np.ndarray:
+    """Meta-World's observation as the policy gets it, float32 [39].
+
+    [0:18] hand position (m), gripper opening (0 to 1), poses of up to two objects; [18:36] how
+    these changed over the last step; [36:39] the goal position (m). The same information as
+    Meta-World's two stacked frames, but the change has its own scale after normalisation.
+    """
+    now, before = obs[:_HALF], obs[_HALF : 2 * _HALF]
+    return np.concatenate([now, now - before, obs[2 * _HALF :]]).astype(np.float32)
+
+
+def expert(scene: str) -> Any:
+    """Meta-World's scripted expert; its `get_action` wants the environment's own observation."""
+    from metaworld.policies import ENV_POLICY_MAP
+
+    return ENV_POLICY_MAP[scene]()

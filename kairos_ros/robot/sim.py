@@ -1,0 +1,206 @@
+"""A simulated robot body: any Gymnasium environment with a task, Meta-World's arm by default."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.robot import metaworld_scenes as metaworld
+from kairos_ros.robot.adapter import Observation, RobotSpec, TaskGoal
+from kairos_ros.robot.sim_cameras import Cameras, MujocoCameras, RenderedFrame, render_off_screen
+
+
+class SimulationError(KairosError):
+    """The simulator's physics diverged; the episode cannot go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SimBody:
+    """How an environment becomes a robot."""
+
+    make: Callable[[str], Any]
+    """Scene name -> Gymnasium environment; slow, so the adapter keeps the result."""
+    reset: Callable[[Any, int], np.ndarray]
+    """Environment, seed -> first observation; the same seed gives the same scene."""
+    state: Callable[[np.ndarray], np.ndarray]
+    """Observation -> float32 [state_dim] that the policy reads."""
+    state_dim: int
+    action_dim: int
+    kept_on_hold: Sequence[int] = ()
+    """Action entries that `hold` repeats from the last action (a gripper); the others become 0."""
+    cameras: Callable[[Any, Mapping[str, tuple[int, int]]], Cameras] = RenderedFrame
+    """Environment, camera key -> (height_px, width_px): opens what `observe` renders with."""
+
+
+def metaworld_body() -> SimBody:
+    """Meta-World's Sawyer arm: one environment per scene of `metaworld_scenes.SCENES`.
+
+    Camera keys are Meta-World's: corner, corner2, corner3, corner4, topview, behindGripper,
+    gripperPOV.
+    """
+    return SimBody(
+        make=metaworld.make_scene,
+        reset=metaworld.reset_scene,
+        state=metaworld.policy_state,
+        state_dim=metaworld.STATE_DIM,
+        action_dim=metaworld.ACTION_DIM,
+        kept_on_hold=(metaworld.GRIPPER,),
+        cameras=metaworld_cameras,
+    )
+
+
+def metaworld_cameras(env: Any, images: Mapping[str, tuple[int, int]]) -> MujocoCameras:
+    """Meta-World's cameras; those in the corners are mounted upside down."""
+    return MujocoCameras(env, images, upside_down=("corner", "corner2", "corner3"))
+
+
+def gymnasium_body(env_id: str, *, kept_on_hold: Sequence[int] = (), **env_kwargs: Any) -> SimBody:
+    """One registered Gymnasium environment, whatever the scene.
+
+    Its observations and actions must be vectors; `info["success"]` or `info["is_success"]` tells
+    whether the task is done.
+
+    Raises ConfigError where it is not registered or its spaces do not fit.
+    """
+    import gymnasium
+
+    def make(_scene: str) -> Any:
+        # -1: no step limit; a robot that waits must not end the simulation.
+        return gymnasium.make(env_id, max_episode_steps=-1, disable_env_checker=True, **env_kwargs)
+
+    try:
+        probe = make("")
+    except gymnasium.error.Error as error:
+        raise ConfigError(f"gymnasium environment {env_id!r} cannot be made: {error}") from error
+    spaces = probe.observation_space, probe.action_space
+    probe.close()
+    if any(not isinstance(s, gymnasium.spaces.Box) or len(s.shape) != 1 for s in spaces):
+        raise ConfigError(
+            f"gymnasium environment {env_id!r} has observation space {spaces[0]} and action space"
+            f" {spaces[1]}; both must be Box vectors (wrap it, for example in FlattenObservation)"
+        )
+    return SimBody(
+        make=make,
+        reset=lambda env, seed: env.reset(seed=seed)[0],
+        state=lambda obs: np.asarray(obs, np.float32),
+        state_dim=spaces[0].shape[0],
+        action_dim=spaces[1].shape[0],
+        kept_on_hold=tuple(kept_on_hold),
+    )
+
+
+class SimAdapter:
+    """RobotAdapter over a simulated body. The simulator steps once per `act` or `hold`.
+
+    `images` maps camera keys to (height_px, width_px), rendered as JPEG on `observe`. A Gymnasium
+    environment has one camera and needs `render_mode="rgb_array"`.
+    """
+
+    def __init__(
+        self,
+        body: SimBody | None = None,
+        *,
+        control_rate_hz: float = 30.0,
+        images: Mapping[str, tuple[int, int]] | None = None,
+    ) -> None:
+        if images:
+            render_off_screen()
+        self._body = body or metaworld_body()
+        self.spec = RobotSpec(
+            self._body.state_dim, self._body.action_dim, control_rate_hz, dict(images or {})
+        )
+        self._envs: dict[str, Any] = {}
+        self._env: Any = None
+        self._cameras: Cameras | None = None
+
+    def reset(self, goal: TaskGoal) -> None:
+        """Lay out `goal.scene` by `goal.seed`. Raises ConfigError for an unknown scene."""
+        if goal.scene not in self._envs:
+            self._envs[goal.scene] = self._body.make(goal.scene)
+        if self._env is not self._envs[goal.scene]:
+            self._close_cameras()
+        self._env = self._envs[goal.scene]
+        self._obs = self._body.reset(self._env, goal.seed)
+        self._last_action = np.zeros(self._body.action_dim, np.float32)
+        self._succeeded = False
+        self._over = False
+
+    def observe(self) -> Observation:
+        state = self.state()
+        if not self.spec.images:
+            return Observation(state)
+        if self._cameras is None:
+            self._cameras = self._body.cameras(self._env, self.spec.images)
+        return Observation(state, self._cameras.render())
+
+    def state(self) -> np.ndarray:
+        """float32 [state_dim]."""
+        self._require_reset()
+        return self._body.state(self._obs)
+
+    def act(self, action: np.ndarray) -> None:
+        """One control period. Raises SimulationError when the physics diverges."""
+        action = np.asarray(action, np.float32)
+        if action.shape != (self._body.action_dim,) or not np.isfinite(action).all():
+            raise SimulationError(
+                f"action {action} is not {self._body.action_dim} finite numbers; check the action"
+                " guard between the policy and the robot"
+            )
+        self._require_reset()
+        self._last_action = action
+        self._step(action)
+
+    def hold(self) -> None:
+        """One control period without motion; the gripper stays as the last action left it."""
+        self._require_reset()
+        action = np.zeros(self._body.action_dim, np.float32)
+        kept = list(self._body.kept_on_hold)
+        action[kept] = self._last_action[kept]
+        self._step(action)
+
+    def succeeded(self) -> bool:
+        """Whether the simulator has reported success since the last reset."""
+        return self._succeeded
+
+    def close(self) -> None:
+        self._close_cameras()
+        for env in self._envs.values():
+            env.close()
+        self._envs.clear()
+        self._env = None
+
+    def _step(self, action: np.ndarray) -> None:
+        if self._over:  # an environment that ended itself must not be stepped on
+            return
+        obs, _, terminated, _, info = self._env.step(action)
+        if not np.isfinite(obs).all() or _physics_warnings(self._env):
+            raise SimulationError(
+                f"the physics of {self._env.unwrapped.__class__.__name__} diverged after action"
+                f" {action}; reset the scene"
+            )
+        self._obs = obs
+        self._over = bool(terminated)
+        self._succeeded |= bool(info.get("success", info.get("is_success", False)))
+
+    def _close_cameras(self) -> None:
+        if self._cameras is not None:
+            self._cameras.close()
+            self._cameras = None
+
+    def _require_reset(self) -> None:
+        if self._env is None:
+            raise ConfigError("the simulated robot has no scene yet; call reset(goal) first")
+
+
+def _physics_warnings(env: Any) -> int:
+    """How often MuJoCo met NaN or huge values since the reset; it goes on from a reset scene."""
+    data = getattr(env.unwrapped, "data", None)
+    if data is None or not hasattr(data, "warning"):
+        return 0
+    import mujoco
+
+    bad = (mujoco.mjtWarning.mjWARN_BADQPOS, mujoco.mjtWarning.mjWARN_BADQVEL)
+    bad += (mujoco.mjtWarning.mjWARN_BADQACC,)
+    return sum(data.warning[kind].number for kind in bad)

@@ -1,0 +1,108 @@
+"""Camera images of a simulated robot, as JPEG."""
+
+import os
+import sys
+from collections.abc import Collection, Mapping
+from io import BytesIO
+from typing import Any, Protocol
+
+import numpy as np
+
+from kairos_ros.core.errors import ConfigError
+
+JPEG_QUALITY = 90
+
+
+def render_off_screen() -> None:
+    """Let MuJoCo render without a display, through EGL, unless MUJOCO_GL names another way.
+
+    MuJoCo reads the variable once, when it is imported. Raises ConfigError when that is past.
+    """
+    if "mujoco" in sys.modules and not os.environ.get("MUJOCO_GL"):
+        raise ConfigError("set MUJOCO_GL=egl: MuJoCo was imported without it and cannot render")
+    os.environ.setdefault("MUJOCO_GL", "egl")
+
+
+class Cameras(Protocol):
+    """What `observe` renders with."""
+
+    def render(self) -> dict[str, bytes]:
+        """Camera key -> JPEG bytes of the scene as it is now."""
+        ...
+
+    def close(self) -> None: ...
+
+
+class RenderedFrame:
+    """The one frame that a Gymnasium environment renders, under every key."""
+
+    def __init__(self, env: Any, images: Mapping[str, tuple[int, int]]) -> None:
+        if env.render_mode != "rgb_array":
+            raise ConfigError(
+                f"the environment has render_mode={env.render_mode!r}; images need 'rgb_array'"
+            )
+        self._env = env
+        self._images = images
+
+    def render(self) -> dict[str, bytes]:
+        frame = self._env.render()
+        return {key: jpeg(frame, size) for key, size in self._images.items()}
+
+    def close(self) -> None:
+        """Nothing to free: the environment owns its renderer."""
+
+
+class MujocoCameras:
+    """Named cameras of a MuJoCo environment, without shadows and reflections, which cost most.
+
+    Call `render_off_screen` before MuJoCo is imported.
+    """
+
+    def __init__(
+        self,
+        env: Any,
+        images: Mapping[str, tuple[int, int]],
+        upside_down: Collection[str] = (),
+    ) -> None:
+        import mujoco
+
+        self._data = env.unwrapped.data
+        model = env.unwrapped.model
+        known = [model.camera(i).name for i in range(model.ncam)]
+        unknown = sorted(set(images) - set(known))
+        if unknown:
+            raise ConfigError(f"the scene has no camera {unknown}; use some of {', '.join(known)}")
+        model.vis.global_.offheight = max(h for h, _ in images.values())
+        model.vis.global_.offwidth = max(w for _, w in images.values())
+        model.vis.quality.offsamples = 0
+        self._renderers = {key: mujoco.Renderer(model, *size) for key, size in images.items()}
+        for renderer in self._renderers.values():
+            renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
+            renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
+        self._images = images
+        self._upside_down = upside_down
+
+    def render(self) -> dict[str, bytes]:
+        images = {}
+        for key, renderer in self._renderers.items():
+            renderer.update_scene(self._data, camera=key)
+            frame = renderer.render()
+            upright = np.flip(frame, (0, 1)) if key in self._upside_down else frame
+            images[key] = jpeg(upright, self._images[key])
+        return images
+
+    def close(self) -> None:
+        for renderer in self._renderers.values():
+            renderer.close()
+
+
+def jpeg(frame: np.ndarray, size: tuple[int, int]) -> bytes:
+    """`frame` uint8 [h, w, 3] as JPEG, resized to `size` (height_px, width_px) if it differs."""
+    from PIL import Image
+
+    image = Image.fromarray(frame)
+    if image.size != (size[1], size[0]):
+        image = image.resize((size[1], size[0]))
+    buffer = BytesIO()
+    image.save(buffer, "JPEG", quality=JPEG_QUALITY)
+    return buffer.getvalue()
