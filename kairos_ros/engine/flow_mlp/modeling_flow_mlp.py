@@ -1,0 +1,181 @@
+"""The flow-matching MLP policy: from noise to an action chunk in a few Euler steps."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.nn.functional as F  # noqa: N812
+from lerobot.policies.common.flow_matching import (
+    euler_integrate,
+    sample_noise,
+    sample_time_beta,
+)
+from lerobot.policies.pretrained import PreTrainedPolicy
+from lerobot.utils.constants import ACTION, OBS_STATE
+from torch import Tensor, nn
+
+from kairos_ros.core.errors import PolicyError
+from kairos_ros.engine.flow_mlp.configuration_flow_mlp import FlowMLPConfig
+
+_TIME_FEATURES = 64
+
+
+class UnknownInstructionError(PolicyError):
+    """An instruction outside the closed list that the policy was trained on."""
+
+
+class FlowMLPPolicy(PreTrainedPolicy):
+    """LeRobot policy around `FlowMLP`. Actions are in normalised units, as LeRobot expects."""
+
+    config_class = FlowMLPConfig
+    name = "flow_mlp"
+
+    def __init__(self, config: FlowMLPConfig, **kwargs: Any) -> None:
+        super().__init__(config)
+        config.validate_features()
+        self.model = FlowMLP(config)
+        self._task_index = {text: i for i, text in enumerate(config.instructions)}
+        self.reset()
+
+    def get_optim_params(self) -> Any:
+        return self.parameters()
+
+    def reset(self) -> None:
+        self._queue: list[Tensor] = []
+
+    def tasks(self, instructions: Sequence[str]) -> Tensor:
+        """One-hot float32 [B, T] of the instructions. Raises UnknownInstructionError."""
+        for text in instructions:
+            if text not in self._task_index:
+                known = ", ".join(repr(t) for t in self.config.instructions)
+                raise UnknownInstructionError(
+                    f"instruction {text!r} is not one this policy knows; use one of {known}"
+                )
+        index = torch.tensor([self._task_index[text] for text in instructions])
+        return F.one_hot(index, len(self._task_index)).to(self._device, torch.float32)
+
+    @property
+    def _device(self) -> torch.device:
+        return self.model.read_noise.weight.device
+
+    def forward(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, float]]:
+        """Flow-matching loss over the valid positions.
+
+        `batch`: observation.state [B, S], task list[str], action [B, N, D], all normalised, and
+        action_is_pad bool [B, N], True where a position is not a target.
+        """
+        actions = batch[ACTION]
+        valid = ~batch["action_is_pad"]
+        noise = torch.randn_like(actions)
+        time = sample_time_beta(
+            len(actions),
+            actions.device,
+            alpha=self.config.time_alpha,
+            beta=1.0,
+            scale=0.999,
+            offset=0.001,
+        )
+        mix = time[:, None, None]
+        condition = self.model.condition(batch[OBS_STATE], self.tasks(batch["task"]))
+        velocity = self.model.velocity(mix * noise + (1 - mix) * actions, time, condition)
+        error = (velocity - (noise - actions)).square().mean(-1)
+        loss = (error * valid).sum() / valid.sum()
+        return loss, {"loss": loss.item()}
+
+    @torch.no_grad()
+    def predict_action_chunk(
+        self,
+        batch: dict[str, Any],
+        noise: Tensor | None = None,
+        num_steps: int | None = None,
+        **kwargs: Any,
+    ) -> Tensor:
+        """Action chunks float32 [B, N, D], normalised; rows do not depend on one another.
+
+        `batch`: observation.state [B, S] (normalised) and task list[str] of length B. `noise`
+        [B, N, D] makes it deterministic. Raises UnknownInstructionError.
+        """
+        self.eval()
+        state = batch[OBS_STATE]
+        shape = (len(state), self.config.chunk_size, self.config.action_feature.shape[0])
+        if noise is None:
+            noise = sample_noise(shape, state.device)
+        return self.model.sample(
+            state, self.tasks(batch["task"]), noise, num_steps or self.config.num_steps
+        )
+
+    @torch.no_grad()
+    def select_action(self, batch: dict[str, Any], **kwargs: Any) -> Tensor:
+        """The next action of the current chunk, [B, D]; asks for a new chunk when it is used up."""
+        if not self._queue:
+            self._queue = list(self.predict_action_chunk(batch, **kwargs).unbind(1))
+        return self._queue.pop(0)
+
+
+class FlowMLP(nn.Module):
+    """Velocity field over flattened chunks: a residual MLP conditioned on state, task and time."""
+
+    def __init__(self, config: FlowMLPConfig) -> None:
+        super().__init__()
+        state_dim = config.robot_state_feature.shape[0]
+        flat = config.chunk_size * config.action_feature.shape[0]
+        width = config.width
+        self.rtc_processor = None
+        """Observer of sampler steps, as in LeRobot's other flow policies: `is_debug_enabled()` and
+        `track(time=, x_t=, v_t=)`."""
+        self.read_state = nn.Sequential(
+            nn.Linear(state_dim + len(config.instructions), width),
+            nn.SiLU(),
+            nn.Linear(width, width),
+        )
+        self.read_time = nn.Linear(_TIME_FEATURES, width)
+        self.read_noise = nn.Linear(flat, width)
+        self.blocks = nn.ModuleList(Block(width) for _ in range(config.blocks))
+        self.norm = nn.LayerNorm(width)
+        self.write = nn.Linear(width, flat)
+
+    def condition(self, state: Tensor, task: Tensor) -> Tensor:
+        """What does not change over the sampler's steps, [B, width]."""
+        return self.read_state(torch.cat([state, task], -1))
+
+    def velocity(self, x_t: Tensor, time: Tensor, condition: Tensor) -> Tensor:
+        """Velocity [B, N, D] at the noisy chunk `x_t` [B, N, D] and `time` [B], 1 being noise."""
+        context = F.silu(condition + self.read_time(time_features(time)))
+        hidden = self.read_noise(x_t.flatten(1)) + context
+        for block in self.blocks:
+            hidden = block(hidden, context)
+        return self.write(F.silu(self.norm(hidden))).view_as(x_t)
+
+    def sample(self, state: Tensor, task: Tensor, noise: Tensor, num_steps: int) -> Tensor:
+        """Integrate from `noise` [B, N, D] at time 1 to actions at time 0."""
+        condition = self.condition(state, task)
+        return euler_integrate(
+            lambda x_t, time: self.velocity(x_t, time, condition),
+            noise,
+            num_steps,
+            rtc_processor=self.rtc_processor,
+        )
+
+
+class Block(nn.Module):
+    """Residual block that reads the context anew."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(width)
+        self.mix = nn.Linear(2 * width, width)
+        self.out = nn.Linear(width, width)
+        nn.init.zeros_(self.out.weight)
+        nn.init.zeros_(self.out.bias)
+
+    def forward(self, hidden: Tensor, context: Tensor) -> Tensor:
+        return hidden + self.out(F.silu(self.mix(torch.cat([self.norm(hidden), context], -1))))
+
+
+def time_features(time: Tensor) -> Tensor:
+    """Sines and cosines of `time` [B] in [0, 1] at periods from 4e-3 to 4, float32 [B, 64]."""
+    half = _TIME_FEATURES // 2
+    period = torch.logspace(math.log10(4e-3), math.log10(4.0), half, device=time.device)
+    angle = 2 * math.pi * time[:, None] / period
+    return torch.cat([angle.sin(), angle.cos()], -1)
