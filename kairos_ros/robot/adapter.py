@@ -51,9 +51,15 @@ class RobotAdapter(Protocol):
     spec: RobotSpec
 
     def reset(self, goal: TaskGoal) -> None:
-        """Prepare the body for a new task. May take seconds. Raises ConfigError for a goal it cannot do."""
+        """Prepare the body for a new task. May take seconds.
+
+        Raises ConfigError for a goal it cannot do.
+        """
 
     def observe(self) -> Observation: ...
+
+    def state(self) -> np.ndarray:
+        """The state of `observe` alone, float32 [state_dim]: cheap enough for every period."""
 
     def act(self, action: np.ndarray) -> None:
         """Execute one action, float32 [action_dim], already checked by the action guard."""
@@ -61,6 +67,6 @@ class RobotAdapter(Protocol):
     def hold(self) -> None: ...
 
     def succeeded(self) -> bool | None:
-        """Whether the task is done, where the body can tell (a simulator's ground truth), else None."""
+        """Whether the task is done, where the body can tell (a simulator does), else None."""
 
     def close(self) -> None: ...
