@@ -29,7 +29,7 @@ class FrameLimits:
     """What a decoder accepts from a peer; anything beyond is a WireError."""
 
     header_bytes: int = 256 * 1024
-    frames: int = 1024
+    frames: int = 4096
     """Frames of one message, header included."""
     message_bytes: int = 256 * 1024 * 1024
     """All frames of one message together."""

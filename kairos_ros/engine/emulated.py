@@ -1,0 +1,131 @@
+"""An engine of known latency, for load tests and for GPUs that are not here. It thinks nothing.
+
+`emulated:latency_ms=80+35b,chunk=50,dim=7,steps=10,state=7,images=cam@224x224|wrist@224x224`
+sleeps 80 ms + 35 ms per robot in the batch. Every option has a default; `images` is empty.
+"""
+
+import hashlib
+import re
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.engine.observation import refusal
+from kairos_ros.transport.messages import (
+    EngineDescription,
+    InferOutcome,
+    InferRequest,
+    InferResult,
+)
+
+PREFIX = "emulated:"
+_NUMBER = r"\d+(?:\.\d+)?"
+
+
+@dataclass(frozen=True, slots=True)
+class EmulatedSpec:
+    """What an emulated engine pretends to be."""
+
+    base_ms: float = 0.0
+    per_row_ms: float = 0.0
+    chunk: int = 50
+    dim: int = 7
+    steps: int = 10
+    state: int = 7
+    images: dict[str, tuple[int, int]] = field(default_factory=dict)
+
+
+def parse_emulated(text: str) -> EmulatedSpec:
+    """Reads `emulated:latency_ms=80+35b,chunk=50,...`. Raises ConfigError naming the bad part."""
+    options: dict[str, object] = {}
+    for part in filter(None, text.removeprefix(PREFIX).split(",")):
+        key, _, value = part.partition("=")
+        if key == "latency_ms":
+            options["base_ms"], options["per_row_ms"] = _latency(value)
+        elif key in ("chunk", "dim", "steps", "state"):
+            if not value.isdecimal() or not 0 < int(value) <= 4096:
+                raise ConfigError(f"emulated policy: {part!r} is not a number from 1 to 4096")
+            options[key] = int(value)
+        elif key == "images":
+            options["images"] = dict(_camera(camera) for camera in value.split("|"))
+        else:
+            raise ConfigError(
+                f"emulated policy: unknown option {part!r}; known are latency_ms, chunk, dim, "
+                "steps, state and images"
+            )
+    return EmulatedSpec(**options)  # type: ignore[arg-type]
+
+
+class EmulatedEngine:
+    """Deterministic chunks after a known time.
+
+    Action 0 of every row of a chunk is `state[0]` exactly, so that any action can be traced to
+    the observation it came from; action 1 is the row's index. The rest is a random walk from the
+    seed. Updates approach the chunk in equal steps, except that the last step is three times as
+    large from a seeded row on: there the confidence rule finds something to cut.
+    """
+
+    def __init__(self, text: str, max_batch: int) -> None:
+        spec = parse_emulated(text)
+        self._spec = spec
+        self.description = EngineDescription(
+            policy_id="emulated-" + hashlib.sha256(repr(spec).encode()).hexdigest()[:12],
+            policy_type="emulated",
+            state_dim=spec.state,
+            images=spec.images,
+            action_dim=spec.dim,
+            chunk_size=spec.chunk,
+            steps=spec.steps,
+            instructions=None,
+            device="emulated",
+            dtype="float32",
+            max_batch=max_batch,
+        )
+
+    def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
+        """Sleeps for the emulated latency of the rows that pass the checks. Images stay encoded."""
+        end = time.monotonic()
+        refused = [refusal(request, self.description) for request in requests]
+        rows = refused.count(None)
+        outcomes = [
+            bad or emulated_result(self._spec, request)
+            for bad, request in zip(refused, requests, strict=True)
+        ]
+        if rows:
+            end += (self._spec.base_ms + self._spec.per_row_ms * rows) / 1e3
+            time.sleep(max(0.0, end - time.monotonic()))
+        return outcomes
+
+
+def emulated_result(spec: EmulatedSpec, request: InferRequest) -> InferResult:
+    """The chunk [N, D] and updates [K, N, D] that the request's state and seed stand for."""
+    generator = np.random.default_rng(request.seed)
+    noise = generator.standard_normal((spec.chunk, spec.dim), dtype=np.float32)
+    walk = generator.standard_normal((spec.chunk, spec.dim), dtype=np.float32)
+    chunk = np.cumsum(0.01 * walk, axis=0, dtype=np.float32)
+    chunk[:, 0] = request.state[0]
+    if spec.dim > 1:
+        chunk[:, 1] = np.arange(spec.chunk)
+    updates = np.repeat(((walk - noise) / spec.steps)[None], spec.steps, axis=0)
+    updates[-1, generator.integers(1, spec.chunk + 1) :] *= 3
+    return InferResult(chunk, updates)
+
+
+def _latency(text: str) -> tuple[float, float]:
+    match = re.fullmatch(rf"({_NUMBER})(?:\+({_NUMBER})b)?|({_NUMBER})b", text)
+    if match is None:
+        raise ConfigError(
+            f"emulated policy: latency_ms={text!r}; write 80, 35b or 80+35b (b: per robot)"
+        )
+    base, row, row_alone = match.groups()
+    return float(base or 0), float(row or row_alone or 0)
+
+
+def _camera(text: str) -> tuple[str, tuple[int, int]]:
+    match = re.fullmatch(r"(?P<key>[\w.]+)@(?P<height>\d+)x(?P<width>\d+)", text)
+    if match is None:
+        raise ConfigError(f"emulated policy: image {text!r}; write key@HEIGHTxWIDTH")
+    return match["key"], (int(match["height"]), int(match["width"]))

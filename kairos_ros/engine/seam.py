@@ -1,0 +1,47 @@
+"""The seam: what every engine is, whether it runs a policy or emulates one. Imports no torch."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
+
+from kairos_ros.core.errors import KairosError
+from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
+
+Progress = Callable[[str], None]
+"""Told what a loading engine does now, in a few words."""
+
+
+class EngineLostError(KairosError):
+    """The device is unusable and only a new process helps (a CUDA error is sticky, for example)."""
+
+
+@runtime_checkable
+class Engine(Protocol):
+    """Turns observations of different robots into chunks, in one call. Used from one thread."""
+
+    description: EngineDescription
+
+    def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
+        """One outcome per request, in order; a bad request fails alone.
+
+        An outcome depends on its own request only: not on batch-mates, nor on earlier calls.
+        Raises EngineLostError, and nothing else, when no further call can succeed.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """How a policy shall run."""
+
+    policy: str
+    """A LeRobot policy folder, a hub id, or `emulated:...`."""
+    device: str = "auto"
+    """auto (cuda where present, else cpu), cpu, cuda or cuda:N."""
+    dtype: str = "auto"
+    """auto (as the policy's configuration says, else float32), float32 or bfloat16."""
+    threads: int = 1
+    """CPU threads of one forward pass."""
+    max_batch: int = 16
+    tokenizer: str = ""
+    """Folder or hub id that replaces the tokenizer named by the saved preprocessor."""
