@@ -1,0 +1,22 @@
+"""A worker must not outlive the process that started it, however that one ends."""
+
+import ctypes
+import os
+import signal
+
+from kairos_ros.core.errors import KairosError
+
+PR_SET_PDEATHSIG = 1
+
+
+def die_with_parent(parent_pid: int) -> None:
+    """Have the kernel kill this process when the thread that started it ends (Linux).
+
+    SIGKILL, because nobody is left who could use what a politer signal would let it finish.
+    Raises KairosError where the parent is gone already or the kernel declines.
+    """
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise KairosError(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
+    if os.getppid() != parent_pid:
+        raise KairosError(f"the process that started this worker ({parent_pid}) is gone")

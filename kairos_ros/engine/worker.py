@@ -1,0 +1,152 @@
+"""The worker program: one engine behind one endpoint. `python -m kairos_ros.engine.worker -h`.
+
+Its exit status is a `WorkerExit`.
+"""
+
+import argparse
+import logging
+import os
+import signal
+import sys
+import time
+from types import FrameType
+
+import zmq
+
+from kairos_ros.core.errors import KairosError, RefusalCode
+from kairos_ros.engine.exit_status import WorkerExit
+from kairos_ros.engine.loading import load_engine
+from kairos_ros.engine.orphan import die_with_parent
+from kairos_ros.engine.seam import Engine, EngineLostError, EngineOptions
+from kairos_ros.engine.worker_link import Job, WorkerLink
+from kairos_ros.transport.engine_wire import (
+    BatchError,
+    BatchResult,
+    error_message,
+    result_message,
+)
+
+log = logging.getLogger(__name__)
+
+REFUSAL_HEARD_S = 2.0
+"""How long a worker without a policy stays to say why."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    args = _parser().parse_args(argv)
+    logging.basicConfig(
+        level=logging.INFO,
+        format=f"%(asctime)s engine[{os.getpid()}] %(levelname)s %(message)s",
+        stream=sys.stderr,
+    )
+    options = EngineOptions(
+        policy=args.policy,
+        device=args.device,
+        dtype=args.dtype,
+        threads=args.threads,
+        max_batch=args.max_batch,
+        tokenizer=args.tokenizer,
+    )
+    try:
+        if args.parent_pid:
+            die_with_parent(args.parent_pid)
+        link = WorkerLink(args.listen, args.exit_if_silent_s)
+        link.start()
+    except (KairosError, zmq.ZMQError) as error:
+        log.error("cannot listen on %s: %s", args.listen, error)
+        return WorkerExit.OPTIONS
+    return _run(options, link)
+
+
+def _run(options: EngineOptions, link: WorkerLink) -> int:
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _leave)
+    started = time.monotonic()
+    try:
+        engine = load_engine(options, link.loading)
+    except KairosError as error:
+        log.error("policy %s is refused: %s", options.policy, error)
+        link.refused(str(error), REFUSAL_HEARD_S)
+        link.close()
+        return WorkerExit.REFUSED
+    link.ready(engine.description)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: link.stop())
+    described = engine.description
+    log.info(
+        "serving %s on %s (%s) after %.1f s",
+        described.policy_id,
+        described.device,
+        described.dtype,
+        time.monotonic() - started,
+    )
+    return _serve(engine, link)
+
+
+def _serve(engine: Engine, link: WorkerLink) -> int:
+    """Infers batches in order until told to stop; what waits then is answered as not served."""
+    status = WorkerExit.STOPPED
+    while not link.stopping and (job := link.jobs.get()) is not None:
+        try:
+            _infer(engine, link, job)
+        except EngineLostError as error:
+            log.error("%s", error)
+            link.post(job.client, _failed(job, RefusalCode.ENGINE_FAILED, str(error)))
+            status = WorkerExit.DEVICE_LOST
+            break
+    link.stop()
+    while not link.jobs.empty():
+        if (job := link.jobs.get()) is not None:
+            link.post(job.client, _failed(job, RefusalCode.ENGINE_DOWN, "the engine stops"))
+    link.close()
+    return status
+
+
+def _infer(engine: Engine, link: WorkerLink, job: Job) -> None:
+    link.busy(job.batch)
+    start = time.monotonic()
+    outcomes = engine.infer(job.requests)
+    compute_s = time.monotonic() - start
+    link.post(job.client, result_message(BatchResult(job.batch, compute_s, tuple(outcomes))))
+    link.busy(None)
+
+
+def _failed(job: Job, code: RefusalCode, reason: str):
+    return error_message(BatchError(job.batch, code, reason))
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    log.info("%s while loading: leaving", signal.Signals(number).name)
+    sys.exit(0)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="kairos-engine-worker",
+        description="Serves one policy to a serving node. Started by it; by hand for debugging.",
+    )
+    defaults = EngineOptions(policy="")
+    parser.add_argument("--listen", required=True, help="endpoint to serve, ipc://PATH")
+    parser.add_argument(
+        "--policy",
+        required=True,
+        help="LeRobot policy folder, hub id, or emulated:latency_ms=80+35b,...",
+    )
+    parser.add_argument("--device", default=defaults.device, help="auto, cpu, cuda or cuda:N")
+    parser.add_argument("--dtype", default=defaults.dtype, help="auto, float32 or bfloat16")
+    parser.add_argument("--threads", type=int, default=defaults.threads, help="CPU threads")
+    parser.add_argument("--max-batch", type=int, default=defaults.max_batch)
+    parser.add_argument(
+        "--tokenizer", default="", help="replaces the tokenizer that the policy names"
+    )
+    parser.add_argument(
+        "--parent-pid", type=int, default=0, help="die with this process, which started the worker"
+    )
+    parser.add_argument(
+        "--exit-if-silent-s", type=float, default=0.0, help="exit without a client for so long"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())
