@@ -1,0 +1,58 @@
+"""What an engine handle reports, from its own thread. Imports no torch."""
+
+from dataclasses import dataclass
+
+from kairos_ros.core.errors import RefusalCode
+from kairos_ros.transport.messages import EngineDescription, InferOutcome
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLoading:
+    """Still loading; sent when the stage changes and about once a second."""
+
+    stage: str
+    seconds: float
+    """Since the worker was started."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineReady:
+    """Batches are welcome."""
+
+    description: EngineDescription
+    seconds: float
+    """What loading took."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchDone:
+    """Outcomes in the order of the batch's requests."""
+
+    batch: int
+    outcomes: tuple[InferOutcome, ...]
+    compute_s: float
+    """In the engine, decoding and postprocessing included."""
+    round_trip_s: float
+    """From submit to now: waiting in the worker, compute and transport."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchFailed:
+    """The batch was not inferred; the engine lives (or was not there when it was submitted)."""
+
+    batch: int
+    code: RefusalCode
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class EngineDown:
+    """The worker is gone. A new one follows in `retry_in_s`, or none does where that is None."""
+
+    reason: str
+    lost: tuple[int, ...]
+    """Batches that were submitted and never answered; queue their requests again."""
+    retry_in_s: float | None
+
+
+EngineEvent = EngineLoading | EngineReady | BatchDone | BatchFailed | EngineDown

@@ -1,0 +1,123 @@
+"""Starting a worker as a process of its own, and the private folder its socket lives in."""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import kairos_ros
+from kairos_ros.engine.exit_status import WorkerExit
+from kairos_ros.engine.seam import EngineOptions
+
+FOLDER_PREFIX = "kairos-engine-"
+ORPHANED_AFTER_S = 60.0
+"""A folder without an owner is left alone for so long: it may be about to get one."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerSpec:
+    """Which worker a handle keeps alive."""
+
+    options: EngineOptions
+    python: str = sys.executable
+    """Interpreter of the environment that has torch; the serving node's own may do without."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Added to the worker's environment, for example CUDA_VISIBLE_DEVICES."""
+    exit_if_silent_s: float = 60.0
+    """The worker leaves when its handle has said nothing for so long."""
+
+
+def start_worker(spec: WorkerSpec, endpoint: str) -> subprocess.Popen[bytes]:
+    """A worker in its own session, bound to die with the calling thread."""
+    options = spec.options
+    return subprocess.Popen(
+        [
+            spec.python,
+            *("-m", "kairos_ros.engine.worker"),
+            *("--listen", endpoint),
+            *("--policy", options.policy),
+            *("--device", options.device),
+            *("--dtype", options.dtype),
+            *("--threads", str(options.threads)),
+            *("--max-batch", str(options.max_batch)),
+            *("--tokenizer", options.tokenizer),
+            *("--parent-pid", str(os.getpid())),
+            *("--exit-if-silent-s", str(spec.exit_if_silent_s)),
+        ],
+        env=worker_environment(spec),
+        stdin=subprocess.DEVNULL,
+        start_new_session=True,
+    )
+
+
+def worker_environment(spec: WorkerSpec) -> dict[str, str]:
+    """The parent's environment, with bounded CPU threads and this very package importable.
+
+    An interpreter of another environment must not inherit the library path that the PyPI ROS
+    wheels set for their own: it would look for its libraries in the wrong place.
+    """
+    environment = dict(os.environ)
+    if Path(spec.python).parent != Path(sys.executable).parent:
+        for name in ("_ROS_WHEELS_BOOTSTRAP_COMPLETE", "LD_LIBRARY_PATH"):
+            environment.pop(name, None)
+    for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
+        environment[name] = str(spec.options.threads)
+    package_root = str(Path(kairos_ros.__file__).resolve().parents[1])
+    inherited = environment.get("PYTHONPATH")
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (package_root, inherited)))
+    return environment | spec.environment
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Ends the worker and whatever it started, also when it is stopped or hangs; waits for it."""
+    if process.returncode is None:
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def how_it_ended(returncode: int) -> str:
+    if returncode < 0:
+        return f"the worker was killed by {signal.Signals(-returncode).name}"
+    known = returncode in WorkerExit.__members__.values()
+    name = WorkerExit(returncode).name.lower().replace("_", " ") if known else "unknown"
+    return f"the worker exited with status {returncode} ({name})"
+
+
+@contextlib.contextmanager
+def private_folder() -> Iterator[Path]:
+    """A folder that only this user can enter, for ipc sockets; removed in the end.
+
+    The owner holds a lock on it, so that folders of owners that were killed can be told from
+    others and are removed on the way.
+    """
+    _remove_orphans(Path(tempfile.gettempdir()))
+    folder = Path(tempfile.mkdtemp(prefix=FOLDER_PREFIX))
+    lock = os.open(folder, os.O_RDONLY)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        os.close(lock)
+
+
+def _remove_orphans(parent: Path) -> None:
+    for folder in parent.glob(f"{FOLDER_PREFIX}*"):
+        # OSError: another user's, gone already, or (BlockingIOError) in use.
+        with contextlib.suppress(OSError):
+            if time.time() - folder.stat().st_mtime < ORPHANED_AFTER_S:
+                continue
+            lock = os.open(folder, os.O_RDONLY | os.O_NOFOLLOW)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                shutil.rmtree(folder)
+            finally:
+                os.close(lock)
