@@ -1,0 +1,240 @@
+"""What a fleet's run came to: metrics from plain task records. No ROS, no clock.
+
+End-to-end latency of a task runs from its first request to its last action (000 §5.1); waiting for
+a free robot is reported separately, as queueing. A chunk's latency runs from sending the request to
+receiving the chunk, on the robot's clock.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal
+
+import numpy as np
+
+Activity = Literal["idle", "executing", "holding", "down"]
+
+CANCELED = "canceled"
+LOST = "lost"
+"""The robot's node or its answers went away in the middle of the task."""
+
+
+@dataclass(frozen=True, slots=True)
+class TaskRecord:
+    """One task that a robot was given. Times in seconds since the run began."""
+
+    number: int
+    """Position in the workload; the same number means the same scene and seed."""
+    robot: str
+    scene: str
+    seed: int
+    wanted_s: float
+    """When the task arrived."""
+    given_s: float
+    """When a robot got it."""
+    ended_s: float
+    outcome: str
+    """As in ExecuteTask's result, or `LOST`."""
+    success: bool = False
+    duration_s: float = 0.0
+    """First request sent to last action executed."""
+    first_wait_s: float = 0.0
+    stalled_s: float = 0.0
+    """Held for want of actions, the first wait included."""
+    actions: int = 0
+    round_latency_s: tuple[float, ...] = ()
+    round_executed: tuple[int, ...] = ()
+    refusals: int = 0
+    dropped: int = 0
+    guarded: int = 0
+
+    @property
+    def finished(self) -> bool:
+        """Ended by itself: not canceled, not lost."""
+        return self.outcome not in (CANCELED, LOST)
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """What a robot did for a while; seconds since the run began."""
+
+    robot: str
+    start_s: float
+    end_s: float
+    activity: Activity
+
+
+@dataclass(frozen=True, slots=True)
+class FleetRun:
+    """Everything a run left behind."""
+
+    robots: tuple[str, ...]
+    length_s: float
+    tasks: tuple[TaskRecord, ...]
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """How a quantity is distributed; percentiles by linear interpolation."""
+
+    count: int
+    mean: float
+    p25: float
+    p50: float
+    p95: float
+
+
+@dataclass(frozen=True, slots=True)
+class SceneResult:
+    tasks: int
+    succeeded: int
+    latency_mean_s: float
+    rounds_mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class Summary:
+    """Metrics of one run. Everything but `unfinished` counts finished tasks only."""
+
+    tasks: int
+    succeeded: int
+    success: float | None
+    success_95: tuple[float, float] | None
+    """Wilson's 95 % interval."""
+    unfinished: int
+    """Canceled at the end of the run, or lost with their robot."""
+    scenes: dict[str, SceneResult]
+    latency_s: Spread | None
+    queueing_s: Spread | None
+    """Arrival of a task to a robot taking it."""
+    stall_fraction: float | None
+    """Share of task time held for want of actions."""
+    mid_task_stall_fraction: float | None
+    """The same without the first wait, in both the held and the whole time."""
+    mean_horizon: float | None
+    """Executed actions per round."""
+    rounds_per_task: float | None
+    """Inferences that gave a task its actions."""
+    chunk_latency_s: Spread | None
+    actions: int
+    tasks_per_minute: float
+    refusals: int
+    dropped: int
+    guarded: int
+
+
+def summarise(run: FleetRun) -> Summary:
+    """The metrics of `run`. Quantities without data are None."""
+    done = [task for task in run.tasks if task.finished]
+    succeeded = sum(task.success for task in done)
+    time_s = sum(task.duration_s for task in done)
+    first_s = sum(task.first_wait_s for task in done)
+    stalled_s = sum(task.stalled_s for task in done)
+    rounds = [n for task in done for n in task.round_executed]
+    return Summary(
+        tasks=len(done),
+        succeeded=succeeded,
+        success=_ratio(succeeded, len(done)),
+        success_95=wilson_95(succeeded, len(done)) if done else None,
+        unfinished=len(run.tasks) - len(done),
+        scenes=_scenes(done),
+        latency_s=spread(task.duration_s for task in done),
+        queueing_s=spread(task.given_s - task.wanted_s for task in done),
+        stall_fraction=_ratio(stalled_s, time_s),
+        mid_task_stall_fraction=_ratio(stalled_s - first_s, time_s - first_s),
+        mean_horizon=_ratio(sum(rounds), len(rounds)),
+        rounds_per_task=_ratio(len(rounds), len(done)),
+        chunk_latency_s=spread(s for task in done for s in task.round_latency_s),
+        actions=sum(task.actions for task in done),
+        tasks_per_minute=60.0 * len(done) / run.length_s if run.length_s else 0.0,
+        refusals=sum(task.refusals for task in done),
+        dropped=sum(task.dropped for task in done),
+        guarded=sum(task.guarded for task in done),
+    )
+
+
+def spread(values: Iterable[float]) -> Spread | None:
+    """None without values."""
+    data = np.fromiter(values, float)
+    if not data.size:
+        return None
+    p25, p50, p95 = (float(p) for p in np.percentile(data, (25, 50, 95)))
+    return Spread(data.size, float(data.mean()), p25, p50, p95)
+
+
+def wilson_95(successes: int, trials: int) -> tuple[float, float]:
+    """Wilson's 95 % score interval of a proportion, `trials` > 0."""
+    z2 = 1.959964**2
+    p = successes / trials
+    centre = (p + z2 / (2 * trials)) / (1 + z2 / trials)
+    half = (z2 * (p * (1 - p) / trials + z2 / (4 * trials**2))) ** 0.5 / (1 + z2 / trials)
+    return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def joined(runs: Sequence[FleetRun]) -> FleetRun:
+    """Runs of the same robots one after the other, as one run."""
+    tasks: list[TaskRecord] = []
+    spans: list[Span] = []
+    at = 0.0
+    for run in runs:
+        tasks += (
+            replace(t, wanted_s=t.wanted_s + at, given_s=t.given_s + at, ended_s=t.ended_s + at)
+            for t in run.tasks
+        )
+        spans += (replace(s, start_s=s.start_s + at, end_s=s.end_s + at) for s in run.spans)
+        at += run.length_s
+    return FleetRun(runs[0].robots, at, tuple(tasks), tuple(spans))
+
+
+def shared_tasks(one: FleetRun, other: FleetRun) -> tuple[FleetRun, FleetRun]:
+    """Both runs without the tasks that only one of them finished, so that they can be compared.
+
+    Without this the faster of two runs of equal length is charged for tasks the other never did.
+    """
+    numbers = {t.number for t in one.tasks if t.finished}
+    numbers &= {t.number for t in other.tasks if t.finished}
+    left, right = (
+        replace(run, tasks=tuple(t for t in run.tasks if t.number in numbers))
+        for run in (one, other)
+    )
+    return left, right
+
+
+class Timeline:
+    """Turns reports of what each robot does now into spans."""
+
+    def __init__(self) -> None:
+        self._since: dict[str, tuple[float, Activity]] = {}
+        self._spans: list[Span] = []
+
+    def report(self, robot: str, now_s: float, activity: Activity) -> None:
+        since = self._since.get(robot)
+        if since is not None and since[1] == activity:
+            return
+        if since is not None:
+            self._spans.append(Span(robot, since[0], now_s, since[1]))
+        self._since[robot] = (now_s, activity)
+
+    def spans(self, end_s: float) -> tuple[Span, ...]:
+        """All spans, with the open ones closed at `end_s`."""
+        still = [Span(r, start, end_s, activity) for r, (start, activity) in self._since.items()]
+        return tuple(sorted([*self._spans, *still], key=lambda s: (s.robot, s.start_s)))
+
+
+def _scenes(done: Sequence[TaskRecord]) -> dict[str, SceneResult]:
+    groups: dict[str, list[TaskRecord]] = {}
+    for task in done:
+        groups.setdefault(task.scene, []).append(task)
+    return {
+        scene: SceneResult(
+            tasks=len(tasks),
+            succeeded=sum(t.success for t in tasks),
+            latency_mean_s=sum(t.duration_s for t in tasks) / len(tasks),
+            rounds_mean=sum(len(t.round_executed) for t in tasks) / len(tasks),
+        )
+        for scene, tasks in sorted(groups.items())
+    }
+
+
+def _ratio(part: float, whole: float) -> float | None:
+    return part / whole if whole else None
