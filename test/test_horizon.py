@@ -1,11 +1,17 @@
+import importlib
+import re
+import sys
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos_ros.core.conformance import check_horizon_policy
 from kairos_ros.core.errors import ConfigError, PolicyError
 from kairos_ros.core.horizon import (
     Confidence,
+    Horizon,
     HorizonContext,
     Static,
     TailAgreement,
@@ -167,3 +173,40 @@ def test_the_horizon_is_the_printed_rule(k, n, t, h_min, random):
             break
         converged += 1
     assert Confidence(t, h_min)(updates, chunk_of(n), HERE).length == min(max(converged, h_min), n)
+
+
+@pytest.mark.parametrize("spec", ["static:10", "confidence", "confidence:t=0", "tail_agreement"])
+def test_every_policy_conforms(spec):
+    check_horizon_policy(parse_horizon(spec))
+
+
+@pytest.mark.parametrize(
+    ("length", "confidence", "what"),
+    [
+        (0, np.ones(50, np.float32), "a length in 1..50"),
+        (51, np.ones(50, np.float32), "a length in 1..50"),
+        (5, np.ones(49, np.float32), "a confidence of shape"),
+        (5, np.full(50, np.nan, np.float32), "0 <= c <= 1"),
+    ],
+)
+def test_conformance_finds_a_policy_that_does_not(length, confidence, what):
+    with pytest.raises(AssertionError, match=re.escape(what)):
+        check_horizon_policy(lambda updates, chunk, context: Horizon(length, confidence, "so"))
+
+
+def test_a_policy_can_come_from_an_installed_package(tmp_path, monkeypatch):
+    (tmp_path / "half.py").write_text(
+        "from kairos_ros.core.horizon import Static\n"
+        "def half(of: int = 50): return Static(of // 2)\n"
+    )
+    info = tmp_path / "half-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: half\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[kairos_ros.horizon]\nhalf = half:half\n")
+    monkeypatch.syspath_prepend(tmp_path)
+    assert parse_horizon("half:of=16") == Static(8)
+    (tmp_path / "half.py").write_text("import no_such_module\n")
+    monkeypatch.delitem(sys.modules, "half")
+    importlib.invalidate_caches()
+    with pytest.raises(ConfigError, match="plugin 'half:half' for 'half' fails to load"):
+        parse_horizon("half")
