@@ -34,7 +34,7 @@ class TrainSettings:
     scenes: tuple[str, ...] = tuple(SCENES)
     episodes: int = 500
     """Demonstrations per scene."""
-    minutes: float | None = 40.0
+    minutes: float | None = 25.0
     """Training time, without the demonstrations; the learning rate reaches zero then."""
     steps: int | None = None
     """Training steps; exactly one of `minutes` and `steps` is set."""
