@@ -1,6 +1,7 @@
 """The model card: what was measured, as tables, a figure and plain words."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from kairos_ros.training.evaluate import Evaluation, Score, by_family
 
 FIGURE = "success_vs_horizon.png"
 GREY, OURS = "#8a8a8a", "#0b6fb8"
+MARKERS = {"static": "o", "confidence": "s", "tail_agreement": "^"}
 
 
 def against_static(evaluation: Evaluation, family: str) -> list[float]:
@@ -39,51 +41,68 @@ def verdict(evaluation: Evaluation, family: str) -> str:
     )
 
 
-def write_figure(evaluation: Evaluation, path: Path) -> None:
-    """Success against mean executed horizon, over all tasks, with 95 % intervals."""
+def write_figure(evaluations: Sequence[Evaluation], path: Path) -> None:
+    """Success against mean executed horizon, over all tasks, with 95 % intervals; a panel each."""
     import matplotlib
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(7, 4.2), layout="constrained")
-    markers = {"static": "o", "confidence": "s", "tail_agreement": "^"}
-    for family, scores in by_family(evaluation).items():
-        success = np.array([100 * s.success for s in scores])
-        intervals = 100 * np.array([s.interval for s in scores])
-        axes.errorbar(
-            [s.mean_horizon for s in scores],
-            success,
-            yerr=[success - intervals[:, 0], intervals[:, 1] - success],
-            marker=markers.get(family, "x"),
-            linestyle="-" if family in ("static", "confidence") else "--",
-            color=GREY if family == "static" else OURS,
-            capsize=2,
-            label=family,
-        )
-    axes.set_xlabel("mean executed horizon (actions per round)")
-    axes.set_ylabel("success over all tasks (%)")
-    axes.set_title(_finding(evaluation), fontsize=10)
-    axes.legend(frameon=False)
-    axes.spines[["top", "right"]].set_visible(False)
+    figure, panels = plt.subplots(
+        1,
+        len(evaluations),
+        figsize=(6 * len(evaluations), 4.2),
+        layout="constrained",
+        squeeze=False,
+    )
+    for axes, evaluation in zip(panels[0], evaluations, strict=True):
+        for family, scores in by_family(evaluation).items():
+            success = np.array([100 * s.success for s in scores])
+            low, high = 100 * np.array([s.interval for s in scores]).T
+            axes.errorbar(
+                [s.mean_horizon for s in scores],
+                success,
+                yerr=[success - low, high - success],
+                marker=MARKERS.get(family, "x"),
+                linestyle="--" if family == "tail_agreement" else "-",
+                color=GREY if family == "static" else OURS,
+                capsize=2,
+                label=family,
+            )
+        axes.set_xlabel("mean executed horizon (actions per round)")
+        axes.set_ylabel("success over all tasks (%)")
+        axes.set_title(_finding(evaluation), fontsize=9)
+        axes.legend(frameon=False, loc="lower left")
+        axes.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=130)
     plt.close(figure)
 
 
 def _finding(evaluation: Evaluation) -> str:
     best = evaluation.overall(evaluation.best_static)
-    parts = [f"Best static horizon: {best.success:.0%} success at {best.mean_horizon:.0f} actions"]
-    for family in by_family(evaluation):
-        if family != "static":
-            gap = float(np.mean(against_static(evaluation, family)))
-            parts.append(f"{family} {gap:+.1f} points against static at equal horizon")
-    return "\n".join([parts[0], "; ".join(parts[1:])])
+    lines = [
+        f"{_condition(evaluation).capitalize()}: best static horizon {best.success:.1%} at"
+        f" {best.mean_horizon:.0f} actions"
+    ]
+    lines += [
+        f"{family}: {np.mean(against_static(evaluation, family)):+.1f} points against static"
+        " at equal horizon"
+        for family in by_family(evaluation)
+        if family != "static"
+    ]
+    return "\n".join(lines)
 
 
-def write_card(policy: Path, evaluations: list[Evaluation]) -> None:
+def _condition(evaluation: Evaluation) -> str:
+    if evaluation.disturbance:
+        return f"with σ = {evaluation.disturbance:g} noise on every executed action"
+    return "without disturbance"
+
+
+def write_card(policy: Path, evaluations: Sequence[Evaluation]) -> None:
     """Write README.md and the figure into the policy folder; the first evaluation leads."""
     main = evaluations[0]
-    write_figure(main, policy / FIGURE)
+    write_figure(evaluations, policy / FIGURE)
     training = json.loads((policy / "training.json").read_text())
     best = main.best_static
     settings, demos = training["settings"], training["demonstrations"]
@@ -157,14 +176,9 @@ def _results(evaluation: Evaluation) -> list[str]:
     static = [h for h in evaluation.horizons if h.startswith("static:")]
     scenes = list(dict.fromkeys(score.scene for score in evaluation.scores))
     cells = {(score.scene, score.horizon): score for score in evaluation.scores}
-    where = (
-        f"with a disturbance of σ = {evaluation.disturbance:g} on every executed action"
-        if evaluation.disturbance
-        else "without disturbance"
-    )
     overall = [evaluation.overall(h) for h in static]
     lines = [
-        f"## Success {where}",
+        f"## Success {_condition(evaluation)}",
         f"{evaluation.episodes} episodes per cell, percent; the last row over all tasks with 95 %"
         " intervals.",
         "",
@@ -192,7 +206,7 @@ def _results(evaluation: Evaluation) -> list[str]:
     return [*lines, ""]
 
 
-def _commands(training: dict[str, Any], evaluations: list[Evaluation]) -> list[str]:
+def _commands(training: dict[str, Any], evaluations: Sequence[Evaluation]) -> list[str]:
     settings = training["settings"]
     limit = "minutes" if settings["steps"] is None else "steps"
     train = f"kairos train --{limit} {settings[limit]:g} --demonstrations {settings['episodes']}"
