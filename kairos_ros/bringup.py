@@ -1,4 +1,4 @@
-"""Which nodes make up a fleet, as a pure plan, and a runner that starts that plan as real processes.
+"""Which nodes make up a fleet, as a pure plan, and a runner that starts it as real processes.
 
 The launch files map the plan to `launch_ros` nodes; `kairos up`, `kairos demo` and the tests start
 the very same plan with `Fleet`.
@@ -125,7 +125,10 @@ def launch_description(
                 executable=spec.executable,
                 name=spec.name,
                 namespace=spec.namespace,
-                parameters=[*([str(spec.params_file)] if spec.params_file else []), dict(spec.parameters)],
+                parameters=[
+                    *([str(spec.params_file)] if spec.params_file else []),
+                    dict(spec.parameters),
+                ],
                 output="screen",
             )
             for spec in specs

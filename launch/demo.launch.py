@@ -14,4 +14,6 @@ ARGUMENTS = {
 
 
 def generate_launch_description():
-    return launch_description(ARGUMENTS, lambda values: plan(int(values.pop("robots")), serve=values))
+    return launch_description(
+        ARGUMENTS, lambda values: plan(int(values.pop("robots")), serve=values)
+    )

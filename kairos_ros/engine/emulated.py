@@ -37,6 +37,9 @@ class EmulatedSpec:
     state: int = 7
     images: dict[str, tuple[int, int]] = field(default_factory=dict)
 
+    def latency_s(self, batch: int) -> float:
+        return max(1e-5, (self.base_ms + self.per_row_ms * batch) / 1e3)
+
 
 def parse_emulated(text: str) -> EmulatedSpec:
     """Reads `emulated:latency_ms=80+35b,chunk=50,...`. Raises ConfigError naming the bad part."""
@@ -83,6 +86,7 @@ class EmulatedEngine:
             device="emulated",
             dtype="float32",
             max_batch=max_batch,
+            warmup=tuple((b, spec.latency_s(b)) for b in sorted({1, max_batch})),
         )
 
     def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:

@@ -1,1 +1,1 @@
-"""rclpy nodes, thin over the other packages, and the conversion between messages and domain data."""
+"""rclpy nodes, thin over the other packages, and conversion between messages and plain data."""

@@ -99,9 +99,7 @@ class SessionBook:
         if query.task in session.ended_tasks:
             return Refusal(RefusalCode.TASK_ENDED, f"task {query.task!r} is over")
         if query.round < 1 or not query.task:
-            return Refusal(
-                RefusalCode.MALFORMED, "task must be named and rounds count from 1"
-            )
+            return Refusal(RefusalCode.MALFORMED, "task must be named and rounds count from 1")
         if query.task != session.task:
             if session.task:
                 session.ended_tasks.append(session.task)

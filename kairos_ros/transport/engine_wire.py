@@ -5,6 +5,7 @@ Engine to client: `status {...}` (answers hello and ping), `description {...}`,
 `result {batch, compute_s, outcomes}`, `error {batch | nil, code, reason}`.
 """
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -172,7 +173,31 @@ def read_description(message: Message) -> EngineDescription:
         device=_text(fields, "device"),
         dtype=_text(fields, "dtype"),
         max_batch=_count(fields, "max_batch"),
+        action_scale=_scale(fields),
+        warmup=_warmup(fields),
     )
+
+
+def _scale(fields: dict[str, Any]) -> tuple[float, ...] | None:
+    if fields.get("action_scale") is None:
+        return None
+    scale = _list(fields, "action_scale")
+    if not all(type(value) is float and 0 < value < math.inf for value in scale):
+        raise WireError("action_scale holds something else than positive numbers")
+    return tuple(scale)
+
+
+def _warmup(fields: dict[str, Any]) -> tuple[tuple[int, float], ...]:
+    points = _list(fields, "warmup")
+    if not all(
+        isinstance(point, list)
+        and [type(value) for value in point] == [int, float]
+        and point[0] > 0
+        and 0 < point[1] < math.inf
+        for point in points
+    ):
+        raise WireError("warmup is not a list of [batch size, seconds]")
+    return tuple((batch, seconds) for batch, seconds in points)
 
 
 def _request(row: Any, arrays: Any) -> InferRequest:

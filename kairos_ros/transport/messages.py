@@ -67,3 +67,8 @@ class EngineDescription:
     device: str
     dtype: str
     max_batch: int
+    action_scale: tuple[float, ...] | None = None
+    """Action units per normalised unit, [action_dim]; None where the chunk is normalised itself."""
+    warmup: tuple[tuple[int, float], ...] = ()
+    """(batch size, seconds) measured while warming up, ascending from 1: the engine's profile
+    until `kairos profile` has measured a better one."""

@@ -1,0 +1,120 @@
+"""What the serving node knows, as messages for people and tools."""
+
+from collections.abc import Iterable
+
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+
+from kairos_ros.msg import EngineState, FleetState, RobotState
+from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.engines import EngineSlot
+from kairos_ros.serving.sessions import Session
+
+
+def fleet_state(now_ns: int, dispatcher: Dispatcher) -> FleetState:
+    """Everything but what only the node knows: stamp, rates, names of policies."""
+    running = {
+        entry.key
+        for slot in dispatcher.engines.values()
+        if slot.running
+        for entry in slot.running.entries
+    }
+    counters = sorted(dispatcher.counters.items())
+    return FleetState(
+        queue_length=len(dispatcher.pending),
+        robots=[
+            _robot(now_ns, dispatcher, session, running)
+            for session in dispatcher.book.sessions.values()
+        ],
+        engines=[_engine(now_ns, slot) for slot in dispatcher.engines.values()],
+        counter_names=[name for name, _ in counters],
+        counter_values=[value for _, value in counters],
+    )
+
+
+def _robot(now_ns: int, dispatcher: Dispatcher, session: Session, running: set[str]) -> RobotState:
+    key = session.task_key
+    entry = dispatcher.pending.get(key)
+    known = key in dispatcher.tasks
+    return RobotState(
+        robot=session.robot,
+        task=session.task,
+        instruction=session.instruction,
+        round=session.newest_round,
+        horizon=session.horizon,
+        horizon_reason=session.horizon_reason,
+        wait_ratio=float(dispatcher.tasks.wait_ratio(key, now_ns)) if known else session.wait_ratio,
+        pending=entry is not None,
+        running=key in running,
+        queued_s=(now_ns - entry.received_ns) / 1e9 if entry else session.queued_s,
+        skipped=int(dispatcher.tasks.skipped[dispatcher.tasks.row(key)]) if known else 0,
+        reason=dispatcher.reason(session),
+        rounds_served=session.rounds_served,
+        refused=session.refused,
+    )
+
+
+def _engine(now_ns: int, slot: EngineSlot) -> EngineState:
+    described, running = slot.description, slot.running
+    return EngineState(
+        engine=slot.name,
+        tier=slot.tier,
+        state="busy" if running else slot.state,
+        policy=described.policy_id if described else "",
+        device=f"{described.device} {described.dtype}" if described else "",
+        batch_size=len(running.entries) if running else 0,
+        max_batch=len(slot.latency_ns),
+        busy_s=(now_ns - running.submitted_ns) / 1e9 if running else 0.0,
+        load=slot.load(now_ns),
+        batches=slot.batches,
+        requests=slot.requests,
+        restarts=slot.restarts,
+        last_error=slot.last_error,
+    )
+
+
+def diagnostics(
+    now_ns: int, dispatcher: Dispatcher, warn_queued_s: float, warn_load: float
+) -> DiagnosticArray:
+    """The queue, the refusals and faults since start, and every engine."""
+    oldest = min((e.received_ns for e in dispatcher.pending.values()), default=now_ns)
+    queued_s = (now_ns - oldest) / 1e9
+    late = queued_s > warn_queued_s
+    queue = _status(
+        "queue",
+        DiagnosticStatus.WARN if late else DiagnosticStatus.OK,
+        f"{len(dispatcher.pending)} pending, the oldest for {queued_s:.2f} s",
+        [("robots", len(dispatcher.book.sessions)), *sorted(dispatcher.counters.items())],
+    )
+    engines = [_engine_status(now_ns, slot, warn_load) for slot in dispatcher.engines.values()]
+    return DiagnosticArray(status=[queue, *engines])
+
+
+def _engine_status(now_ns: int, slot: EngineSlot, warn_load: float) -> DiagnosticStatus:
+    load = slot.load(now_ns)
+    values = [
+        ("tier", slot.tier),
+        ("policy", slot.description.policy_id if slot.description else ""),
+        ("load", f"{load:.2f}"),
+        ("largest_batch", len(slot.latency_ns)),
+        ("batches", slot.batches),
+        ("requests", slot.requests),
+        ("restarts", slot.restarts),
+        ("last_error", slot.last_error),
+    ]
+    if slot.state == "down":
+        return _status(slot.name, DiagnosticStatus.ERROR, f"down: {slot.last_error}", values)
+    if load > warn_load:
+        return _status(slot.name, DiagnosticStatus.WARN, f"saturated: load {load:.2f}", values)
+    return _status(slot.name, DiagnosticStatus.OK, slot.state, values)
+
+
+def _status(
+    part: str, level: bytes, message: str, values: Iterable[tuple[str, object]]
+) -> DiagnosticStatus:
+    return DiagnosticStatus(
+        level=level,
+        name=f"kairos serving: {part}",
+        hardware_id="kairos",
+        message=message,
+        values=[KeyValue(key=key, value=str(value)) for key, value in values],
+    )

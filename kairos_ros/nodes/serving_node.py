@@ -1,0 +1,410 @@
+"""The edge serving node: a managed node around `serving.Dispatcher` and one engine worker.
+
+configure loads and warms the engine, activate accepts robots, deactivate refuses them again. One
+thread runs the executor and the dispatcher; the engine handle's thread only queues its events.
+"""
+
+import json
+import signal
+import sys
+import time
+import uuid
+from collections import deque
+from functools import partial
+from pathlib import Path
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.publisher import Publisher
+from rclpy.signals import SignalHandlerOptions
+from rclpy.subscription import Subscription
+
+from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode, WireError
+from kairos_ros.core.profile import EngineProfile
+from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.engine.events import (
+    BatchDone,
+    BatchFailed,
+    EngineDown,
+    EngineEvent,
+    EngineLoading,
+    EngineReady,
+)
+from kairos_ros.engine.handle import EngineHandle
+from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.worker_process import WorkerSpec
+from kairos_ros.msg import ActionChunk, ChunkRequest, FleetState, RobotStatus
+from kairos_ros.nodes import qos
+from kairos_ros.nodes.fleet_messages import diagnostics, fleet_state
+from kairos_ros.nodes.parameters import ParameterSpec, declare
+from kairos_ros.nodes.serving_messages import from_answer, malformed, to_announcement, to_query
+from kairos_ros.serving.dispatcher import Dispatcher, Effect, ServingOptions
+from kairos_ros.serving.exchange import Answer, Refusal, answer
+from kairos_ros.serving.profiles import warmup_profile
+
+ENGINE = "edge"
+PARAMETERS = (
+    ParameterSpec("policy", "", "LeRobot policy folder, hub id, or emulated:..."),
+    ParameterSpec("device", "auto", "auto, cpu, cuda or cuda:N"),
+    ParameterSpec("dtype", "auto", "Precision", choices=("auto", "float32", "bfloat16")),
+    ParameterSpec("threads", 1, "CPU threads of one forward pass", 1, 256),
+    ParameterSpec("max_batch", 16, "Largest batch, besides the profile's saturation", 1, 256),
+    ParameterSpec("profile", "", "JSON of kairos profile; empty: measured while warming up"),
+    ParameterSpec("tokenizer", "", "Replaces the tokenizer that the saved policy names"),
+    ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options"),
+    ParameterSpec("horizon", "confidence", "Horizon policy of requests that name none"),
+    ParameterSpec("stale_after_s", 0.05, "Age at which an observation is refetched", 0.0, 60.0),
+    ParameterSpec("default_deadline_s", 10.0, "For requests that name none", 0.01, 3600.0),
+    ParameterSpec("max_queue", 1000, "More pending requests are refused", 1, 1_000_000),
+    ParameterSpec("max_message_mb", 8.0, "Larger observations are refused", 0.001, 256.0),
+    ParameterSpec("autostart", True, "Configure and activate at start"),
+    ParameterSpec("fleet_state_hz", 5.0, "Rate of /kairos/fleet_state", 0.1, 50.0),
+    ParameterSpec("warn_queued_s", 1.0, "Longer in the queue is a warning", 0.0, 3600.0),
+    ParameterSpec("warn_engine_load", 0.95, "More load is a warning", 0.0, 1.0),
+)
+
+
+class ServingNode(LifecycleNode):
+    """Raises ConfigError at construction for a parameter that is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__("serving", namespace="kairos")
+        self.values = declare(self, PARAMETERS)
+        if not self.values["policy"]:
+            raise ConfigError("parameter policy is empty; give a LeRobot policy folder or hub id")
+        self.options = ServingOptions(
+            scheduling=parse_scheduling(self.values["scheduling"]),
+            horizon=self.values["horizon"],
+            stale_after_ns=round(self.values["stale_after_s"] * 1e9),
+            default_deadline_ns=round(self.values["default_deadline_s"] * 1e9),
+            max_queue=self.values["max_queue"],
+            max_bytes=round(self.values["max_message_mb"] * 1e6),
+            batch_cap=self.values["max_batch"],
+        )
+        self.server = uuid.uuid4().hex
+        self.active = False
+        self.stopping = False
+        """Set by a signal handler: leave as soon as possible."""
+        self.dispatcher = Dispatcher(self.options)
+        self.engine: EngineHandle | None = None
+        self._events: deque[EngineEvent] = deque()
+        self._guard = self.create_guard_condition(self._on_engine_events)
+        self._topics: dict[str, tuple[Publisher, Subscription]] = {}
+        self._entities: list[object] = []
+        self._rates = _Rates()
+
+    # Lifecycle
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """Loads and warms the engine; publishes the fleet state meanwhile."""
+        self.dispatcher = Dispatcher(self.options)
+        self.dispatcher.add_engine(ENGINE, "edge")
+        self._fleet_state = self.create_publisher(FleetState, "/kairos/fleet_state", qos.TELEMETRY)
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self.engine = EngineHandle(WorkerSpec(self._engine_options()), self._queue_event)
+        self.engine.start()
+        slot = self.dispatcher.engines[ENGINE]
+        while slot.state != "ready":
+            if self.stopping:
+                return self._give_up("interrupted while the engine was loading")
+            time.sleep(0.05)
+            try:
+                down = self._handle_events()
+            except ConfigError as error:
+                return self._give_up(str(error))
+            if down is not None and down.retry_in_s is None:
+                return self._give_up(down.reason)
+            self._publish_fleet_state()
+        self._entities = [
+            self.create_subscription(
+                RobotStatus, "/kairos/robot_status", self._on_status, qos.ROSTER
+            ),
+            self.create_timer(1.0 / self.values["fleet_state_hz"], self._publish_fleet_state),
+            self.create_timer(1.0, self._publish_diagnostics),
+        ]
+        return super().on_configure(state)
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self.active = True
+        self.get_logger().info("active: robots are served")
+        return super().on_activate(state)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self.active = False
+        self.get_logger().info("inactive: requests are refused")
+        return super().on_deactivate(state)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._tear_down()
+        return super().on_cleanup(state)
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._tear_down()
+        return super().on_shutdown(state)
+
+    def shut_down(self) -> None:
+        """Ends the engine and the node."""
+        self._tear_down()
+        self.destroy_node()
+
+    def _give_up(self, reason: str) -> TransitionCallbackReturn:
+        self.get_logger().error(f"cannot serve {self.values['policy']}: {reason}")
+        self._tear_down()
+        return TransitionCallbackReturn.FAILURE
+
+    def _tear_down(self) -> None:
+        """Ends the engine and everything that was configured; may be called at any time."""
+        self.active = False
+        if self.engine is not None:
+            self.engine.stop()
+            self.engine = None
+        for entity in self._entities:
+            if isinstance(entity, Subscription):
+                self.destroy_subscription(entity)
+            else:
+                self.destroy_timer(entity)
+        self._entities.clear()
+        for robot in list(self._topics):
+            self._close_topics(robot)
+
+    def _engine_options(self) -> EngineOptions:
+        return EngineOptions(
+            **{
+                name: self.values[name]
+                for name in ("policy", "device", "dtype", "threads", "max_batch", "tokenizer")
+            }
+        )
+
+    # Robots
+
+    def _on_status(self, message: RobotStatus) -> None:
+        announcement = to_announcement(message)
+        ended, began = self.dispatcher.announce(time.monotonic_ns(), announcement)
+        if ended is not None and began is None:
+            self.get_logger().info(f"robot {ended.robot} has left")
+            self._close_topics(ended.robot)
+        if began is not None:
+            self.get_logger().info(f"robot {began.robot} is here, session {began.session}")
+            self._open_topics(began.robot)
+
+    def _open_topics(self, robot: str) -> None:
+        if robot in self._topics:
+            return
+        if not robot.isidentifier():
+            self.get_logger().warning(f"robot id {robot!r} is no ROS name and is ignored")
+            return
+        publisher = self.create_publisher(ActionChunk, f"/{robot}/action_chunk", qos.EXCHANGE)
+        subscription = self.create_subscription(
+            ChunkRequest, f"/{robot}/chunk_request", partial(self._on_request, robot), qos.EXCHANGE
+        )
+        self._topics[robot] = (publisher, subscription)
+
+    def _close_topics(self, robot: str) -> None:
+        if robot in self._topics:
+            publisher, subscription = self._topics.pop(robot)
+            self.destroy_subscription(subscription)
+            self.destroy_publisher(publisher)
+
+    def _on_request(self, topic_robot: str, message: ChunkRequest) -> None:
+        now_ns = time.monotonic_ns()
+        self._rates.requests += 1
+        try:
+            query = to_query(message)
+        except WireError as error:
+            self._refuse_on(topic_robot, malformed(message, str(error)))
+            return
+        if query.robot != topic_robot:
+            text = f"robot {query.robot!r} asks on the topic of {topic_robot!r}"
+            self._refuse_on(topic_robot, answer(query, Refusal(RefusalCode.UNKNOWN_ROBOT, text)))
+        elif not self.active:
+            self._refuse_on(topic_robot, answer(query, NOT_ACTIVE))
+        else:
+            self._carry_out(self.dispatcher.request(now_ns, query))
+
+    def _refuse_on(self, topic_robot: str, refused: Answer) -> None:
+        """Answers a request that did not get as far as the dispatcher."""
+        assert isinstance(refused.body, Refusal)
+        self.dispatcher.counters[f"refused_{refused.body.code.name.lower()}"] += 1
+        self.get_logger().warning(
+            f"refused a request on /{topic_robot}/chunk_request: {refused.body.reason}",
+            throttle_duration_sec=1.0,
+        )
+        self._topics[topic_robot][0].publish(from_answer(refused))
+
+    # Engine
+
+    def _queue_event(self, event: EngineEvent) -> None:
+        self._events.append(event)
+        self._guard.trigger()
+
+    def _on_engine_events(self) -> None:
+        try:
+            self._handle_events()
+        except ConfigError as error:
+            self.get_logger().error(str(error))
+
+    def _handle_events(self) -> EngineDown | None:
+        """Returns the newest EngineDown, if any. Raises ConfigError for a profile that is wrong."""
+        down = None
+        while self._events:
+            event = self._events.popleft()
+            now_ns = time.monotonic_ns()
+            slot = self.dispatcher.engines[ENGINE]
+            match event:
+                case EngineLoading():
+                    if slot.last_error != event.stage:
+                        self.get_logger().info(f"engine: {event.stage} ({event.seconds:.0f} s)")
+                    slot.state, slot.last_error = "loading", event.stage
+                case EngineReady():
+                    slot.last_error = ""
+                    profile = self._profile(event)
+                    effects = self.dispatcher.engine_ready(
+                        now_ns, ENGINE, event.description, profile
+                    )
+                    self.get_logger().info(
+                        f"engine ready after {event.seconds:.1f} s: {event.description.policy_id} "
+                        f"on {event.description.device}, batches up to {len(slot.latency_ns)}, "
+                        f"{slot.latency_of(1) / 1e6:.1f} ms for one robot"
+                    )
+                    self._carry_out(effects)
+                case BatchDone():
+                    self._rates.chunks += len(event.outcomes)
+                    self._carry_out(
+                        self.dispatcher.batch_done(
+                            now_ns, ENGINE, event.batch, event.outcomes, event.compute_s
+                        )
+                    )
+                case BatchFailed():
+                    self.get_logger().warning(f"batch {event.batch} failed: {event.reason}")
+                    self._carry_out(
+                        self.dispatcher.batch_failed(now_ns, ENGINE, event.batch, event.reason)
+                    )
+                case EngineDown():
+                    down = event
+                    self.get_logger().error(
+                        f"engine down: {event.reason}; {len(event.lost)} batches queued again"
+                    )
+                    self._carry_out(self.dispatcher.engine_down(now_ns, ENGINE, event.reason))
+        return down
+
+    def _profile(self, ready: EngineReady) -> EngineProfile:
+        path = self.values["profile"]
+        if not path:
+            return warmup_profile(ready.description)
+        try:
+            return EngineProfile.from_dict(json.loads(Path(path).read_text()))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"profile {path!r} cannot be read: {error}") from error
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Answer):
+                if effect.robot in self._topics:
+                    self._topics[effect.robot][0].publish(from_answer(effect))
+                if isinstance(effect.body, Refusal):
+                    self.get_logger().warning(
+                        f"refused {effect.robot} round {effect.round}: "
+                        f"{effect.body.code.name.lower()}: {effect.body.reason}",
+                        throttle_duration_sec=1.0,
+                    )
+                continue
+            assert self.engine is not None
+            try:
+                self.engine.submit(effect.batch, effect.requests, effect.expected_s)
+            except WireError as error:
+                self._carry_out(
+                    self.dispatcher.batch_failed(
+                        time.monotonic_ns(), effect.engine, effect.batch, str(error)
+                    )
+                )
+
+    # Time
+
+    def wait_s(self) -> float:
+        """How long the executor may wait for events before `tick` is due."""
+        now_ns = time.monotonic_ns()
+        wakeup = self.dispatcher.wakeup_ns(now_ns)
+        return 0.2 if wakeup is None else min(0.2, max(0.0, (wakeup - now_ns) / 1e9))
+
+    def tick(self) -> None:
+        now_ns = time.monotonic_ns()
+        self._carry_out(self.dispatcher.tick(now_ns))
+        for robot in set(self._topics) - set(self.dispatcher.book.sessions):
+            self.get_logger().warning(f"robot {robot} has fallen silent")
+            self._close_topics(robot)
+
+    def _publish_fleet_state(self) -> None:
+        now_ns = time.monotonic_ns()
+        state = fleet_state(now_ns, self.dispatcher)
+        state.stamp = self.get_clock().now().to_msg()
+        state.server, state.active = self.server, self.active
+        state.scheduling, state.horizon = self.values["scheduling"], self.values["horizon"]
+        state.requests_per_s, state.chunks_per_s = self._rates.per_s(now_ns)
+        self._fleet_state.publish(state)
+
+    def _publish_diagnostics(self) -> None:
+        message = diagnostics(
+            time.monotonic_ns(),
+            self.dispatcher,
+            self.values["warn_queued_s"],
+            self.values["warn_engine_load"],
+        )
+        message.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(message)
+
+
+class _Rates:
+    """Requests and chunks per second over about the last two seconds."""
+
+    def __init__(self) -> None:
+        self.requests = 0
+        self.chunks = 0
+        self._samples: deque[tuple[int, int, int]] = deque(maxlen=11)
+
+    def per_s(self, now_ns: int) -> tuple[float, float]:
+        self._samples.append((now_ns, self.requests, self.chunks))
+        then_ns, requests, chunks = self._samples[0]
+        seconds = max(now_ns - then_ns, 1) / 1e9
+        return (self.requests - requests) / seconds, (self.chunks - chunks) / seconds
+
+
+NOT_ACTIVE = Refusal(RefusalCode.NOT_ACTIVE, "the serving node is not activated", 1.0)
+
+
+def main() -> int:
+    """Runs the node until SIGINT or SIGTERM."""
+    rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
+    node = None
+    try:
+        node = ServingNode()
+        return _run(node)
+    except KairosError as error:
+        print(f"serving_node: {error}", file=sys.stderr)
+        return 2
+    finally:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+        if node is not None:
+            node.shut_down()
+        rclpy.try_shutdown()
+
+
+def _run(node: ServingNode) -> int:
+    def leave(*_: object) -> None:
+        node.stopping = True
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, leave)
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    if node.values["autostart"]:
+        started = node.trigger_configure() is TransitionCallbackReturn.SUCCESS
+        started = started and node.trigger_activate() is TransitionCallbackReturn.SUCCESS
+        if not started:
+            return 0 if node.stopping else 1
+    while not node.stopping:
+        executor.spin_once(timeout_sec=node.wait_s())
+        node.tick()
+    return 0

@@ -1,0 +1,438 @@
+"""The serving side's state machine: events in, answers and batches out. No ROS, no clock, no I/O.
+
+Every event takes `now_ns`, integer nanoseconds of one monotonic clock, and returns effects for the
+caller to carry out: an `Answer` to send to its robot, or a `Submit` to hand to an engine.
+"""
+
+import contextlib
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from kairos_ros.core.decision import Decision, Pending, SchedulingPolicy
+from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode
+from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.core.placement import Capacity, Tier
+from kairos_ros.core.profile import EngineProfile
+from kairos_ros.core.tasks import TaskTable
+from kairos_ros.core.wait_ratio import Interval, first_execution_ns, running_execution
+from kairos_ros.serving.checks import check_query
+from kairos_ros.serving.engines import EngineSlot, Running
+from kairos_ros.serving.exchange import (
+    Announcement,
+    Answer,
+    Execution,
+    Query,
+    Refetch,
+    Refusal,
+    answer,
+)
+from kairos_ros.serving.requests import Entry
+from kairos_ros.serving.sessions import Session, SessionBook
+from kairos_ros.serving.trimming import Served, answer_outcome
+from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
+
+SECOND_NS = 1_000_000_000
+REFETCH_LEAD_NS = 30_000_000
+"""How long before an engine is free the next batch's stale observations are asked for: a little
+more than a round trip to a robot."""
+MAX_CRASHES = 2
+"""A request that was in the batch of this many dying engines is refused."""
+SERVER_TIME_WEIGHT = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class ServingOptions:
+    """How the dispatcher serves. Raises ConfigError where a policy is named wrongly."""
+
+    scheduling: SchedulingPolicy
+    horizon: str
+    """Default horizon policy."""
+    stale_after_ns: int = 50_000_000
+    """An observation older than this at its dispatch is fetched again; 0: never."""
+    default_deadline_ns: int = 10 * SECOND_NS
+    max_queue: int = 1000
+    max_bytes: int = 8_000_000
+    batch_cap: int = 1_000_000
+    """Largest batch, besides the profile's saturation and the engine's own limit."""
+
+    def __post_init__(self) -> None:
+        parse_horizon(self.horizon)
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Hand these requests to the engine as one batch."""
+
+    engine: str
+    batch: int
+    requests: list[InferRequest]
+    expected_s: float
+
+
+Effect = Answer | Submit
+
+
+class Dispatcher:
+    """Sessions, queue, decisions, batches, answers. Not thread safe."""
+
+    def __init__(self, options: ServingOptions) -> None:
+        self.options = options
+        self.book = SessionBook()
+        self.tasks = TaskTable(options.scheduling.reading)
+        self.engines: dict[str, EngineSlot] = {}
+        self.pending: dict[str, Entry] = {}
+        """Task key -> its pending request, in order of arrival."""
+        self.counters: Counter[str] = Counter()
+        self.server_s = 0.0
+        """Running mean of the server's share of a round trip."""
+        self._horizons: dict[str, HorizonPolicy] = {}
+        self._last: tuple[Decision, list[str]] | None = None
+        self._next_batch = 1
+
+    # Robots
+
+    def announce(self, now_ns: int, status: Announcement) -> tuple[Session | None, Session | None]:
+        """A robot's status. Returns (session that ended, session that began), each maybe None."""
+        owner = self.book.sessions.get(status.robot)
+        key = owner.task_key if owner else ""
+        ended, began = self.book.announce(now_ns, status)
+        if ended is not None:
+            self._close(key, finished=False)
+        elif owner is not None and owner.task in owner.ended_tasks:
+            self._close(key, finished=True)
+        return ended, began
+
+    def request(self, now_ns: int, query: Query) -> list[Effect]:
+        """A robot asks for a chunk."""
+        owner = self.book.sessions.get(query.robot)
+        before = owner.task_key if owner else ""
+        session = self.book.admit(now_ns, query)
+        if isinstance(session, Refusal):
+            return [self._refuse(query, session)]
+        if before != session.task_key:
+            self._close(before, finished=True)
+        horizon = self._horizon(query.horizon or self.options.horizon)
+        refusal = self._check(query)
+        if refusal is None and isinstance(horizon, Refusal):
+            refusal = horizon
+        if refusal is not None or isinstance(horizon, Refusal):
+            session.refused += 1
+            return [self._refuse(query, refusal or horizon)]
+        self._account(now_ns, query, session)
+        if any(e.session is session and e.query.round == query.round for e in self.in_engines()):
+            self.counters["late_refresh"] += 1
+            return []  # the chunk that is being computed answers this one, too
+        return self._enqueue(now_ns, query, session, horizon) + self._schedule(now_ns)
+
+    # Engines
+
+    def add_engine(self, name: str, tier: Tier, network_ns: int = 0) -> EngineSlot:
+        slot = self.engines[name] = EngineSlot(name, tier, network_ns)
+        return slot
+
+    def engine_ready(
+        self, now_ns: int, name: str, description: EngineDescription, profile: EngineProfile
+    ) -> list[Effect]:
+        """Raises ConfigError for another policy than the other engines serve, or its profile."""
+        for other in self.engines.values():
+            served = other.description
+            if other.name != name and served and served.policy_id != description.policy_id:
+                raise ConfigError(
+                    f"engine {name!r} serves {description.policy_id}, "
+                    f"but {other.name!r} serves {served.policy_id}"
+                )
+        self.engines[name].ready(description, profile, self.options.batch_cap)
+        return self._schedule(now_ns)
+
+    def batch_done(
+        self, now_ns: int, name: str, batch: int, outcomes: Sequence[InferOutcome], compute_s: float
+    ) -> list[Effect]:
+        """The engine's answer to a Submit."""
+        slot = self.engines[name]
+        if slot.running is None or slot.running.batch != batch or slot.description is None:
+            self.counters["late_batch"] += 1
+            return []
+        done = slot.end(now_ns, compute_s)
+        effects: list[Effect] = []
+        for entry, outcome in zip(done.entries, outcomes, strict=True):
+            effects += self._answer(now_ns, slot, done, entry, outcome, compute_s)
+        return effects + self._schedule(now_ns)
+
+    def batch_failed(self, now_ns: int, name: str, batch: int, reason: str) -> list[Effect]:
+        """The engine lives but did not infer this batch: its requests are queued again."""
+        slot = self.engines[name]
+        if slot.running is None or slot.running.batch != batch:
+            return []
+        slot.last_error = reason
+        return self._requeue(slot.end(now_ns, None)) + self._schedule(now_ns)
+
+    def engine_down(self, now_ns: int, name: str, reason: str) -> list[Effect]:
+        """The worker died or hung. What it computed is queued again, where it stood."""
+        slot = self.engines[name]
+        slot.state, slot.last_error = "down", reason
+        slot.restarts += 1
+        self.counters["engine_down"] += 1
+        effects = self._requeue(slot.end(now_ns, None)) if slot.running else []
+        return effects + self._schedule(now_ns)
+
+    # Time
+
+    def tick(self, now_ns: int) -> list[Effect]:
+        """Deadlines, silent robots, observations that must be fetched again."""
+        effects: list[Effect] = []
+        for session in self.book.lost(now_ns):
+            self.counters["robot_lost"] += 1
+            self._close(session.task_key, finished=False)
+        late = [(key, e) for key, e in self.pending.items() if now_ns >= e.deadline_ns]
+        for key, entry in late:
+            del self.pending[key]
+            entry.session.refused += 1
+            effects.append(self._refuse(entry.query, self._too_late(now_ns, entry)))
+        return effects + self._schedule(now_ns)
+
+    def wakeup_ns(self, now_ns: int) -> int | None:
+        """When `tick` has something to do next, besides silent robots."""
+        if not self.pending:
+            return None
+        times = [entry.deadline_ns for entry in self.pending.values()]
+        times += [e.hold_until_ns for e in self.pending.values() if e.hold_until_ns > now_ns]
+        for slot in self.engines.values():
+            if slot.running and not slot.running.prefetched and self.options.stale_after_ns:
+                times.append(slot.running.expected_end_ns - REFETCH_LEAD_NS)
+        return min(times)
+
+    def reason(self, session: Session) -> str:
+        """Why the last decision about this robot was what it was."""
+        key = session.task_key
+        if key in self.pending and self._last and key in self._last[1]:
+            decision, keys = self._last
+            return decision.reason(keys.index(key))
+        return session.reason
+
+    # Inside
+
+    def _check(self, query: Query) -> Refusal | None:
+        description = next((s.description for s in self.engines.values() if s.description), None)
+        if description is None:
+            return Refusal(RefusalCode.ENGINE_DOWN, "the engine is still loading", 1.0)
+        if query.execution.round >= query.round:
+            return Refusal(
+                RefusalCode.MALFORMED,
+                f"asks for round {query.round} while executing round {query.execution.round}",
+            )
+        if len(self.pending) >= self.options.max_queue:
+            return Refusal(RefusalCode.OVERLOADED, f"{len(self.pending)} requests are pending", 0.5)
+        return check_query(query, description, self.options.max_bytes)
+
+    def _horizon(self, text: str) -> HorizonPolicy | Refusal:
+        if text not in self._horizons:
+            if len(self._horizons) >= 1000:
+                self._horizons.clear()
+            try:
+                self._horizons[text] = parse_horizon(text)
+            except ConfigError as error:
+                return Refusal(RefusalCode.BAD_HORIZON_POLICY, str(error))
+        return self._horizons[text]
+
+    def _account(self, now_ns: int, query: Query, session: Session) -> None:
+        slot = next(s for s in self.engines.values() if s.description)
+        key, execution = session.task_key, query.execution
+        if key not in self.tasks:
+            chunk_size = slot.description.chunk_size if slot.description else 0
+            first = first_execution_ns(chunk_size, execution.control_rate_hz or 30.0)
+            l0 = slot.latency_ns[0] if slot.latency_ns else 0
+            self.tasks.open(key, now_ns, kind=query.kind, first_exec_ns=first, l0_ns=l0)
+        if execution.started:
+            # KairosError: a round too old to matter any more
+            with contextlib.suppress(KairosError):
+                self.tasks.execution(key, execution.round, *_executed(now_ns, execution))
+
+    def _enqueue(
+        self, now_ns: int, query: Query, session: Session, horizon: HorizonPolicy
+    ) -> list[Effect]:
+        observed = now_ns - round(query.observed_ago_s * 1e9)
+        entry = self.pending.get(session.task_key)
+        if entry is not None and entry.query.round == query.round:
+            entry.query, entry.observed_ns, entry.horizon = query, observed, horizon
+            entry.hold_until_ns = 0
+            return []
+        allowed = round(query.deadline_s * 1e9) or self.options.default_deadline_ns
+        self.pending.pop(session.task_key, None)
+        self.pending[session.task_key] = Entry(
+            query, session, horizon, now_ns, observed, now_ns + allowed
+        )
+        if entry is None:
+            return []
+        superseded = f"round {query.round} of the same task took its place"
+        return [self._refuse(entry.query, Refusal(RefusalCode.OLD_ROUND, superseded))]
+
+    def _schedule(self, now_ns: int) -> list[Effect]:
+        """Forms batches for idle engines, and asks for fresh observations for the next ones."""
+        effects: list[Effect] = []
+        ready = [slot for slot in self.engines.values() if slot.state == "ready"]
+        if self.pending and any(slot.running is None for slot in ready):
+            eligible = []
+            for key, entry in self.pending.items():
+                effects += self._refetch(now_ns, now_ns, entry)
+                if now_ns >= entry.hold_until_ns:
+                    eligible.append(key)
+            if eligible:
+                capacity = Capacity(tuple(slot.capacity(now_ns) for slot in ready))
+                effects += self._dispatch(now_ns, eligible, capacity)
+        for slot in ready:
+            running = slot.running
+            if running is None or running.prefetched or not self.pending:
+                continue
+            if now_ns >= running.expected_end_ns - REFETCH_LEAD_NS:
+                running.prefetched = True
+                keys = list(self.pending)
+                capacity = Capacity((slot.capacity(now_ns, free=True),))
+                for batch in self._decide(now_ns, keys, capacity).batches:
+                    for i in batch.indices:
+                        entry = self.pending[keys[i]]
+                        effects += self._refetch(now_ns, running.expected_end_ns, entry)
+        return effects
+
+    def _decide(self, now_ns: int, keys: list[str], capacity: Capacity) -> Decision:
+        pending = Pending.of(self.tasks, {key: self.pending[key].received_ns for key in keys})
+        return self.options.scheduling.decide(now_ns, pending, self.tasks, capacity)
+
+    def _dispatch(self, now_ns: int, keys: list[str], capacity: Capacity) -> list[Effect]:
+        decision = self._decide(now_ns, keys, capacity)
+        self._last = (decision, keys)
+        self.tasks.set_skipped(self.tasks.rows_of(keys), decision.skipped_after)
+        effects: list[Effect] = []
+        for batch in decision.batches:
+            chosen = {keys[i]: i for i in batch.indices}
+            suspects = [key for key in chosen if self.pending[key].crashes]
+            if suspects:  # a request that may have killed an engine travels alone
+                chosen = {k: i for k, i in chosen.items() if k not in suspects} or {
+                    suspects[0]: chosen[suspects[0]]
+                }
+            entries = []
+            for key, i in chosen.items():
+                entry = self.pending.pop(key)
+                entry.reason, entry.dispatched_ns = decision.reason(i), now_ns
+                entries.append(entry)
+            effects.append(self._submit(now_ns, self.engines[batch.engine], entries))
+        return effects
+
+    def _submit(self, now_ns: int, slot: EngineSlot, entries: list[Entry]) -> Submit:
+        batch, self._next_batch = self._next_batch, self._next_batch + 1
+        slot.begin(batch, entries, now_ns)
+        requests = [_infer_request(entry.query) for entry in entries]
+        return Submit(slot.name, batch, requests, slot.latency_of(len(entries)) / 1e9)
+
+    def _refetch(self, now_ns: int, dispatch_ns: int, entry: Entry) -> list[Effect]:
+        stale = self.options.stale_after_ns
+        if not stale or dispatch_ns - entry.observed_ns <= stale or entry.hold_until_ns:
+            return []
+        entry.hold_until_ns = now_ns + REFETCH_LEAD_NS
+        self.counters["refetched"] += 1
+        return [answer(entry.query, Refetch())]
+
+    def _answer(
+        self,
+        now_ns: int,
+        slot: EngineSlot,
+        done: Running,
+        entry: Entry,
+        outcome: InferOutcome,
+        compute_s: float,
+    ) -> list[Effect]:
+        session, query = entry.session, entry.query
+        live = self.book.sessions.get(query.robot)
+        if live is not session or not entry.is_current() or entry.key not in self.tasks:
+            self.counters["late_result"] += 1
+            return []
+        self.tasks.generation(entry.key, query.round, done.submitted_ns, now_ns)
+        server_s = (now_ns - entry.received_ns) / 1e9
+        self.server_s += SERVER_TIME_WEIGHT * (server_s - self.server_s)
+        served = Served(
+            queued_s=(entry.dispatched_ns - entry.received_ns) / 1e9,
+            compute_s=compute_s,
+            server_s=server_s,
+            expected_s=self._expected_s(slot),
+            batch_size=len(done.entries),
+            tier=slot.tier,
+            engine=slot.name,
+        )
+        assert slot.description is not None
+        body = answer_outcome(entry, outcome, slot.description, served)
+        if isinstance(body, Refusal):
+            session.refused += 1
+            return [self._refuse(query, body)]
+        session.wait_ratio = float(self.tasks.wait_ratio(entry.key, now_ns))
+        self.counters["chunks"] += 1
+        return [answer(query, body)]
+
+    def _expected_s(self, slot: EngineSlot) -> float:
+        """What a robot should allow for the server in its next round: as lately, but no more than
+        two full batches. In overload sending earlier would only age the observations."""
+        longest = 2 * slot.latency_of(len(slot.latency_ns)) / 1e9
+        return min(max(self.server_s, slot.latency_of(1) / 1e9), longest)
+
+    def _requeue(self, lost: Running) -> list[Effect]:
+        effects: list[Effect] = []
+        for entry in lost.entries:
+            entry.crashes += 1
+            live = self.book.sessions.get(entry.query.robot)
+            if live is not entry.session or not entry.is_current() or entry.key in self.pending:
+                continue
+            if entry.crashes >= MAX_CRASHES:
+                entry.session.refused += 1
+                code = RefusalCode.ENGINE_FAILED
+                text = f"{entry.crashes} engines died on this request"
+                effects.append(self._refuse(entry.query, Refusal(code, text, 1.0)))
+            else:
+                self.counters["requeued"] += 1
+                entry.hold_until_ns = 0
+                self.pending[entry.key] = entry
+        return effects
+
+    def _too_late(self, now_ns: int, entry: Entry) -> Refusal:
+        waited = f"{(now_ns - entry.received_ns) / 1e9:.1f} s"
+        if not any(slot.state == "ready" for slot in self.engines.values()):
+            errors = "; ".join(s.last_error for s in self.engines.values() if s.last_error)
+            return Refusal(
+                RefusalCode.ENGINE_DOWN, f"no engine is up after {waited}: {errors}", 1.0
+            )
+        return Refusal(RefusalCode.DEADLINE, f"still queued after {waited}", 0.1)
+
+    def _close(self, key: str, *, finished: bool) -> None:
+        self.pending.pop(key, None)
+        if key in self.tasks:
+            self.tasks.close(key, finished=finished)
+
+    def _refuse(self, query: Query, refusal: Refusal) -> Answer:
+        self.counters[f"refused_{refusal.code.name.lower()}"] += 1
+        return answer(query, refusal)
+
+    def in_engines(self) -> Iterable[Entry]:
+        """The requests of all running batches."""
+        return (e for slot in self.engines.values() if slot.running for e in slot.running.entries)
+
+
+def _executed(now_ns: int, execution: Execution) -> Interval:
+    period_ns = round(1e9 / execution.control_rate_hz)
+    start, end = running_execution(
+        now_ns, round(execution.started_ago_s * 1e9), execution.actions_remaining, period_ns
+    )
+    if execution.actions_remaining == 0:
+        end = now_ns - round(execution.ended_ago_s * 1e9)
+    return start, max(start, end)
+
+
+def _infer_request(query: Query) -> InferRequest:
+    return InferRequest(
+        robot=query.robot,
+        session=query.session,
+        task=query.task,
+        round=query.round,
+        attempt=query.attempt,
+        seed=(query.seed * 1_000_003 + query.round) % 2**63,
+        instruction=query.instruction,
+        state=query.state,
+        images=query.images,
+    )
