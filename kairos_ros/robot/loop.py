@@ -244,6 +244,11 @@ class Loop:
         """Actions of the running chunk, counted from its observation; 0 without one."""
         return len(self._run.chunk.actions) if self._run and self._run.chunk else 0
 
+    @property
+    def task_executed(self) -> int:
+        """Actions executed in the running task; 0 without one."""
+        return self._run.executed if self._run else 0
+
     def _foreign(self, answer: Answer) -> str:
         """Why an answer is not for the running task; empty if it is."""
         if answer.robot != self.config.robot:

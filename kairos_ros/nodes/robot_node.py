@@ -1,0 +1,272 @@
+"""The robot node: one robot per process, named by its namespace. Thin over `kairos_ros.robot`.
+
+Three threads: the control thread owns the body and the loop (`robot.control`), the executor thread
+serves ROS, and the main thread waits for the signal to stop.
+"""
+
+import signal
+import sys
+import threading
+import time
+import uuid
+from collections import deque
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action.server import ServerGoalHandle
+from rclpy.duration import Duration
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+from rclpy.task import Future
+
+from kairos_ros.action import ExecuteTask
+from kairos_ros.core.errors import ConfigError, KairosError, WireError
+from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus
+from kairos_ros.nodes import qos
+from kairos_ros.nodes.parameters import declare
+from kairos_ros.nodes.robot_diagnostics import robot_diagnostic
+from kairos_ros.nodes.robot_messages import (
+    Identity,
+    answer_from,
+    execution_message,
+    feedback_message,
+    request_message,
+    result_message,
+    status_message,
+)
+from kairos_ros.nodes.robot_parameters import (
+    ROBOT_PARAMETERS,
+    adapter_options,
+    guard_limits,
+    initial_latency,
+    loop_config,
+)
+from kairos_ros.robot.adapter import Observation, TaskGoal
+from kairos_ros.robot.adapters import make_adapter
+from kairos_ros.robot.control import (
+    Arrived,
+    Cancel,
+    Controller,
+    Malformed,
+    Report,
+    RobotState,
+    Start,
+    Stop,
+)
+from kairos_ros.robot.exchange import Request, Task, TaskResult
+from kairos_ros.robot.guard import ActionGuard
+from kairos_ros.robot.loop import Loop
+
+STATUS_TOPIC = "/kairos/robot_status"
+FEEDBACK_PERIOD_S = 0.5
+HEARTBEAT_PERIOD_S = 1.0
+
+
+class RobotNode(Node):
+    """Topics, action and parameters of one robot; the `Outside` of its controller.
+
+    Raises ConfigError for anything wrong in the parameters, the namespace or the body.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("robot")
+        values = declare(self, ROBOT_PARAMETERS)
+        self._values = values
+        robot = self.get_namespace().rpartition("/")[2]
+        if not robot:
+            raise ConfigError("a robot is named by its namespace; start with -r __ns:=/arm_1")
+        rate_hz = values["control_rate_hz"]
+        options = adapter_options(values["adapter_options"])
+        adapter = make_adapter(values["adapter"], rate_hz, options)
+        spec = adapter.spec
+        self._who = Identity(robot, session=uuid.uuid4().hex, spec=spec)
+        config = loop_config(values, robot, self._who.session, spec.action_dim)
+        guard = ActionGuard(guard_limits(values), spec.action_dim, spec.state_dim, rate_hz)
+        loop = Loop(config, initial_latency(values))
+        self.controller = Controller(adapter, loop, guard, outside=self)
+
+        self._goal: tuple[str, Future] | None = None  # running task's id and result
+        self._goal_handle: ServerGoalHandle | None = None
+        self._tasks = 0
+        self._results: deque[TaskResult] = deque()
+        self._results_came = self.create_guard_condition(self._deliver_results)
+        self._diagnosed = Report()
+        self._held_since: float | None = None
+
+        self._status = self.create_publisher(RobotStatus, STATUS_TOPIC, qos.ANNOUNCEMENT)
+        self._requests = self.create_publisher(ChunkRequest, "chunk_request", qos.EXCHANGE)
+        self._info = self.create_publisher(ExecutionInfo, "execution_info", qos.TELEMETRY)
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self.create_subscription(ActionChunk, "action_chunk", self._on_chunk, qos.EXCHANGE)
+        self._action = ActionServer(
+            self,
+            ExecuteTask,
+            "execute_task",
+            self._execute,
+            goal_callback=self._on_goal,
+            cancel_callback=self._on_cancel,
+        )
+        self.create_timer(HEARTBEAT_PERIOD_S, self._on_heartbeat)
+        self.create_timer(FEEDBACK_PERIOD_S, self._on_feedback)
+        if values["execution_info_rate_hz"] > 0:
+            self.create_timer(1.0 / values["execution_info_rate_hz"], self._on_info)
+        self.changed(self.controller.report)
+        self.get_logger().info(
+            f"robot {robot} is up: adapter={values['adapter']} rate_hz={rate_hz:g} "
+            f"session={self._who.session[:8]}"
+        )
+
+    # The controller's outside, called in the control thread.
+
+    def send(self, request: Request, observation: Observation, observed_ago_ns: int) -> None:
+        deadline_s = self._values["deadline_s"]
+        self._requests.publish(
+            request_message(self._who, request, observation, observed_ago_ns, deadline_s)
+        )
+
+    def changed(self, report: Report) -> None:
+        self._status.publish(status_message(self._who, report))
+
+    def finished(self, result: TaskResult) -> None:
+        self._results.append(result)
+        self._results_came.trigger()
+
+    # Callbacks of the executor thread.
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        now_ns = time.monotonic_ns()
+        try:
+            self.controller.post(Arrived(answer_from(message), now_ns))
+        except WireError as error:
+            self.get_logger().warning(f"dropped a chunk: {error}", throttle_duration_sec=5.0)
+            self.controller.post(Malformed())
+
+    def _on_goal(self, goal: ExecuteTask.Goal) -> GoalResponse:
+        if self._goal is not None:
+            self.get_logger().warning(f"goal rejected: task {self._goal[0]} is still running")
+            return GoalResponse.REJECT
+        if not goal.instruction or not goal.max_duration_s >= 0:
+            self.get_logger().warning(
+                f"goal rejected: instruction {goal.instruction!r}, max_duration_s "
+                f"{goal.max_duration_s}; a goal needs an instruction and a duration of 0 or more"
+            )
+            return GoalResponse.REJECT
+        self._tasks += 1
+        self._goal = (str(self._tasks), Future())
+        return GoalResponse.ACCEPT
+
+    def _on_cancel(self, handle: ServerGoalHandle) -> CancelResponse:
+        if self._goal is None:
+            return CancelResponse.REJECT
+        self.controller.post(Cancel(self._goal[0]))
+        return CancelResponse.ACCEPT
+
+    async def _execute(self, handle: ServerGoalHandle) -> ExecuteTask.Result:
+        assert self._goal is not None  # set when the goal was accepted
+        task_id, done = self._goal
+        self._goal_handle = handle
+        goal = handle.request
+        task = Task(
+            id=task_id,
+            instruction=goal.instruction,
+            kind=goal.task_kind or goal.instruction,
+            horizon_policy=goal.horizon_policy or self._values["horizon_policy"],
+            seed=goal.seed,
+            max_actions=goal.max_actions,
+            max_duration_ns=round(goal.max_duration_s * 1e9),
+        )
+        scene = TaskGoal(goal.instruction, goal.scene, goal.seed)
+        self.get_logger().info(f"task {task_id} begins: {goal.instruction!r} scene={goal.scene!r}")
+        self.controller.post(Start(task, scene))
+        result: TaskResult = await done
+        self._goal_handle = self._goal = None
+        self.get_logger().info(
+            f"task {task_id} ended: {result.outcome} actions={result.actions} "
+            f"rounds={len(result.round_executed)} stalled_s={result.stalled_ns / 1e9:.2f}"
+        )
+        if result.success:
+            handle.succeed()
+        elif result.outcome == "canceled" and handle.is_cancel_requested:
+            handle.canceled()
+        else:
+            handle.abort()
+        return result_message(result)
+
+    def _deliver_results(self) -> None:
+        while self._results:
+            result = self._results.popleft()
+            if self._goal is not None and self._goal[0] == result.task.id:
+                self._goal[1].set_result(result)
+
+    def _on_feedback(self) -> None:
+        report = self.controller.report
+        if self._goal_handle is not None and report.task is not None:
+            self._goal_handle.publish_feedback(feedback_message(report))
+
+    def _on_info(self) -> None:
+        rate_hz = self._who.spec.control_rate_hz
+        self._info.publish(execution_message(self.controller.report.execution, rate_hz))
+
+    def _on_heartbeat(self) -> None:
+        report = self.controller.report
+        self.changed(report)
+        if report.state is not RobotState.HOLDING:
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = time.monotonic()
+        held_s = time.monotonic() - self._held_since if self._held_since is not None else 0.0
+        status = robot_diagnostic(self._who.robot, report, self._diagnosed, held_s, self._values)
+        self._diagnosed = report
+        stamp = self.get_clock().now().to_msg()
+        message = DiagnosticArray(status=[status])
+        message.header.stamp = stamp
+        self._diagnostics.publish(message)
+
+    def leave(self) -> None:
+        """Says goodbye; the robot's id is free at once. After the executor has stopped."""
+        message = status_message(self._who, self.controller.report)
+        message.state = RobotState.LEAVING
+        self._status.publish(message)
+        self._status.wait_for_all_acked(Duration(seconds=1))
+
+
+def main() -> int:
+    """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        node = RobotNode()
+    except KairosError as error:
+        print(f"robot_node: {error}", file=sys.stderr)
+        rclpy.shutdown()
+        return 1
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    crashed = True
+
+    def control() -> None:
+        nonlocal crashed
+        try:
+            node.controller.run()
+            crashed = False
+        finally:
+            stop.set()
+
+    controlling = threading.Thread(target=control, name="control")
+    spinning = threading.Thread(target=executor.spin, name="executor", daemon=True)
+    controlling.start()
+    spinning.start()
+    stop.wait()
+    node.controller.post(Stop())
+    controlling.join()
+    time.sleep(0.1)  # lets a waiting action client have its result
+    executor.shutdown()
+    spinning.join()
+    node.leave()
+    node.destroy_node()
+    rclpy.shutdown()
+    return int(crashed)

@@ -1,0 +1,263 @@
+"""The control thread: one robot's body, guard and loop, at the control rate. No ROS.
+
+Everything that touches the body or the loop happens in the thread that calls `Controller.run`.
+Other threads `post` events to it and read `Controller.report`, which is replaced, never changed.
+"""
+
+import logging
+import queue
+import time
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Protocol
+
+import numpy as np
+
+from kairos_ros.core.errors import KairosError
+from kairos_ros.robot.adapter import Observation, RobotAdapter, TaskGoal
+from kairos_ros.robot.exchange import Answer, Execution, Request, Task, TaskResult
+from kairos_ros.robot.guard import ActionGuard
+from kairos_ros.robot.loop import Act, Effect, Finished, Hold, Loop, Send
+
+log = logging.getLogger(__name__)
+
+
+class RobotState(IntEnum):
+    """Values are those of RobotStatus.msg."""
+
+    IDLE = 0
+    RUNNING = 1
+    HOLDING = 2
+    LEAVING = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """The robot as of one control period, for status, telemetry and diagnostics."""
+
+    state: RobotState = RobotState.IDLE
+    task: Task | None = None
+    execution: Execution = field(default_factory=Execution)
+    horizon: int = 0
+    task_actions: int = 0
+    """Executed in the running task."""
+    tasks_done: int = 0
+    tasks_succeeded: int = 0
+    actions_executed: int = 0
+    actions_guarded: int = 0
+    guarded_by: Mapping[str, int] = field(default_factory=dict)
+    dropped: Mapping[str, int] = field(default_factory=dict)
+    silences: int = 0
+    missed_periods: int = 0
+    periods: int = 0
+    network_ns: int = 0
+    body_fault: str = ""
+    """Why the body failed last; empty after it was reset successfully."""
+
+
+class Outside(Protocol):
+    """Who gets what the controller produces. Called in the control thread; must not block."""
+
+    def send(self, request: Request, observation: Observation, observed_ago_ns: int) -> None: ...
+
+    def changed(self, report: Report) -> None:
+        """The state or the task changed."""
+
+    def finished(self, result: TaskResult) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Reset the body for this goal and do this task. Only while no task is running."""
+
+    task: Task
+    goal: TaskGoal
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An answer, with the monotonic time of its arrival."""
+
+    answer: Answer
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A message from the server that is not even an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End this task, if it is the running one."""
+
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Leave the arm holding and end the thread."""
+
+
+Event = Start | Arrived | Malformed | Cancel | Stop
+
+
+class Controller:
+    """Runs tasks one at a time. Deadlines are absolute: a missed period is counted, not made up."""
+
+    def __init__(
+        self, adapter: RobotAdapter, loop: Loop, guard: ActionGuard, outside: Outside
+    ) -> None:
+        self.report = Report()
+        self._adapter = adapter
+        self._loop = loop
+        self._guard = guard
+        self._outside = outside
+        self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._deadline_ns = 0
+        self._running = True
+        self._ready = False  # the body was reset once and is ours to hold
+        self._done: Counter[bool] = Counter()  # tasks, by success
+        self._guarded = 0
+        self._missed = 0
+        self._periods = 0
+        self._fault = ""
+
+    def post(self, event: Event) -> None:
+        """Hands an event to the control thread; from any thread."""
+        self._inbox.put(event)
+
+    def run(self) -> None:
+        """The control thread's body; returns after `Stop`, with the arm holding."""
+        self._deadline_ns = time.monotonic_ns()
+        period_ns = self._loop.config.period_ns
+        while self._running:
+            late = max(0, (time.monotonic_ns() - self._deadline_ns) // period_ns)
+            self._missed += late
+            self._deadline_ns += (late + 1) * period_ns
+            self._handle_events_until_deadline()
+            if self._running:
+                self._period(time.monotonic_ns())
+        if self._loop.task is not None:
+            self._apply([self._loop.finish("failed: the robot node was stopped", _now())])
+        self._apply([Hold()])
+        self._adapter.close()
+
+    def _handle_events_until_deadline(self) -> None:
+        while self._running:
+            left_ns = self._deadline_ns - time.monotonic_ns()
+            try:
+                if left_ns > 0:
+                    event = self._inbox.get(timeout=left_ns / 1e9)
+                else:
+                    event = self._inbox.get_nowait()
+            except queue.Empty:
+                return
+            self._handle(event)
+            if left_ns <= 0:  # one event per period also when late: neither side starves
+                return
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Start(task, goal):
+                self._start(task, goal)
+            case Arrived(answer, now_ns):
+                self._apply(self._loop.receive(answer, now_ns))
+            case Malformed():
+                self._loop.dropped["malformed"] += 1
+            case Cancel(task_id):
+                if self._loop.task is not None and self._loop.task.id == task_id:
+                    self._apply([self._loop.finish("canceled", _now())])
+            case Stop():
+                self._running = False
+
+    def _start(self, task: Task, goal: TaskGoal) -> None:
+        try:
+            self._adapter.reset(goal)
+            self._guard.reset(self._adapter.state())
+        except KairosError as error:
+            self._loop.start(task, _now())
+            self._apply([self._loop.finish(f"failed: {error}", _now())])
+            return
+        self._ready = True
+        self._fault = ""
+        self._deadline_ns = _now()  # a reset may take seconds; they are no missed periods
+        self._loop.start(task, self._deadline_ns)
+
+    def _period(self, now_ns: int) -> None:
+        self._periods += 1
+        if self._loop.task is not None and self._adapter.succeeded():
+            self._apply([self._loop.finish("succeeded", now_ns)])
+        self._apply(self._loop.tick(now_ns, self._approve))
+        self._publish(now_ns)
+
+    def _approve(self, action: np.ndarray) -> np.ndarray | None:
+        safe = self._guard.check(action, self._adapter.state)
+        if safe is None or not np.array_equal(safe, action):
+            self._guarded += 1
+            self._loop.note_guarded()
+        return safe
+
+    def _apply(self, effects: list[Effect]) -> None:
+        """Carries effects out; a body that fails ends the task and is left alone until a reset."""
+        try:
+            for effect in effects:
+                self._carry_out(effect)
+        except KairosError as error:
+            log.error("the body failed: %s", error)
+            self._ready = False
+            self._fault = str(error)
+            if self._loop.task is not None:
+                self._finish(self._loop.finish(f"failed: {error}", _now()).result)
+
+    def _carry_out(self, effect: Effect) -> None:
+        match effect:
+            case Send(request):
+                began_ns = _now()
+                observation = self._adapter.observe()
+                self._outside.send(request, observation, _now() - began_ns)
+            case Act(action):
+                self._adapter.act(action)
+            case Hold():
+                self._guard.held()
+                if self._ready:
+                    self._adapter.hold()
+            case Finished(result):
+                self._finish(result)
+
+    def _finish(self, result: TaskResult) -> None:
+        self._done[result.success] += 1
+        self._publish(_now())
+        self._outside.finished(result)
+
+    def _publish(self, now_ns: int) -> None:
+        before = self.report
+        task = self._loop.task
+        execution = self._loop.execution(now_ns)
+        busy = RobotState.HOLDING if execution.holding else RobotState.RUNNING
+        self.report = Report(
+            state=RobotState.IDLE if task is None else busy,
+            task=task,
+            execution=execution,
+            horizon=self._loop.horizon,
+            task_actions=self._loop.task_executed,
+            tasks_done=self._done.total(),
+            tasks_succeeded=self._done[True],
+            actions_executed=self._loop.executed,
+            actions_guarded=self._guarded,
+            guarded_by=dict(+self._guard.counts),
+            dropped=dict(self._loop.dropped),
+            silences=self._loop.silences,
+            missed_periods=self._missed,
+            periods=self._periods,
+            network_ns=self._loop.latency.network_ns,
+            body_fault=self._fault,
+        )
+        if (before.state, before.task) != (self.report.state, task):
+            self._outside.changed(self.report)
+
+
+def _now() -> int:
+    return time.monotonic_ns()
