@@ -34,8 +34,8 @@ QUICK = TaskRecord(
     first_wait_s=0.5,
     stalled_s=1.0,
     actions=30,
-    round_latency_s=(0.1, 0.3, 0.2),
-    round_executed=(10, 10, 10),
+    round_latency_s=(0.1, 0.3, 0.2, 0.4),
+    round_executed=(10, 10, 10, 0),
     dropped=1,
 )
 SLOW = replace(
@@ -67,9 +67,9 @@ def test_metrics_of_two_tasks_as_worked_out_by_hand():
     assert s.stall_fraction == pytest.approx(6 / 20)
     assert s.mid_task_stall_fraction == pytest.approx(4 / 18)
     assert s.mean_horizon == pytest.approx(50 / 4)
-    assert s.rounds_per_task == 2.0
-    assert s.chunk_latency_s.p50 == pytest.approx(0.25)
-    assert s.chunk_latency_s.p95 == pytest.approx(0.385)
+    assert s.rounds_per_task == 2.5
+    assert s.chunk_latency_s.p50 == pytest.approx(0.3)
+    assert s.chunk_latency_s.p95 == pytest.approx(0.4)
     assert (s.actions, s.tasks_per_minute) == (50, 4.0)
     assert (s.refusals, s.dropped, s.guarded) == (2, 2, 3)
     assert (s.scenes["reach-v3"].tasks, s.scenes["reach-v3"].succeeded) == (2, 1)

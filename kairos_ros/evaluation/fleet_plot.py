@@ -123,9 +123,15 @@ def _timeline(ax: "Axes", run: FleetRun) -> None:
     ax.set_yticks(range(len(row)), list(row))
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
-    ax.legend(
-        loc="lower right", bbox_to_anchor=(1, 1), ncols=6, frameon=False, fontsize=9, handlelength=1
-    )
+    if run.spans:
+        ax.legend(
+            loc="lower right",
+            bbox_to_anchor=(1, 1),
+            ncols=6,
+            frameon=False,
+            fontsize=9,
+            handlelength=1,
+        )
 
 
 def _latency(ax: "Axes", groups: Sequence[tuple[str, str, list[TaskRecord]]]) -> None:

@@ -112,9 +112,9 @@ class Summary:
     mid_task_stall_fraction: float | None
     """The same without the first wait, in both the held and the whole time."""
     mean_horizon: float | None
-    """Executed actions per round."""
+    """Executed actions per round that executed any."""
     rounds_per_task: float | None
-    """Inferences that gave a task its actions."""
+    """Inferences per task, with the last one where the task ended before it was executed."""
     chunk_latency_s: Spread | None
     actions: int
     tasks_per_minute: float
@@ -142,7 +142,7 @@ def summarise(run: FleetRun) -> Summary:
         queueing_s=spread(task.given_s - task.wanted_s for task in done),
         stall_fraction=_ratio(stalled_s, time_s),
         mid_task_stall_fraction=_ratio(stalled_s - first_s, time_s - first_s),
-        mean_horizon=_ratio(sum(rounds), len(rounds)),
+        mean_horizon=_ratio(sum(rounds), sum(n > 0 for n in rounds)),
         rounds_per_task=_ratio(len(rounds), len(done)),
         chunk_latency_s=spread(s for task in done for s in task.round_latency_s),
         actions=sum(task.actions for task in done),

@@ -1,0 +1,270 @@
+"""Gives tasks to robots over ROS and watches the fleet: one node, one thread, no locks."""
+
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import rclpy
+from action_msgs.msg import GoalStatus
+from rclpy.action import ActionClient
+from rclpy.context import Context
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.signals import SignalHandlerOptions
+
+from kairos_ros.action import ExecuteTask
+from kairos_ros.demo.live import LiveEngine, LiveFleet
+from kairos_ros.demo.workload import Job
+from kairos_ros.evaluation.summary import CANCELED, LOST, Activity, TaskRecord, Timeline
+from kairos_ros.msg import FleetState, RobotStatus
+from kairos_ros.nodes.qos import ROSTER, TELEMETRY
+from kairos_ros.robot.metaworld_scenes import SCENES
+
+MAX_ACTIONS = 500
+"""Meta-World's own limit on an episode; a task that needs more has failed."""
+MAX_DURATION_S = 90.0
+CONTROL_RATE_HZ = 30.0
+"""Until a robot has told its own."""
+ACCEPT_WITHIN_S = 15.0
+RESULT_WITHIN_S = MAX_DURATION_S + 30.0
+
+_ACTIVITIES: dict[int, Activity] = {
+    RobotStatus.IDLE: "idle",
+    RobotStatus.RUNNING: "executing",
+    RobotStatus.HOLDING: "holding",
+    RobotStatus.LEAVING: "down",
+}
+
+
+@dataclass(slots=True)
+class _Assignment:
+    """A task that a robot works on; every future has a deadline, as rclpy's never time out."""
+
+    job: Job
+    wanted_s: float
+    given_s: float
+    goal: Any
+    handle: Any = None
+    result: Any = None
+
+
+class Driver:
+    """Client of every robot's ExecuteTask action. A context manager; all times since `begin`."""
+
+    def __init__(self, live: LiveFleet) -> None:
+        self.live = live
+        self.records: list[TaskRecord] = []
+        self.timeline = Timeline()
+        self.first_action_s: float | None = None
+        self._assigned: dict[str, _Assignment] = {}
+        self._not_before_s: dict[str, float] = {}
+        self._lost: set[str] = set()
+        self._rate_hz: dict[str, float] = {}
+        self._origin = time.monotonic()
+        self._context = Context()
+        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
+        self._node = rclpy.create_node("demo", namespace="kairos", context=self._context)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self._node)
+        self._clients = {
+            robot: ActionClient(self._node, ExecuteTask, f"/{robot}/execute_task")
+            for robot in live.robots
+        }
+        self._node.create_subscription(RobotStatus, "/kairos/robot_status", self._on_status, ROSTER)
+        self._node.create_subscription(FleetState, "/kairos/fleet_state", self._on_fleet, TELEMETRY)
+
+    def __enter__(self) -> "Driver":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(timeout_sec=1.0)
+        self._node.destroy_node()
+        self._context.try_shutdown()
+
+    def begin(self) -> None:
+        """Starts a run at time 0: no records, an empty timeline."""
+        self._origin = time.monotonic()
+        self.records.clear()
+        self.timeline = Timeline()
+        self.first_action_s = None
+        for name, robot in self.live.robots.items():
+            robot.done = robot.succeeded = 0
+            if robot.activity is not None:
+                self.timeline.report(name, 0.0, robot.activity)
+
+    def now_s(self) -> float:
+        return time.monotonic() - self._origin
+
+    def spin(self, for_s: float) -> None:
+        """Handles what arrives; returns after the first message, at the latest after `for_s`."""
+        self._executor.spin_once(timeout_sec=for_s)
+        for robot, task in list(self._assigned.items()):
+            self._advance(robot, task)
+
+    def ready(self) -> set[str]:
+        """Robots that have announced themselves and whose action server is there."""
+        return {
+            name
+            for name, robot in self.live.robots.items()
+            if robot.activity is not None and self._clients[name].server_is_ready()
+        }
+
+    def free(self) -> list[str]:
+        """Robots that can be given a task now."""
+        now_s = self.now_s()
+        return [
+            name
+            for name in self.live.robots
+            if name not in self._assigned
+            and name not in self._lost
+            and self._not_before_s.get(name, 0.0) <= now_s
+        ]
+
+    def busy(self) -> bool:
+        return bool(self._assigned)
+
+    def give(self, robot: str, job: Job) -> None:
+        """Sends `robot` its next task."""
+        now_s = self.now_s()
+        goal = ExecuteTask.Goal(
+            instruction=SCENES[job.scene],
+            task_kind=job.scene,
+            scene=job.scene,
+            seed=job.seed,
+            max_duration_s=MAX_DURATION_S,
+            max_actions=MAX_ACTIONS,
+        )
+        future = self._clients[robot].send_goal_async(
+            goal, feedback_callback=lambda message: self._on_feedback(robot, message.feedback)
+        )
+        self._assigned[robot] = _Assignment(job, min(job.wanted_s or now_s, now_s), now_s, future)
+
+    def cancel(self) -> None:
+        """Asks every working robot to stop; the results still have to be waited for."""
+        for task in self._assigned.values():
+            if task.handle is not None:
+                task.handle.cancel_goal_async()
+
+    def lose(self, robot: str) -> None:
+        """The robot's process is gone: its task is lost and it gets no other."""
+        self._lost.add(robot)
+        self.live.robots[robot].activity = "down"
+        self.timeline.report(robot, self.now_s(), "down")
+        self._close(robot, LOST)
+
+    def abandon(self) -> None:
+        """Stops waiting for results that did not come."""
+        for robot in list(self._assigned):
+            self._close(robot, CANCELED)
+
+    def _advance(self, robot: str, task: _Assignment) -> None:
+        waited_s = self.now_s() - task.given_s
+        if task.handle is None:
+            if task.goal.done():
+                task.handle = task.goal.result()
+                if not task.handle.accepted:
+                    self._close(robot, "failed: the robot did not accept the task")
+                else:
+                    task.result = task.handle.get_result_async()
+            elif waited_s > ACCEPT_WITHIN_S:
+                self._close(robot, LOST)
+        elif task.result.done():
+            answer = task.result.result()
+            self._close(robot, _outcome(answer), answer.result)
+        elif waited_s > RESULT_WITHIN_S:
+            task.handle.cancel_goal_async()
+            self._close(robot, LOST)
+
+    def _close(self, robot: str, outcome: str, result: ExecuteTask.Result | None = None) -> None:
+        task = self._assigned.pop(robot, None)
+        if task is None:
+            return
+        result = result or ExecuteTask.Result()
+        now_s = self.now_s()
+        record = TaskRecord(
+            number=task.job.number,
+            robot=robot,
+            scene=task.job.scene,
+            seed=task.job.seed,
+            wanted_s=task.wanted_s,
+            given_s=task.given_s,
+            ended_s=now_s,
+            outcome=outcome,
+            success=result.success,
+            duration_s=result.duration_s,
+            first_wait_s=result.first_wait_s,
+            stalled_s=result.stalled_s,
+            actions=result.actions,
+            round_latency_s=tuple(result.round_latency_s),
+            round_executed=tuple(result.round_executed),
+            refusals=result.refusals,
+            dropped=result.dropped,
+            guarded=result.guarded,
+        )
+        self.records.append(record)
+        if record.finished:
+            live = self.live.robots[robot]
+            live.done += 1
+            live.succeeded += record.success
+        if not record.success:
+            self._not_before_s[robot] = now_s + 0.5  # a robot that refuses must not eat the list
+
+    def _on_status(self, message: RobotStatus) -> None:
+        robot = self.live.robots.get(message.robot)
+        if robot is None or message.robot in self._lost:
+            return
+        activity = _ACTIVITIES[message.state]
+        robot.activity = activity
+        robot.task = message.instruction
+        robot.round = message.round
+        if message.control_rate_hz > 0:
+            self._rate_hz[message.robot] = message.control_rate_hz
+        robot.buffered_s = message.buffered / self._rate_hz.get(message.robot, CONTROL_RATE_HZ)
+        robot.stalled_s = message.stalled_s
+        now_s = self.now_s()
+        self.timeline.report(message.robot, now_s, activity)
+        if activity == "executing" and self.first_action_s is None:
+            self.first_action_s = now_s
+
+    def _on_feedback(self, name: str, feedback: ExecuteTask.Feedback) -> None:
+        robot = self.live.robots[name]
+        robot.round = feedback.round
+        robot.buffered_s = feedback.buffered / self._rate_hz.get(name, CONTROL_RATE_HZ)
+        robot.stalled_s = feedback.stalled_s
+
+    def _on_fleet(self, message: FleetState) -> None:
+        live = self.live
+        live.server, live.active = message.server, message.active
+        live.scheduling, live.horizon = message.scheduling, message.horizon
+        live.queue = message.queue_length
+        live.requests_per_s, live.chunks_per_s = message.requests_per_s, message.chunks_per_s
+        live.counters = dict(zip(message.counter_names, message.counter_values, strict=True))
+        live.engines = tuple(
+            LiveEngine(
+                name=e.engine,
+                tier=e.tier,
+                state=e.state,
+                batch=e.batch_size,
+                max_batch=e.max_batch,
+                load=e.load,
+                batches=e.batches,
+                restarts=e.restarts,
+                error=e.last_error,
+            )
+            for e in message.engines
+        )
+        for seen in message.robots:
+            robot = live.robots.get(seen.robot)
+            if robot is None:
+                continue
+            robot.horizon, robot.horizon_reason = seen.horizon, seen.horizon_reason
+            robot.wait_ratio = seen.wait_ratio
+            robot.pending, robot.running = seen.pending, seen.running
+            decision = (seen.robot, seen.reason)
+            if seen.reason and decision not in live.decisions:
+                live.decisions.append(decision)
+
+
+def _outcome(answer: Any) -> str:
+    if answer.status == GoalStatus.STATUS_CANCELED:
+        return CANCELED
+    return answer.result.outcome or "failed: the robot gave no reason"

@@ -1,0 +1,236 @@
+"""What the demo runs: one configuration, or ours and the baseline in interleaved halves."""
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from kairos_ros import bringup
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.demo.display import Display
+from kairos_ros.demo.report import (
+    RunReport,
+    comparison,
+    comparison_finding,
+    comparison_table,
+    describe,
+    policies,
+    scene_table,
+    server_document,
+    summary_table,
+    write_json,
+)
+from kairos_ros.demo.session import FleetError, Session, Startup
+from kairos_ros.demo.workload import Arrivals, jobs, parse_arrivals
+from kairos_ros.evaluation.summary import FleetRun, joined, shared_tasks, summarise
+from kairos_ros.robot.metaworld_scenes import SCENES
+
+BASELINE = {"scheduling": "fifo", "horizon": "static:10"}
+HALF_SHARE = 1 / 3
+"""Each of the four half runs of a comparison lasts this share of the duration."""
+SECOND_HALF = 5000
+"""Number of the first task in the second half of a comparison."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What is the same for every configuration of a demo."""
+
+    robots: int
+    duration_s: float
+    arrivals: str
+    seed: int
+    policy: str
+    """Folder, hub id or `emulated:...`; empty: the policy that ships."""
+    folder: Path
+    """Of this demo: logs, summary and pictures."""
+
+
+def run_once(options: Options, serving: Mapping[str, str], console: Console, to: Display) -> int:
+    """One configuration. Returns the exit code of the command."""
+    session = _session(options, to)
+    report: RunReport | None = None
+    try:
+        with to, session:
+            startup = _start(session, serving, console)
+            if startup is not None:
+                session.live.phase = f"{options.robots} robots"
+                run = session.run(_arrivals(options, 0), options.duration_s)
+                report = _report(options, session, startup, [run])
+    except FleetError as error:
+        return _failed(console, error)
+    if report is None:
+        console.print("interrupted before the fleet was ready")
+        return 0
+    summary = summarise(report.run)
+    outcome = {"interrupted": session.interrupt.requested, "failures": session.failures}
+    write_json(options.folder / "summary.json", outcome | report.document())
+    _draw_fleet(options.folder / "fleet.png", report)
+    console.print(scene_table(report))
+    console.print(summary_table(report))
+    return _conclude(console, options, session, finished=summary.tasks)
+
+
+def run_comparison(
+    options: Options, serving: Mapping[str, str], console: Console, to: Display
+) -> int:
+    """Ours and the baseline on the same tasks: ours, baseline, baseline, ours.
+
+    The robots keep running; the serving node is restarted for each half run. Returns the exit code
+    of the command.
+    """
+    half_s = options.duration_s * HALF_SHARE
+    order = [("ours", serving, 0), ("baseline", BASELINE, 0)]
+    order += [("baseline", BASELINE, SECOND_HALF), ("ours", serving, SECOND_HALF)]
+    runs: dict[str, list[FleetRun]] = {"ours": [], "baseline": []}
+    reports: dict[str, RunReport] = {}
+    session = _session(options, to)
+    try:
+        with to, session:
+            startup = _start(session, serving, console)
+            for part, (name, parameters, first) in enumerate(order):
+                if startup is None or session.stopped:
+                    break
+                session.live.phase = f"{name}, part {part + 1} of 4"
+                if part > 0 and parameters != order[part - 1][1]:
+                    session.serve(parameters)
+                runs[name].append(session.run(_arrivals(options, first), half_s))
+                reports[name] = _report(options, session, startup, runs[name])
+    except FleetError as error:
+        return _failed(console, error)
+    if len(reports) < 2:
+        console.print("ended before there was anything to compare")
+        return int(bool(session.failures))
+    ours, baseline = reports["ours"], reports["baseline"]
+    rows = comparison(ours, baseline)
+    write_json(
+        options.folder / "summary.json",
+        {
+            "interrupted": session.interrupt.requested,
+            "failures": session.failures,
+            "half_s": half_s,
+            "comparison": rows,
+            "ours": ours.document(),
+            "baseline": baseline.document(),
+        },
+    )
+    _draw_comparison(options.folder / "fleet.png", ours, baseline)
+    for name, report in reports.items():
+        _draw_fleet(options.folder / f"{name}.png", report)
+    console.print(comparison_table(ours, baseline))
+    console.print(
+        f"{comparison_finding(ours, baseline)}. Order: ours, baseline, baseline, ours, "
+        f"{half_s:.0f} s each."
+    )
+    shared = len(shared_tasks(ours.run, baseline.run)[0].tasks)
+    return _conclude(console, options, session, finished=shared)
+
+
+def scenes(policy: str) -> list[str]:
+    """The demo scenes that a policy knows: all, unless its folder lists its instructions.
+
+    Raises ConfigError when it knows none of them.
+    """
+    folder = Path(policy) if policy else bringup.share() / "models" / "metaworld_flow"
+    config = folder / "config.json"
+    known = json.loads(config.read_text()).get("instructions") if config.is_file() else None
+    if known is None:
+        return list(SCENES)
+    chosen = [scene for scene, instruction in SCENES.items() if instruction in known]
+    if not chosen:
+        raise ConfigError(f"policy {policy!r} knows none of the demo's instructions: {known}")
+    return chosen
+
+
+def _session(options: Options, to: Display) -> Session:
+    return Session(options.robots, options.policy, options.folder / "logs", to)
+
+
+def _arrivals(options: Options, first: int) -> Arrivals:
+    rate = parse_arrivals(options.arrivals)
+    return Arrivals(
+        jobs(scenes(options.policy), options.seed, rate, first), poisson=rate is not None
+    )
+
+
+def _start(session: Session, serving: Mapping[str, str], console: Console) -> Startup | None:
+    startup = session.start(serving)
+    if startup is not None:
+        console.print(
+            f"ready after {startup.ready_s:.1f} s: engine {startup.engine_s:.1f} s, "
+            f"first robot {startup.first_robot_s:.1f} s, "
+            f"all {session.robots} robots {startup.all_robots_s:.1f} s",
+            highlight=False,
+        )
+    return startup
+
+
+def _report(
+    options: Options, session: Session, startup: Startup, runs: Sequence[FleetRun]
+) -> RunReport:
+    live = session.live
+    configuration: dict[str, Any] = {
+        "scheduling": live.scheduling,
+        "horizon": live.horizon,
+        "policy": options.policy or "metaworld_flow",
+        "robots": options.robots,
+        "arrivals": options.arrivals,
+        "seed": options.seed,
+        "duration_s": options.duration_s,
+    }
+    times = asdict(startup) | {"first_action_s": session.first_action_s}
+    return RunReport(configuration, joined(runs), times, server_document(live))
+
+
+def _draw_fleet(path: Path, report: RunReport) -> None:
+    from kairos_ros.evaluation.fleet_plot import plot_fleet
+
+    plot_fleet(path, report.run, summarise(report.run), describe(report.configuration))
+
+
+def _draw_comparison(path: Path, ours: RunReport, baseline: RunReport) -> None:
+    from kairos_ros.evaluation.fleet_plot import plot_comparison
+
+    mine, theirs = shared_tasks(ours.run, baseline.run)
+    plot_comparison(
+        path,
+        comparison_finding(ours, baseline),
+        f"ours: {policies(ours)} · baseline: {policies(baseline)} · "
+        f"{ours.configuration['robots']} robots",
+        (mine, summarise(mine)),
+        (theirs, summarise(theirs)),
+    )
+
+
+def _failed(console: Console, error: FleetError) -> int:
+    console.print(
+        f"kairos demo: {error}", style="red", highlight=False, markup=False, soft_wrap=True
+    )
+    return 1
+
+
+def _conclude(console: Console, options: Options, session: Session, *, finished: int) -> int:
+    """Says where everything is and what went wrong; the exit code."""
+    _point_latest(options.folder)
+    console.print(f"{options.folder}/: summary.json, fleet.png, logs/", highlight=False)
+    for failure in session.failures:
+        console.print(failure, style="red", highlight=False, markup=False, soft_wrap=True)
+    if session.failures:
+        return 1
+    if session.interrupt.requested:
+        return 0
+    if not finished:
+        console.print(f"no task finished; see {options.folder}/logs", style="red")
+        return 1
+    return 0
+
+
+def _point_latest(folder: Path) -> None:
+    """`latest` beside the run folder leads to it; replaced in one step."""
+    link = folder.parent / f".latest-{time.monotonic_ns()}"
+    link.symlink_to(folder.name)
+    link.replace(folder.parent / "latest")

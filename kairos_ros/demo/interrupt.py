@@ -1,0 +1,38 @@
+"""Ctrl-C: the first one asks for a clean end, the second one ends everything at once."""
+
+import os
+import signal
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+class Interrupt:
+    """While entered, SIGINT, SIGTERM and SIGHUP set `requested` instead of raising."""
+
+    def __init__(self, at_once: Callable[[], None]) -> None:
+        """`at_once` runs on the second signal, right before the process exits with code 130."""
+        self.requested = False
+        self._at_once = at_once
+        self._previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interrupt":
+        self._previous = {sig: signal.signal(sig, self._handle) for sig in _SIGNALS}
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for sig, handler in self._previous.items():
+            signal.signal(sig, handler)
+
+    def _handle(self, signum: int, frame: FrameType | None) -> None:
+        if self.requested:
+            self._at_once()
+            os._exit(130)
+        self.requested = True

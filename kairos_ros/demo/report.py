@@ -1,0 +1,186 @@
+"""What is printed and written when the demo is over."""
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+
+from kairos_ros.demo.live import LiveFleet
+from kairos_ros.evaluation.summary import FleetRun, Spread, Summary, shared_tasks, summarise
+
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class RunReport:
+    """One configuration: how it was set up and what it came to."""
+
+    configuration: Mapping[str, Any]
+    run: FleetRun
+    startup: Mapping[str, float | None] = field(default_factory=dict)
+    server: Mapping[str, Any] = field(default_factory=dict)
+
+    def document(self) -> dict[str, Any]:
+        """As plain data for JSON."""
+        return {
+            "configuration": dict(self.configuration),
+            "startup": dict(self.startup),
+            "length_s": self.run.length_s,
+            "summary": asdict(summarise(self.run)),
+            "server": dict(self.server),
+            "tasks": [asdict(task) for task in self.run.tasks],
+            "spans": [asdict(span) for span in self.run.spans],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A line of the tables: how to read it from a summary and how to write it."""
+
+    label: str
+    value: Callable[[Summary], float | None]
+    unit: str = ""
+    scale: float = 1.0
+    digits: int = 1
+
+    def text(self, summary: Summary) -> str:
+        value = self.value(summary)
+        return "–" if value is None else f"{value * self.scale:.{self.digits}f} {self.unit}".strip()
+
+
+def _of(name: str, part: str) -> Callable[[Summary], float | None]:
+    def value(summary: Summary) -> float | None:
+        spread: Spread | None = getattr(summary, name)
+        return None if spread is None else float(getattr(spread, part))
+
+    return value
+
+
+METRICS = (
+    Metric("success", lambda s: s.success, "%", 100),
+    Metric("end-to-end latency, average", _of("latency_s", "mean"), "s", digits=2),
+    Metric("end-to-end latency, P25", _of("latency_s", "p25"), "s", digits=2),
+    Metric("end-to-end latency, P95", _of("latency_s", "p95"), "s", digits=2),
+    Metric("queueing for a robot, average", _of("queueing_s", "mean"), "s", digits=2),
+    Metric("stalled, of task time", lambda s: s.stall_fraction, "%", 100),
+    Metric("stalled after the first action", lambda s: s.mid_task_stall_fraction, "%", 100),
+    Metric("mean executed horizon", lambda s: s.mean_horizon, "actions"),
+    Metric("inferences per task", lambda s: s.rounds_per_task),
+    Metric("chunk latency, median", _of("chunk_latency_s", "p50"), "ms", 1000),
+    Metric("chunk latency, P95", _of("chunk_latency_s", "p95"), "ms", 1000),
+    Metric("tasks finished per minute", lambda s: s.tasks_per_minute),
+)
+
+
+def summary_table(report: RunReport) -> Table:
+    """The summary of one run."""
+    s = summarise(report.run)
+    table = Table(title=describe(report.configuration), title_justify="left", box=None)
+    table.add_column("", style="bright_black")
+    table.add_column("", justify="right")
+    table.add_column("")
+    for metric in METRICS:
+        note = ""
+        if metric.label == "success" and s.success_95:
+            low, high = s.success_95
+            note = f"{s.succeeded} of {s.tasks} tasks (95 %: {100 * low:.0f}–{100 * high:.0f} %)"
+        table.add_row(metric.label, metric.text(s), note)
+    table.add_row("refusals, dropped chunks, guarded", f"{s.refusals}, {s.dropped}, {s.guarded}")
+    if s.unfinished:
+        table.add_row("unfinished", str(s.unfinished), "canceled at the end, or lost; not counted")
+    return table
+
+
+def scene_table(report: RunReport) -> Table:
+    """Success per task."""
+    table = Table(box=None)
+    for name in ("task", "succeeded", "average s", "inferences"):
+        table.add_column(name, justify="left" if name == "task" else "right")
+    for scene, result in summarise(report.run).scenes.items():
+        table.add_row(
+            scene.removesuffix("-v3"),
+            f"{result.succeeded}/{result.tasks}",
+            f"{result.latency_mean_s:.2f}",
+            f"{result.rounds_mean:.1f}",
+        )
+    return table
+
+
+def comparison(ours: RunReport, baseline: RunReport) -> list[dict[str, Any]]:
+    """Every metric of both, on the tasks that both finished, and the ratio ours / baseline.
+
+    Throughput alone counts all tasks of each.
+    """
+    shared = [summarise(run) for run in shared_tasks(ours.run, baseline.run)]
+    whole = [summarise(ours.run), summarise(baseline.run)]
+    rows = []
+    for metric in METRICS:
+        pair = whole if metric.label == "tasks finished per minute" else shared
+        mine, theirs = (metric.value(s) for s in pair)
+        rows.append(
+            {
+                "metric": metric.label,
+                "ours": mine,
+                "baseline": theirs,
+                "ratio": mine / theirs if mine is not None and theirs else None,
+                "text": [metric.text(s) for s in pair],
+            }
+        )
+    return rows
+
+
+def comparison_table(ours: RunReport, baseline: RunReport) -> Table:
+    tasks = len(shared_tasks(ours.run, baseline.run)[0].tasks)
+    table = Table(
+        title=f"the {tasks} tasks that both finished, with the same scenes and seeds",
+        title_justify="left",
+        box=None,
+    )
+    table.add_column("")
+    table.add_column(f"ours\n{policies(ours)}", justify="right", style="dark_cyan")
+    table.add_column(f"baseline\n{policies(baseline)}", justify="right")
+    table.add_column("ours / baseline", justify="right")
+    for row in comparison(ours, baseline):
+        ratio = "–" if row["ratio"] is None else f"{row['ratio']:.2f}"
+        table.add_row(row["metric"], *row["text"], ratio)
+    return table
+
+
+def comparison_finding(ours: RunReport, baseline: RunReport) -> str:
+    """What the comparison showed, in one line, whichever way it went."""
+    ratios = {row["metric"]: row["ratio"] for row in comparison(ours, baseline)}
+    latency = ratios["end-to-end latency, average"]
+    inferences = ratios["inferences per task"]
+    if latency is None or inferences is None:
+        return "too few tasks to compare"
+    tasks = len(shared_tasks(ours.run, baseline.run)[0].tasks)
+    return (
+        f"The same {tasks} tasks: ours takes {latency:.2f} times as long "
+        f"with {inferences:.2f} times the inferences"
+    )
+
+
+def describe(configuration: Mapping[str, Any]) -> str:
+    """A configuration in one line."""
+    return (
+        f"{configuration['scheduling']} · {configuration['horizon']} · "
+        f"{configuration['robots']} robots · {configuration['arrivals']} · "
+        f"seed {configuration['seed']}"
+    )
+
+
+def server_document(live: LiveFleet) -> dict[str, Any]:
+    """The serving node's own counters at the end."""
+    return {"counters": dict(live.counters), "engines": [asdict(e) for e in live.engines]}
+
+
+def write_json(path: Path, document: Mapping[str, Any]) -> None:
+    path.write_text(json.dumps({"schema": SCHEMA, **document}, indent=1, allow_nan=False) + "\n")
+
+
+def policies(report: RunReport) -> str:
+    """Scheduling and horizon policy of a run."""
+    return f"{report.configuration['scheduling']}, {report.configuration['horizon']}"

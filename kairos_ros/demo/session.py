@@ -1,0 +1,220 @@
+"""One fleet of real processes, from its start through one or more runs to its end."""
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kairos_ros import bringup
+from kairos_ros.core.errors import KairosError
+from kairos_ros.demo.display import Display
+from kairos_ros.demo.driver import Driver
+from kairos_ros.demo.interrupt import Interrupt
+from kairos_ros.demo.live import LiveFleet, LiveRobot
+from kairos_ros.demo.workload import Arrivals
+from kairos_ros.evaluation.summary import FleetRun
+
+READY_WITHIN_S = 240.0
+FINISH_WITHIN_S = 20.0
+"""After the time is up, running tasks may finish for this long; then they are canceled."""
+CANCEL_WITHIN_S = 4.0
+SERVING_STOPS_WITHIN_S = 10.0
+_SLICE_S = 0.05
+
+
+class FleetError(KairosError):
+    """A process of the fleet ended, or the fleet did not get ready."""
+
+
+@dataclass(frozen=True, slots=True)
+class Startup:
+    """Seconds since the first process was started."""
+
+    first_robot_s: float
+    all_robots_s: float
+    engine_s: float
+    """The serving node accepts robots: its engine is loaded and warm."""
+    ready_s: float
+
+
+@dataclass(slots=True)
+class Session:
+    """A context manager: on entering nothing runs yet, on leaving nothing runs any more."""
+
+    robots: int
+    policy: str
+    """Parameter `policy` of the serving node; empty: the policy that ships."""
+    logs: Path
+    display: Display
+    failures: list[str] = field(default_factory=list)
+    """Processes that ended by themselves, with what they printed last."""
+
+    live: LiveFleet = field(init=False)
+    fleet: bringup.Fleet = field(init=False)
+    interrupt: Interrupt = field(init=False)
+    _driver: Driver = field(init=False)
+    _gone: set[str] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        names = [spec.namespace for spec in bringup.plan(self.robots)[1:]]
+        self.live = LiveFleet({name: LiveRobot() for name in names})
+        self.fleet = bringup.Fleet([], self.logs, {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"})
+        self.interrupt = Interrupt(at_once=self._kill)
+
+    def __enter__(self) -> "Session":
+        self.interrupt.__enter__()
+        try:
+            self.fleet.__enter__()
+            self._driver = Driver(self.live)
+        except BaseException:
+            self.interrupt.__exit__(None, None, None)
+            raise
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        try:
+            self.display.progress("stopping the fleet")
+            self._driver.__exit__(*error)
+            self.fleet.stop()
+        finally:
+            self.interrupt.__exit__(*error)
+
+    @property
+    def stopped(self) -> bool:
+        """Interrupted, or the serving node or every robot is gone: no further run makes sense."""
+        return self.interrupt.requested or "kairos" in self._gone or len(self._gone) >= self.robots
+
+    def start(self, serving: Mapping[str, str]) -> Startup | None:
+        """Starts all processes and waits until every robot can be given a task.
+
+        Returns None when interrupted. Raises FleetError when a process ends or time runs out.
+        """
+        began = time.monotonic()
+        specs = bringup.plan(self.robots, serve=self._parameters(serving))
+        for spec in specs:
+            self.fleet.start(spec)
+        seen: dict[str, float] = {}
+        while True:
+            now_s = time.monotonic() - began
+            ready = self._driver.ready()
+            if ready:
+                seen.setdefault("robot", now_s)
+            if len(ready) == self.robots:
+                seen.setdefault("robots", now_s)
+            if self.live.active:
+                seen.setdefault("engine", now_s)
+            if len(seen) == 3:
+                return Startup(seen["robot"], seen["robots"], seen["engine"], now_s)
+            if self.interrupt.requested:
+                return None
+            self._wait(
+                f"{self._engine_progress()}, {len(ready)} of {self.robots} robots ready", began
+            )
+
+    def serve(self, serving: Mapping[str, str]) -> None:
+        """Restarts the serving node with other parameters; the robots keep running.
+
+        Raises FleetError as `start` does.
+        """
+        process = self.fleet.processes["kairos"]
+        process.terminate()
+        deadline = time.monotonic() + SERVING_STOPS_WITHIN_S
+        while process.poll() is None and time.monotonic() < deadline:
+            self._driver.spin(_SLICE_S)
+        if process.poll() is None:
+            process.kill()
+            process.wait()
+        before = self.live.server
+        self.live.active = False
+        self.live.engines = ()
+        began = time.monotonic()
+        self.fleet.start(bringup.serving(**self._parameters(serving)))
+        while not (self.live.active and self.live.server != before):
+            if self.interrupt.requested:
+                return
+            self._wait(f"{self.live.phase}: {self._engine_progress()}", began)
+
+    def run(self, arrivals: Arrivals, duration_s: float) -> FleetRun:
+        """Keeps the robots busy for `duration_s`, then lets them finish; ends when `stopped`."""
+        driver, live = self._driver, self.live
+        driver.begin()
+        while not self.stopped:
+            now_s = driver.now_s()
+            live.left_s = duration_s - now_s
+            live.tasks_waiting = arrivals.waiting(now_s)
+            if now_s < duration_s:
+                for robot in driver.free():
+                    job = arrivals.take(now_s)
+                    if job is None:
+                        break
+                    driver.give(robot, job)
+            elif not driver.busy() or now_s > duration_s + FINISH_WITHIN_S:
+                break
+            driver.spin(_SLICE_S)
+            self._notice_deaths()
+            self.display.show(live)
+        length_s = driver.now_s()
+        spans = driver.timeline.spans(length_s)
+        self._end_tasks()
+        return FleetRun(tuple(live.robots), length_s, tuple(driver.records), spans)
+
+    @property
+    def first_action_s(self) -> float | None:
+        """Start of the run to the first action of any robot."""
+        return self._driver.first_action_s
+
+    def _end_tasks(self) -> None:
+        self._driver.cancel()
+        deadline = time.monotonic() + CANCEL_WITHIN_S
+        while self._driver.busy() and time.monotonic() < deadline:
+            self.display.progress("ending the tasks that are still running")
+            self._driver.spin(_SLICE_S)
+            self._notice_deaths()
+        self._driver.abandon()
+
+    def _parameters(self, serving: Mapping[str, str]) -> dict[str, str]:
+        wanted = {"policy": self.policy, **serving}
+        return {name: value for name, value in wanted.items() if value}
+
+    def _engine_progress(self) -> str:
+        if self.live.active:
+            return "engine ready"
+        states = [f"engine {engine.state}" for engine in self.live.engines]
+        return ", ".join(states) or "serving node starting"
+
+    def _wait(self, what: str, began: float) -> None:
+        """One step of waiting for the fleet to get ready."""
+        dead = self.fleet.dead()
+        if dead:
+            (key, code), *others = dead.items()
+            also = f"\nalso ended: {', '.join(name for name, _ in others)}" if others else ""
+            raise FleetError(self._obituary(key, code) + also)
+        waited_s = time.monotonic() - began
+        if waited_s > READY_WITHIN_S:
+            raise FleetError(
+                f"the fleet is not ready after {waited_s:.0f} s ({what}); see {self.logs}"
+            )
+        self.display.progress(f"{what} ({waited_s:.0f} s)")
+        self._driver.spin(_SLICE_S)
+
+    def _notice_deaths(self) -> None:
+        for key, code in self.fleet.dead().items():
+            if key in self._gone:
+                continue
+            self._gone.add(key)
+            self.failures.append(self._obituary(key, code))
+            self.live.notices.append(
+                f"{key} ended with exit code {code}, see {self.logs}/{key}.log"
+            )
+            if key in self.live.robots:
+                self._driver.lose(key)
+
+    def _obituary(self, key: str, code: int) -> str:
+        last = "\n".join(f"  {line}" for line in self.fleet.tail(key).splitlines())
+        return f"{key} ended with exit code {code}; its last words ({self.logs}/{key}.log):\n{last}"
+
+    def _kill(self) -> None:
+        for process in self.fleet.processes.values():
+            if process.poll() is None:
+                process.kill()

@@ -1,0 +1,147 @@
+"""The live view in the terminal, and the plain line for logs. Pure: `LiveFleet` in, text out."""
+
+from rich.console import Group
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from kairos_ros.demo.live import LiveEngine, LiveFleet, LiveRobot
+
+OURS = "dark_cyan"
+_STYLES = {"executing": OURS, "holding": "red", "idle": "bright_black", "down": "bold red"}
+_BUFFER_CELLS = 10
+_EIGHTHS = " ▏▎▍▌▋▊▉█"
+
+
+def render(fleet: LiveFleet, width: int) -> Group:
+    """The whole view for a terminal of `width` columns (80 and up)."""
+    parts = [
+        _headline(fleet),
+        _robots(fleet, wide=width >= 125),
+        *(_engine(engine) for engine in fleet.engines),
+        _queue(fleet),
+        Padding(_decisions(fleet), (1, 0, 0, 0)),
+        *(Text(notice, style="bold red") for notice in fleet.notices),
+    ]
+    return Group(*parts)
+
+
+def line(fleet: LiveFleet) -> str:
+    """The same in one line, for output that is no terminal."""
+    engines = ", ".join(
+        f"{e.name} {e.state} batch {e.batch} load {e.load:.0%}" for e in fleet.engines
+    )
+    waiting = f", {fleet.tasks_waiting} tasks wait for a robot" if fleet.tasks_waiting else ""
+    return (
+        f"{fleet.phase}: {fleet.done} tasks done, {fleet.succeeded} succeeded; "
+        f"{fleet.doing('executing')} executing, {fleet.doing('holding')} holding{waiting}; "
+        f"queue {fleet.queue}; {engines or 'no engine'}; {fleet.left_s:.0f} s left"
+    )
+
+
+def bar(share: float, cells: int) -> str:
+    """A bar of `cells` characters, filled to `share` in 0..1."""
+    eighths = round(min(max(share, 0.0), 1.0) * cells * 8)
+    full, rest = divmod(eighths, 8)
+    return ("█" * full + (_EIGHTHS[rest] if rest else "")).ljust(cells)
+
+
+def _headline(fleet: LiveFleet) -> Text:
+    minutes, seconds = divmod(round(max(fleet.left_s, 0.0)), 60)
+    return Text.assemble(
+        (fleet.phase, "bold"),
+        ("  ", ""),
+        (f"{fleet.done} tasks done, {fleet.succeeded} succeeded", f"bold {OURS}"),
+        f"   {fleet.scheduling} · {fleet.horizon}",
+        (f"   {minutes}:{seconds:02d} left", "bold"),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+
+
+def _robots(fleet: LiveFleet, *, wide: bool) -> Table:
+    table = Table(box=None, expand=True, pad_edge=False, header_style="bright_black")
+    table.add_column("robot", no_wrap=True)
+    table.add_column("state", no_wrap=True, min_width=9)
+    table.add_column("task", no_wrap=True, overflow="ellipsis", ratio=3, min_width=20)
+    table.add_column("round", justify="right", no_wrap=True)
+    table.add_column("horizon", justify="right", no_wrap=True)
+    if wide:
+        table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=4, style="bright_black")
+    table.add_column("buffer, 1 s", no_wrap=True, min_width=_BUFFER_CELLS)
+    table.add_column("wait", justify="right", no_wrap=True)
+    table.add_column("stalled", justify="right", no_wrap=True)
+    table.add_column("done", justify="right", no_wrap=True)
+    for name, robot in fleet.robots.items():
+        table.add_row(name, *_cells(robot, wide=wide))
+    return table
+
+
+def _cells(robot: LiveRobot, *, wide: bool) -> list[Text | str]:
+    state = Text(robot.activity or "starting", style=_STYLES.get(robot.activity or "", ""))
+    done = f"{robot.succeeded}/{robot.done}"
+    if robot.activity not in ("executing", "holding"):
+        return [state, *[""] * (7 if wide else 6), done]
+    asks = "▸" if robot.running else "·" if robot.pending else " "
+    return [
+        state,
+        robot.task,
+        f"{robot.round}{asks}",
+        str(robot.horizon),
+        *([robot.horizon_reason] if wide else []),
+        Text(bar(robot.buffered_s, _BUFFER_CELLS), style=f"{OURS} on grey15"),
+        f"{robot.wait_ratio:.0%}",
+        Text(f"{robot.stalled_s:.1f} s", style="red" if robot.stalled_s >= 1 else ""),
+        done,
+    ]
+
+
+def _engine(engine: LiveEngine) -> Padding:
+    healthy = engine.state in ("ready", "busy")
+    text = Text.assemble(
+        ("engine ", "bright_black"),
+        f"{engine.name} ({engine.tier}) ",
+        (f"{engine.state:<8}", OURS if healthy else "bold yellow"),
+        (" batch ", "bright_black"),
+        f"{engine.batch:>2}/{engine.max_batch} ",
+        (bar(engine.batch / max(engine.max_batch, 1), 8), f"{OURS} on grey15"),
+        (" load ", "bright_black"),
+        f"{engine.load:>4.0%} ",
+        (bar(engine.load, 8), f"{OURS} on grey15"),
+        (" batches ", "bright_black"),
+        str(engine.batches),
+        (" restarts ", "bright_black"),
+        (str(engine.restarts), "bold red" if engine.restarts else ""),
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+    if engine.error and not healthy:
+        text.append(f"  {engine.error}", style="red")
+    return Padding(text, (1, 0, 0, 0))
+
+
+def _queue(fleet: LiveFleet) -> Text:
+    text = Text.assemble(
+        ("queue  ", "bright_black"),
+        f"{fleet.queue} requests · {fleet.requests_per_s:.1f} requests/s · "
+        f"{fleet.chunks_per_s:.1f} chunks/s",
+        no_wrap=True,
+        overflow="ellipsis",
+    )
+    if fleet.tasks_waiting:
+        text.append(f" · {fleet.tasks_waiting} tasks wait for a free robot")
+    counted = [f"{name} {value}" for name, value in fleet.counters.items() if value]
+    if counted:
+        text.append(f" · {', '.join(counted)}", style="yellow")
+    return text
+
+
+def _decisions(fleet: LiveFleet) -> Table:
+    table = Table(box=None, expand=True, pad_edge=False, show_header=False)
+    table.add_column(no_wrap=True, style="bright_black")
+    table.add_column(no_wrap=True, overflow="ellipsis", ratio=1)
+    rows = [*fleet.decisions][::-1]
+    rows += [("", "")] * ((fleet.decisions.maxlen or 0) - len(rows))  # keeps the view's height
+    for i, (robot, reason) in enumerate(rows):
+        table.add_row("decided" if i == 0 else "", f"{robot}: {reason}" if robot else "")
+    return table

@@ -1,0 +1,185 @@
+"""The demo's tasks, view and comparison, without processes."""
+
+import io
+import itertools
+import socket
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.demo.command import domain_in_use, free_domain
+from kairos_ros.demo.experiment import scenes
+from kairos_ros.demo.live import LiveEngine, LiveFleet, LiveRobot
+from kairos_ros.demo.report import RunReport, comparison, comparison_finding
+from kairos_ros.demo.view import bar, line, render
+from kairos_ros.demo.workload import Arrivals, jobs, parse_arrivals
+from kairos_ros.evaluation.fleet_plot import finding, plot_comparison, plot_fleet
+from kairos_ros.evaluation.summary import FleetRun, Span, TaskRecord, summarise
+from kairos_ros.robot.metaworld_scenes import SCENES
+
+TASK = TaskRecord(
+    number=0,
+    robot="arm_1",
+    scene="reach-v3",
+    seed=1,
+    wanted_s=0.0,
+    given_s=0.0,
+    ended_s=4.0,
+    outcome="succeeded",
+    success=True,
+    duration_s=4.0,
+    first_wait_s=0.4,
+    stalled_s=1.0,
+    actions=90,
+    round_latency_s=(0.1, 0.1),
+    round_executed=(60, 30),
+)
+RUN = FleetRun(
+    ("arm_1",),
+    10.0,
+    (TASK, replace(TASK, number=1, success=False, outcome="max_actions")),
+    (Span("arm_1", 0.0, 4.0, "executing"), Span("arm_1", 4.0, 10.0, "idle")),
+)
+SET_UP = {
+    "scheduling": "wait_ratio",
+    "horizon": "static:30",
+    "robots": 1,
+    "arrivals": "back_to_back",
+    "seed": 1,
+}
+
+
+def test_every_configuration_gets_the_same_tasks():
+    one, other = (list(itertools.islice(jobs(list(SCENES), 3, 0.5), 50)) for _ in range(2))
+    assert one == other
+    assert {job.scene for job in one} == set(SCENES)
+    assert len({(job.scene, job.seed) for job in one}) == 50
+
+
+def test_another_seed_gives_other_scenes_and_other_arrivals():
+    one, other = (list(itertools.islice(jobs(["reach-v3"], s, 0.5), 20)) for s in (1, 2))
+    assert not {job.seed for job in one} & {job.seed for job in other}
+    assert [job.wanted_s for job in one] != [job.wanted_s for job in other]
+
+
+def test_poisson_tasks_come_at_the_rate_asked_for():
+    last = list(itertools.islice(jobs(["reach-v3"], 1, 2.0), 2000))[-1]
+    assert last.wanted_s == pytest.approx(1000, rel=0.1)  # 2 standard deviations are 4.5 %
+
+
+def test_a_free_robot_gets_the_oldest_task_that_has_arrived():
+    known = list(itertools.islice(jobs(["reach-v3"], 1, 1.0), 3))
+    arrivals = Arrivals(jobs(["reach-v3"], 1, 1.0), poisson=True)
+    assert arrivals.take(known[0].wanted_s - 1e-6) is None
+    assert arrivals.waiting(known[1].wanted_s) == 2
+    assert arrivals.take(known[1].wanted_s) == known[0]
+    assert arrivals.take(known[1].wanted_s) == known[1]
+    assert arrivals.take(known[1].wanted_s) is None
+
+
+def test_back_to_back_there_is_always_a_next_task():
+    arrivals = Arrivals(jobs(["reach-v3"], 1, None), poisson=False)
+    assert arrivals.waiting(1e6) == 0
+    assert [arrivals.take(0.0).number for _ in range(3)] == [0, 1, 2]
+
+
+@pytest.mark.parametrize("text", ["poisson", "poisson:0", "poisson:-1", "poisson:nan", "burst", ""])
+def test_arrivals_that_make_no_sense_are_named(text):
+    with pytest.raises(ConfigError, match="poisson:RATE"):
+        parse_arrivals(text)
+
+
+def test_only_scenes_that_the_policy_knows_are_played(tmp_path):
+    (tmp_path / "config.json").write_text('{"instructions": ["open the drawer", "sing"]}')
+    assert scenes(str(tmp_path)) == ["drawer-open-v3"]
+    (tmp_path / "config.json").write_text('{"instructions": ["sing"]}')
+    with pytest.raises(ConfigError, match="sing"):
+        scenes(str(tmp_path))
+    (tmp_path / "config.json").write_text('{"type": "pi0"}')
+    assert scenes(str(tmp_path)) == list(SCENES)
+
+
+def fleet() -> LiveFleet:
+    robot = LiveRobot("executing", "open the drawer", 12, 14, 0.5, 1.5, 0.31, "tail differs", 4, 3)
+    idle = LiveRobot("idle", done=2, succeeded=2)
+    live = LiveFleet(
+        {"arm_1": robot, "arm_2": idle, "arm_3": LiveRobot()},
+        (LiveEngine("edge", "edge", "busy", 5, 16, 0.37, 812, 1, ""),),
+        scheduling="wait_ratio",
+        horizon="static:14",
+        queue=7,
+        counters={"deadline": 1, "old_round": 0},
+        phase="3 robots",
+        left_s=83.0,
+        tasks_waiting=4,
+    )
+    live.decisions.append(("arm_1", "bucket 3, 2nd of 7"))
+    return live
+
+
+@pytest.mark.parametrize("width", [100, 130, 160])
+def test_the_view_fits_the_terminal_and_shows_what_matters(width):
+    console = Console(width=width, height=50, record=True, file=io.StringIO())
+    console.print(render(fleet(), width))
+    text = console.export_text()
+    assert max(len(row) for row in text.splitlines()) <= width
+    for part in (
+        *("6 tasks done, 5 succeeded", "1:23 left", "wait_ratio", "open the drawer", "12", "31%"),
+        *("1.5 s", "3/4", " 5/16", "37%", "7 requests", "bucket 3, 2nd of 7", "deadline 1"),
+        *("starting", "4 tasks wait"),
+    ):
+        assert part in text
+    assert "old_round" not in text
+    assert ("tail differs" in text) == (width >= 130)
+
+
+def test_without_a_terminal_one_line_says_the_same():
+    assert line(fleet()) == (
+        "3 robots: 6 tasks done, 5 succeeded; 1 executing, 0 holding, 4 tasks wait for a robot; "
+        "queue 7; edge busy batch 5 load 37%; 83 s left"
+    )
+
+
+def test_a_bar_is_as_full_as_its_share():
+    assert [bar(share, 4) for share in (0, 0.5, 1, 7, -1)] == [
+        "    ",
+        "██  ",
+        "████",
+        "████",
+        "    ",
+    ]
+    assert bar(1 / 32, 4) == "▏   "
+
+
+def test_a_comparison_counts_the_shared_tasks_and_gives_ratios():
+    slow = replace(RUN, tasks=(replace(TASK, duration_s=8.0, round_executed=(30,) * 3),))
+    ours = RunReport(SET_UP, RUN)
+    baseline = RunReport({**SET_UP, "scheduling": "fifo"}, slow)
+    rows = {row["metric"]: row for row in comparison(ours, baseline)}
+    latency = rows["end-to-end latency, average"]
+    assert (latency["ours"], latency["baseline"], latency["ratio"]) == (4.0, 8.0, 0.5)
+    assert rows["tasks finished per minute"]["ratio"] == 2.0
+    assert "same 1 tasks" in comparison_finding(ours, baseline)
+    assert "0.50 times as long" in comparison_finding(ours, baseline)
+
+
+def test_pictures_are_drawn_also_when_nothing_finished(tmp_path):
+    nothing = replace(RUN, tasks=(), spans=())
+    for name, run in (("run", RUN), ("nothing", nothing)):
+        plot_fleet(tmp_path / f"{name}.png", run, summarise(run), "fifo")
+        assert (tmp_path / f"{name}.png").stat().st_size > 10_000
+    pair = (RUN, summarise(RUN))
+    plot_comparison(tmp_path / "both.png", "same", "fifo", pair, pair)
+    assert (tmp_path / "both.png").stat().st_size > 10_000
+    assert "2 tasks: 1 succeeded, 4.0 s each, 25.0 % of it waiting" in finding(summarise(RUN), 1)
+
+
+def test_a_free_domain_is_one_that_nobody_uses():
+    domain = free_domain()
+    assert 1 <= domain <= 101
+    assert not domain_in_use(domain)
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:
+        taken.bind(("", 7400 + 250 * domain + 10))
+        assert domain_in_use(domain)
