@@ -113,12 +113,13 @@ class Dispatcher:
         if before != session.task_key:
             self._close(before, finished=True)
         horizon = self._horizon(query.horizon or self.options.horizon)
-        refusal = self._check(query)
+        refusal = self._check(query, session.task_key)
         if refusal is None and isinstance(horizon, Refusal):
             refusal = horizon
-        if refusal is not None or isinstance(horizon, Refusal):
+        if refusal is not None:
+            self.pending.pop(session.task_key, None)  # this answer is for the whole round
             session.refused += 1
-            return [self._refuse(query, refusal or horizon)]
+            return [self._refuse(query, refusal)]
         self._account(now_ns, query, session)
         if any(e.session is session and e.query.round == query.round for e in self.in_engines()):
             self.counters["late_refresh"] += 1
@@ -212,7 +213,7 @@ class Dispatcher:
 
     # Inside
 
-    def _check(self, query: Query) -> Refusal | None:
+    def _check(self, query: Query, key: str) -> Refusal | None:
         description = next((s.description for s in self.engines.values() if s.description), None)
         if description is None:
             return Refusal(RefusalCode.ENGINE_DOWN, "the engine is still loading", 1.0)
@@ -221,7 +222,7 @@ class Dispatcher:
                 RefusalCode.MALFORMED,
                 f"asks for round {query.round} while executing round {query.execution.round}",
             )
-        if len(self.pending) >= self.options.max_queue:
+        if len(self.pending) >= self.options.max_queue and key not in self.pending:
             return Refusal(RefusalCode.OVERLOADED, f"{len(self.pending)} requests are pending", 0.5)
         return check_query(query, description, self.options.max_bytes)
 
