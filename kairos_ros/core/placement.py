@@ -133,8 +133,8 @@ def place(order: Ints, capacity: Capacity) -> Placement:
 
 
 def overflow(
-    edge: Sequence[int],
-    cloud: Sequence[int],
+    edge: Sequence[float],
+    cloud: Sequence[float],
     requests: int,
     room: int,
     queue: Literal["all", "left"] = "left",
