@@ -1,0 +1,84 @@
+"""Real policies in real worker processes."""
+
+import os
+import queue
+import signal
+import time
+
+import numpy as np
+import pytest
+from observations import observation, options
+from tiny_policies import STATE_DIM
+
+from kairos_ros.core.errors import RefusalCode
+from kairos_ros.engine.events import BatchDone, EngineDown, EngineLoading, EngineReady
+from kairos_ros.engine.handle import EngineHandle
+from kairos_ros.engine.incarnation import Timing
+from kairos_ros.engine.worker_process import WorkerSpec
+
+PATIENT = Timing(silence_s=30.0, stop_s=60.0)
+
+
+@pytest.fixture
+def start():
+    handles = []
+
+    def started(folder, **changes):
+        events = queue.Queue()
+        handle = EngineHandle(WorkerSpec(options(folder, **changes)), events.put, PATIENT)
+        handles.append(handle)
+        handle.start()
+        return handle, events
+
+    yield started
+    for handle in handles:
+        handle.stop()
+
+
+def wait_for(events, kind, seen=None):
+    while not isinstance(event := events.get(timeout=120), kind):
+        if seen is not None:
+            seen.append(event)
+        assert isinstance(event, EngineLoading), event
+    return event
+
+
+def test_a_worker_serves_what_the_engine_computes(start, folder_of, engine_of):
+    handle, events = start(folder_of("smolvla"))
+    stages = []
+    ready = wait_for(events, EngineReady, stages)
+    assert {event.stage for event in stages} & {"importing torch", "starting"}
+    assert ready.description == engine_of("smolvla").description
+    bad = observation(9, state=np.full(STATE_DIM, np.nan, np.float32))
+    handle.submit(1, [observation(0), bad, observation(1)])
+    first, failed, second = wait_for(events, BatchDone).outcomes
+    expected = engine_of("smolvla").infer([observation(0), observation(1)])
+    assert failed.code is RefusalCode.NOT_FINITE
+    for outcome, same in zip((first, second), expected, strict=True):
+        assert np.array_equal(outcome.chunk, same.chunk)
+        assert np.array_equal(outcome.updates, same.updates)
+
+
+def test_a_policy_without_weights_is_reported_by_name_and_not_retried(start, folder_of, tmp_path):
+    (tmp_path / "config.json").write_text((folder_of("flow_mlp") / "config.json").read_text())
+    _, events = start(tmp_path)
+    down = wait_for(events, EngineDown)
+    assert "has no model.safetensors" in down.reason
+    assert down.retry_in_s is None
+
+
+def test_a_worker_killed_while_it_loads_is_replaced(start, folder_of):
+    handle, events = start(folder_of("flow_mlp"))
+    wait_for(events, EngineLoading)
+    os.kill(handle.pid, signal.SIGKILL)
+    assert wait_for(events, EngineDown).retry_in_s is not None
+    wait_for(events, EngineReady)
+
+
+def test_a_worker_told_to_stop_while_it_loads_leaves(start, folder_of):
+    handle, events = start(folder_of("flow_mlp"))
+    wait_for(events, EngineLoading)
+    began = time.monotonic()
+    handle.stop()
+    assert wait_for(events, EngineDown).reason == "stopped"
+    assert time.monotonic() - began < PATIENT.stop_s
