@@ -18,6 +18,7 @@ from kairos_ros.core.horizon import (
     parse_horizon,
     update_ratio,
 )
+from kairos_ros.core.spec import installed_plugins
 
 HERE = HorizonContext(task="open the drawer", round=3)
 
@@ -204,9 +205,11 @@ def test_a_policy_can_come_from_an_installed_package(tmp_path, monkeypatch):
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: half\nVersion: 1.0\n")
     (info / "entry_points.txt").write_text("[kairos_ros.horizon]\nhalf = half:half\n")
     monkeypatch.syspath_prepend(tmp_path)
+    installed_plugins.cache_clear()
     assert parse_horizon("half:of=16") == Static(8)
     (tmp_path / "half.py").write_text("import no_such_module\n")
     monkeypatch.delitem(sys.modules, "half")
     importlib.invalidate_caches()
     with pytest.raises(ConfigError, match="plugin 'half:half' for 'half' fails to load"):
         parse_horizon("half")
+    installed_plugins.cache_clear()
