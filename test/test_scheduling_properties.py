@@ -3,13 +3,14 @@
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, floor
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kairos_ros.core.conformance import check_scheduling_policy
+from kairos_ros.core.conformance import check_horizon_policy, check_scheduling_policy
 from kairos_ros.core.decision import Pending
 from kairos_ros.core.placement import Capacity, EngineCapacity
 from kairos_ros.core.scheduling import BUILTIN, WaitRatio, parse_scheduling
@@ -54,26 +55,20 @@ policies = st.builds(
     init=st.booleans(),
 )
 
-engines = st.lists(
-    st.builds(
-        lambda tier, free, base, slope, residual, rtt: (tier, free, base, slope, residual, rtt),
-        st.sampled_from(["edge", "cloud"]),
-        st.integers(0, 4),
-        st.integers(1, 300),
-        st.integers(0, 100),
-        st.integers(0, 500),
-        st.integers(0, 300),
-    ),
-    max_size=4,
-).map(
-    lambda specs: tuple(
-        EngineCapacity(
-            f"{tier}{i}", tier, free, tuple(base + slope * b for b in range(1, 5)), residual, rtt
-        )
-        for i, (tier, free, base, slope, residual, rtt) in enumerate(specs)
-    )
-)
-capacities = st.builds(Capacity, engines, st.sampled_from(["completion", "printed"]))
+
+@st.composite
+def engine_lists(draw):
+    engines = []
+    for i in range(draw(st.integers(0, 4))):
+        tier = draw(st.sampled_from(["edge", "cloud"]))
+        first, more = draw(st.integers(1, 300)), draw(st.integers(0, 100))
+        latency = tuple(first + more * b for b in range(4))
+        free, residual, rtt = (draw(st.integers(0, high)) for high in (4, 500, 300))
+        engines.append(EngineCapacity(f"{tier}{i}", tier, free, latency, residual, rtt))
+    return tuple(engines)
+
+
+capacities = st.builds(Capacity, engine_lists(), st.sampled_from(["completion", "printed"]))
 
 
 def literal_ratio(request: Request, policy: WaitRatio, l0: int) -> Fraction:
@@ -180,3 +175,21 @@ def test_the_edge_serves_the_most_urgent_and_is_never_idle_while_requests_wait(
 @pytest.mark.parametrize("spec", sorted(BUILTIN))
 def test_every_policy_conforms(spec):
     check_scheduling_policy(parse_scheduling(spec))
+
+
+def test_the_policies_that_the_documentation_shows_conform():
+    text = (Path(__file__).parent.parent / "docs" / "algorithms.md").read_text()
+    shown: dict = {}
+    exec(text.split("```python")[1].split("```")[0], shown)
+    check_scheduling_policy(shown["RunOutFirst"]())
+    check_horizon_policy(shown["Half"]())
+
+
+def test_conformance_finds_a_policy_that_loses_a_request():
+    class Loses(WaitRatio):
+        def decide(self, now_ns, pending, tasks, capacity):
+            fewer = Pending(pending.rows[1:], pending.arrival_ns[1:])
+            return WaitRatio.decide(self, now_ns, fewer, tasks, capacity)
+
+    with pytest.raises(AssertionError, match="a permutation"):
+        check_scheduling_policy(Loses())
