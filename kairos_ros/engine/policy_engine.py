@@ -1,6 +1,7 @@
 """The engine that runs a LeRobot policy: many robots, one forward pass."""
 
 import logging
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -23,6 +24,8 @@ from kairos_ros.transport.messages import (
 
 log = logging.getLogger(__name__)
 
+MEASURED = 3
+"""Timed passes per batch size."""
 STATE_FEATURES = ("observation.state", "observation.environment_state")
 """A request's state is these features, where the policy has them, one after the other."""
 
@@ -43,6 +46,8 @@ def load_policy_engine(options: EngineOptions, progress: Progress) -> "PolicyEng
     for size in range(1, options.max_batch + 1):
         progress(f"warming up: batch {size} of {options.max_batch}")
         engine.warm_up(size)
+    progress("measuring latency")
+    engine.measure()
     return engine
 
 
@@ -76,7 +81,7 @@ class PolicyEngine:
             max_batch=max_batch,
         )
         steps = self.warm_up(1)
-        self.description = replace(self.description, steps=steps)
+        self.description = replace(self.description, steps=steps, action_scale=self._scale())
 
     def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
         """One outcome per request, in order. Raises EngineLostError when the device is lost."""
@@ -117,6 +122,28 @@ class PolicyEngine:
         if not np.isfinite(chunk).all():
             raise PolicyError(f"{described.policy_id} gives NaN or infinity on a zero observation")
         return len(updates)
+
+    def measure(self) -> None:
+        """Notes in the description how long batches of 1, 2, 4, ... take, without image decoding:
+        the fastest of a few, to see through what else the machine does. Call it when warm."""
+        largest = self.description.max_batch
+        sizes = sorted({2**power for power in range(largest.bit_length())} | {largest})
+        seconds = dict.fromkeys(sizes, float("inf"))
+        for _ in range(MEASURED):
+            for size in sizes:
+                start = time.perf_counter()
+                self.warm_up(size)
+                seconds[size] = min(seconds[size], time.perf_counter() - start)
+        self.description = replace(self.description, warmup=tuple(seconds.items()))
+
+    def _scale(self) -> tuple[float, ...] | None:
+        """Robot units per normalised unit: what the (affine) postprocessor makes of 1 and of 0."""
+        normalised = torch.zeros(2, 1, self.description.action_dim, device=self._loaded.device)
+        normalised[1] = 1.0
+        zero, one = self._loaded.postprocess(normalised).float().cpu().numpy()[:, 0]
+        scale = np.abs(one - zero)
+        usable = np.isfinite(scale).all() and (scale > 0).all()
+        return tuple(scale.tolist()) if usable else None
 
     def _prepare(self, request: InferRequest) -> Row | InferFailure:
         bad = refusal(request, self.description)
