@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from kairos_ros.core.errors import KairosError
-from kairos_ros.core.tasks import NEVER, ROUNDS_KEPT, TaskTable
+from kairos_ros.core.tasks import KINDS_KEPT, NEVER, ROUNDS_KEPT, TaskTable
 from kairos_ros.core.wait_ratio import WaitReading, first_execution_ns, running_execution
 
 
@@ -183,6 +183,17 @@ def test_expected_rounds_are_learned_from_finished_tasks_of_the_kind():
     assert tasks.expected_rounds(rows).tolist() == [2, 8, 6]
 
 
+def test_free_text_kinds_do_not_fill_the_memory():
+    tasks = TaskTable()
+    for i in range(KINDS_KEPT + 500):
+        tasks.open(i, 0, kind=f"pick up cup number {i}")
+        tasks.generation(i, 0, 0, 1)
+        tasks.close(i)
+    row = tasks.open("known", 0, kind="pick up cup number 7")
+    assert tasks.expected_rounds(np.array([row])).tolist() == [1]
+    assert len(tasks._finished) == len(tasks._kinds) == KINDS_KEPT
+
+
 @pytest.mark.parametrize(
     ("misuse", "what"),
     [
@@ -190,8 +201,13 @@ def test_expected_rounds_are_learned_from_finished_tasks_of_the_kind():
         (lambda t: t.generation("b", 0, 0, 1), "'b' is not open"),
         (lambda t: t.rows_of(["a", "b"]), "'b' is not open"),
         (lambda t: t.generation("a", 0, 5, 4), "ends before it starts"),
+        (lambda t: t.execution("a", 0, 0, 10**30), "a century away"),
     ],
 )
 def test_misuse_of_the_table_says_what_is_wrong(misuse, what):
+    tasks = task_of()
     with pytest.raises(KairosError, match=what):
-        misuse(task_of())
+        misuse(tasks)
+    tasks.generation("a", 0, 0, 10)
+    tasks.execution("a", 0, 10, 20)
+    assert tasks.last_exec_ns[tasks.row("a")] == 10

@@ -18,7 +18,10 @@ Ints = NDArray[np.int64]
 
 ROUNDS_KEPT = 4
 """Newest rounds of a task whose intervals can still be corrected; older ones are settled."""
+KINDS_KEPT = 1000
+"""Kinds of task with a history of their own; where kinds are free text, the rest share one."""
 NEVER = int(np.iinfo(np.int64).max)
+FARTHEST_NS = 2**62
 
 _COLUMNS = (
     "start_ns", "wait_ns", "due_ns", "service_ns", "last_exec_ns",
@@ -109,9 +112,7 @@ class TaskTable:
         self.wait_ns[row] = self.service_ns[row] = self.rounds[row] = self.skipped[row] = 0
         self.last_exec_ns[row] = first_exec_ns
         self.due_ns[row] = now_ns if self.reading.init else NEVER
-        self.kind[row] = self._kinds.setdefault(kind, len(self._kinds))
-        if len(self._finished) < len(self._kinds):
-            self._finished.append((0, 0))
+        self.kind[row] = self._kind(kind)
         return row
 
     def close(self, key: Hashable, *, finished: bool = True) -> None:
@@ -196,12 +197,22 @@ class TaskTable:
     ) -> _Round:
         if end_ns < start_ns:
             raise KairosError(f"round {round_index} of task {key!r} ends before it starts")
+        if max(-start_ns, end_ns) > FARTHEST_NS:
+            raise KairosError(
+                f"round {round_index} of task {key!r} lies a century away: {start_ns}..{end_ns} ns"
+            )
         newest = max(task.rounds, default=round_index)
         if round_index <= newest - ROUNDS_KEPT:
             raise KairosError(f"round {round_index} of task {key!r} is settled, now at {newest}")
         for old in [r for r in task.rounds if r <= round_index - ROUNDS_KEPT]:
             del task.rounds[old]
         return task.rounds.setdefault(round_index, _Round())
+
+    def _kind(self, kind: str) -> int:
+        if kind not in self._kinds and len(self._finished) < KINDS_KEPT:
+            self._kinds[kind] = len(self._finished)
+            self._finished.append((0, 0))
+        return self._kinds.get(kind, KINDS_KEPT - 1)
 
     def _settle(self, task: _Task, changed: int) -> None:
         """Brings the sums up to date: a change of round j moves W_{j-1} and W_j."""
