@@ -36,6 +36,14 @@ def test_an_engine_describes_its_policy(engine_of, kind):
     assert (described.device, described.dtype, described.max_batch) == ("cpu", "float32", 4)
 
 
+def test_an_engine_knows_how_long_its_batches_take_and_how_large_its_actions_are(engine_of, kind):
+    described = engine_of(kind).description
+    assert [batch for batch, _ in described.warmup] == [1, 2, 4]
+    assert all(0 < seconds < 60 for _, seconds in described.warmup)
+    unit = ROBOT_UNITS if kind in ("diffusion", "ddpm", "pi05") else ROBOT_UNITS / 2
+    np.testing.assert_allclose(described.action_scale, [unit] * ACTION_DIM, rtol=1e-5)
+
+
 def test_different_robots_share_a_forward_pass(engine_of, kind):
     outcomes = engine_of(kind).infer([observation(number) for number in range(4)])
     chunks = [outcome.chunk for outcome in outcomes]
@@ -201,4 +209,4 @@ def test_progress_is_reported(folder_of):
     stages = []
     load_policy_engine(options(folder_of("flow_mlp")), stages.append)
     assert "verifying weights" in stages
-    assert stages[-1] == "warming up: batch 4 of 4"
+    assert "warming up: batch 4 of 4" in stages
