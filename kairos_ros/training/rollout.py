@@ -1,16 +1,16 @@
 """Simulated episodes for a policy folder: many arms of one scene share each policy call."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from lerobot.configs import PreTrainedConfig
-from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 
-import kairos_ros.engine.flow_mlp.configuration_flow_mlp  # noqa: F401  registers the policy type
 from kairos_ros.core.horizon import HorizonContext, parse_horizon
+from kairos_ros.engine.policy import load_policy
+from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.taps import find_sampler
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.robot.sim import SimAdapter
@@ -42,46 +42,21 @@ class EpisodeResult:
     actions: int
 
 
-@dataclass(slots=True)
-class UpdateRecorder:
-    """Records velocities where LeRobot's flow samplers offer them (`model.rtc_processor`)."""
-
-    velocities: list[torch.Tensor] = field(default_factory=list)
-
-    def is_debug_enabled(self) -> bool:
-        return True
-
-    def track(self, *, time: float, x_t: torch.Tensor, v_t: torch.Tensor) -> None:
-        self.velocities.append(v_t)
-
-
 class PolicyUnderTest:
-    """A LeRobot flow policy folder with its saved processors."""
+    """A policy folder, loaded and sampled as the engine does it."""
 
     def __init__(self, folder: Path) -> None:
-        config = PreTrainedConfig.from_pretrained(folder)
-        self._policy = get_policy_class(config.type).from_pretrained(folder, strict=True)
-        self._before, self._after = make_pre_post_processors(
-            self._policy.config, pretrained_path=str(folder)
-        )
-        self.instructions = tuple(config.instructions)
-        self._shape = (config.chunk_size, config.action_feature.shape[0])
+        self._loaded = load_policy(EngineOptions(str(folder), device="cpu"), lambda _: None)
+        self._sampler = find_sampler(self._loaded.policy)
 
-    def __call__(
-        self, states: np.ndarray, instruction: str, seeds: Sequence[tuple[int, int]]
-    ) -> Chunks:
+    @torch.inference_mode()
+    def __call__(self, states: np.ndarray, instruction: str, seeds: Sequence[int]) -> Chunks:
         """Chunks for `states` float32 [B, S]; row b's noise depends on `seeds[b]` alone."""
-        noise = np.stack(
-            [np.random.default_rng(seed).standard_normal(self._shape, np.float32) for seed in seeds]
-        )
-        recorder = UpdateRecorder()
-        self._policy.model.rtc_processor = recorder
-        batch = self._before(
+        batch = self._loaded.preprocess(
             {"observation.state": torch.from_numpy(states), "task": [instruction] * len(states)}
         )
-        chunk = self._policy.predict_action_chunk(batch, noise=torch.from_numpy(noise))
-        updates = torch.stack(recorder.velocities) * (-1.0 / len(recorder.velocities))
-        return Chunks(updates.numpy(), chunk.numpy(), self._after(chunk).numpy())
+        chunk, updates = self._sampler.sample(batch, seeds)
+        return Chunks(updates.numpy(), chunk.numpy(), self._loaded.postprocess(chunk).numpy())
 
 
 @dataclass(slots=True)
@@ -129,7 +104,7 @@ def _one_round(
 ) -> None:
     decide = parse_horizon(horizon)
     states = np.stack([arm.body.observe().state for arm in arms])
-    chunks = policy(states, instruction, [(arm.seed, arm.rounds) for arm in arms])
+    chunks = policy(states, instruction, [arm.seed * MAX_ACTIONS + arm.rounds for arm in arms])
     for row, arm in enumerate(arms):
         chunk = chunks.normalised[row]
         context = HorizonContext(instruction, arm.rounds, arm.tail)
