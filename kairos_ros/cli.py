@@ -1,34 +1,56 @@
 """The `kairos` command line. Every command is a function of the package that does the work."""
 
+import importlib
 import sys
+from typing import Any
 
 import typer
 
 from kairos_ros.core.errors import KairosError
-from kairos_ros.evaluation.explain import explain_command
-from kairos_ros.evaluation.horizon_command import horizon_command
 
-app = typer.Typer(
-    help="Serve big action models to a fleet of robots from shared GPUs.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-schedule = typer.Typer(help="Ask the scheduler why.", no_args_is_help=True)
-app.add_typer(schedule, name="schedule")
-schedule.command("explain")(explain_command)
-app.command("horizon")(horizon_command)
+COMMANDS = {
+    "demo": "kairos_ros.demo.command:demo_command",
+    "schedule explain": "kairos_ros.evaluation.explain:explain_command",
+    "horizon": "kairos_ros.evaluation.horizon_command:horizon_command",
+    "train": "kairos_ros.training.command:train_command",
+    "evaluate": "kairos_ros.training.command:evaluate_command",
+}
+"""Command -> module:function."""
+
+HELP = "Serve big action models to a fleet of robots from shared GPUs."
 
 
-@schedule.callback()
-def _schedule() -> None:
-    """Keeps `schedule` a group although it has one command."""
+def app() -> typer.Typer:
+    """The command line as a Typer application."""
+    root = typer.Typer(
+        help=HELP,
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+    )
+    groups = {"schedule": typer.Typer(help="Ask the scheduler why.", no_args_is_help=True)}
+    for name, group in groups.items():
+        group.callback()(_group)
+        root.add_typer(group, name=name)
+    for command, where in COMMANDS.items():
+        *group, name = command.split()
+        (groups[group[0]] if group else root).command(name)(_load(where))
+    return root
+
+
+def _group() -> None:
+    """Makes a group a group although it has only one command."""
+
+
+def _load(where: str) -> Any:
+    module, function = where.split(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def main() -> None:
     """Runs the command line; errors that the user can fix are printed without a traceback."""
     try:
-        app()
+        app()()
     except KairosError as error:
         print(f"kairos: {error}", file=sys.stderr)
         sys.exit(2)
