@@ -8,12 +8,9 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
 from kairos_ros.core.horizon import parse_horizon
 from kairos_ros.core.scheduling import parse_scheduling
-from kairos_ros.demo.display import Display, LineDisplay, LiveDisplay
-from kairos_ros.demo.experiment import Options, run_comparison, run_once, scenes
 from kairos_ros.demo.workload import BACK_TO_BACK, parse_arrivals
 
 MOST_ROBOTS = 28
@@ -67,26 +64,25 @@ def demo_command(
     a summary in the terminal and under runs/. Ctrl-C ends it early, with the summary so far; a
     second one ends it at once.
     """
-    _check(arrivals, scheduling, horizon, policy)
-    stay_on_this_host()
-    folder = out / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder.mkdir(parents=True)
-    console = Console()
-    to: Display = LiveDisplay(console) if view and console.is_terminal else LineDisplay(console)
-    options = Options(robots, duration, arrivals, seed, policy, folder)
-    serving = {"scheduling": scheduling, "horizon": horizon}
-    run = run_comparison if compare else run_once
-    raise typer.Exit(run(options, serving, console, to))
-
-
-def _check(arrivals: str, scheduling: str, horizon: str, policy: str) -> None:
-    """Raises ConfigError for what is wrong with the options, before anything starts."""
-    parse_arrivals(arrivals)
+    parse_arrivals(arrivals)  # what is wrong with the options is told before anything starts
     if scheduling:
         parse_scheduling(scheduling)
     if horizon:
         parse_horizon(horizon)
-    scenes(policy)
+    stay_on_this_host()
+    from kairos_ros.demo import experiment  # ROS is loaded only for this command
+
+    experiment.scenes(policy)
+    options = experiment.Options(robots, duration, arrivals, seed, policy, _folder(out))
+    serving = {"scheduling": scheduling, "horizon": horizon}
+    run = experiment.run_comparison if compare else experiment.run_once
+    raise typer.Exit(run(options, serving, view=view))
+
+
+def _folder(out: Path) -> Path:
+    folder = out / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    folder.mkdir(parents=True)
+    return folder
 
 
 def stay_on_this_host() -> None:

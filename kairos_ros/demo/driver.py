@@ -24,6 +24,7 @@ MAX_ACTIONS = 500
 MAX_DURATION_S = 90.0
 CONTROL_RATE_HZ = 30.0
 """Until a robot has told its own."""
+DECISION_EVERY_S = 0.5
 ACCEPT_WITHIN_S = 15.0
 RESULT_WITHIN_S = MAX_DURATION_S + 30.0
 
@@ -59,6 +60,8 @@ class Driver:
         self._not_before_s: dict[str, float] = {}
         self._lost: set[str] = set()
         self._rate_hz: dict[str, float] = {}
+        self._shown: dict[str, tuple[float, str]] = {}
+        self._shown_last = 0.0
         self._origin = time.monotonic()
         self._context = Context()
         rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
@@ -259,9 +262,17 @@ class Driver:
             robot.horizon, robot.horizon_reason = seen.horizon, seen.horizon_reason
             robot.wait_ratio = seen.wait_ratio
             robot.pending, robot.running = seen.pending, seen.running
-            decision = (seen.robot, seen.reason)
-            if seen.reason and decision not in live.decisions:
-                live.decisions.append(decision)
+        self._show_a_decision({seen.robot: seen.reason for seen in message.robots if seen.reason})
+
+    def _show_a_decision(self, reasons: dict[str, str]) -> None:
+        """Adds a new decision now and then, of the robots in turn: people read them."""
+        now = time.monotonic()
+        turns = sorted(reasons, key=lambda robot: self._shown.get(robot, (0.0, ""))[0])
+        news = [r for r in turns if self._shown.get(r, (0.0, ""))[1] != reasons[r]]
+        if news and now - self._shown_last >= DECISION_EVERY_S:
+            self._shown[news[0]] = (now, reasons[news[0]])
+            self._shown_last = now
+            self.live.decisions.append((news[0], reasons[news[0]]))
 
 
 def _outcome(answer: Any) -> str:

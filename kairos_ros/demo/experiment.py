@@ -11,7 +11,7 @@ from rich.console import Console
 
 from kairos_ros import bringup
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.demo.display import Display
+from kairos_ros.demo.display import Display, LineDisplay, LiveDisplay
 from kairos_ros.demo.report import (
     RunReport,
     comparison,
@@ -50,8 +50,9 @@ class Options:
     """Of this demo: logs, summary and pictures."""
 
 
-def run_once(options: Options, serving: Mapping[str, str], console: Console, to: Display) -> int:
+def run_once(options: Options, serving: Mapping[str, str], *, view: bool) -> int:
     """One configuration. Returns the exit code of the command."""
+    console, to = _output(view)
     session = _session(options, to)
     report: RunReport | None = None
     try:
@@ -75,9 +76,7 @@ def run_once(options: Options, serving: Mapping[str, str], console: Console, to:
     return _conclude(console, options, session, finished=summary.tasks)
 
 
-def run_comparison(
-    options: Options, serving: Mapping[str, str], console: Console, to: Display
-) -> int:
+def run_comparison(options: Options, serving: Mapping[str, str], *, view: bool) -> int:
     """Ours and the baseline on the same tasks: ours, baseline, baseline, ours.
 
     The robots keep running; the serving node is restarted for each half run. Returns the exit code
@@ -88,6 +87,7 @@ def run_comparison(
     order += [("baseline", BASELINE, SECOND_HALF), ("ours", serving, SECOND_HALF)]
     runs: dict[str, list[FleetRun]] = {"ours": [], "baseline": []}
     reports: dict[str, RunReport] = {}
+    console, to = _output(view)
     session = _session(options, to)
     try:
         with to, session:
@@ -144,6 +144,11 @@ def scenes(policy: str) -> list[str]:
     if not chosen:
         raise ConfigError(f"policy {policy!r} knows none of the demo's instructions: {known}")
     return chosen
+
+
+def _output(view: bool) -> tuple[Console, Display]:
+    console = Console()
+    return console, LiveDisplay(console) if view and console.is_terminal else LineDisplay(console)
 
 
 def _session(options: Options, to: Display) -> Session:

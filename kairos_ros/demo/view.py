@@ -35,7 +35,8 @@ def line(fleet: LiveFleet) -> str:
     return (
         f"{fleet.phase}: {fleet.done} tasks done, {fleet.succeeded} succeeded; "
         f"{fleet.doing('executing')} executing, {fleet.doing('holding')} holding{waiting}; "
-        f"queue {fleet.queue}; {engines or 'no engine'}; {fleet.left_s:.0f} s left"
+        f"queue {fleet.queue}; {engines or 'no engine'}; "
+        + (f"{fleet.left_s:.0f} s left" if fleet.left_s > 0 else "the last tasks finish")
     )
 
 
@@ -48,12 +49,13 @@ def bar(share: float, cells: int) -> str:
 
 def _headline(fleet: LiveFleet) -> Text:
     minutes, seconds = divmod(round(max(fleet.left_s, 0.0)), 60)
+    left = f"   {minutes}:{seconds:02d} left" if fleet.left_s > 0 else "   the last tasks finish"
     return Text.assemble(
         (fleet.phase, "bold"),
         ("  ", ""),
         (f"{fleet.done} tasks done, {fleet.succeeded} succeeded", f"bold {OURS}"),
         f"   {fleet.scheduling} · {fleet.horizon}",
-        (f"   {minutes}:{seconds:02d} left", "bold"),
+        (left, "bold"),
         no_wrap=True,
         overflow="ellipsis",
     )
@@ -130,7 +132,7 @@ def _queue(fleet: LiveFleet) -> Text:
     )
     if fleet.tasks_waiting:
         text.append(f" · {fleet.tasks_waiting} tasks wait for a free robot")
-    counted = [f"{name} {value}" for name, value in fleet.counters.items() if value]
+    counted = [f"{n} {value}" for n, value in fleet.counters.items() if value and n != "chunks"]
     if counted:
         text.append(f" · {', '.join(counted)}", style="yellow")
     return text

@@ -18,7 +18,7 @@ _ACTIVITIES = {"executing": OURS, "holding": STALLED, "idle": IDLE, "down": DOWN
 _LABELS = {
     "executing": "executing",
     "holding": "in a task, waiting for actions",
-    "idle": "no task",
+    "idle": "no task, or building its scene",
     "down": "process gone",
 }
 
