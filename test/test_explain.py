@@ -13,7 +13,7 @@ PLACEMENT = {case["name"]: case for case in CASES["placement"]}
 
 
 def kairos(*arguments):
-    return CliRunner().invoke(app, [str(argument) for argument in arguments])
+    return CliRunner().invoke(app(), [str(argument) for argument in arguments])
 
 
 def explained(tmp_path, data):
