@@ -17,6 +17,7 @@ import kairos_ros
 from kairos_ros.engine.exit_status import WorkerExit
 from kairos_ros.engine.seam import EngineOptions
 
+STDERR = 2
 FOLDER_PREFIX = "kairos-engine-"
 ORPHANED_AFTER_S = 60.0
 """A folder without an owner is left alone for so long: it may be about to get one."""
@@ -31,31 +32,41 @@ class WorkerSpec:
     """Interpreter of the environment that has torch; the serving node's own may do without."""
     environment: dict[str, str] = field(default_factory=dict)
     """Added to the worker's environment, for example CUDA_VISIBLE_DEVICES."""
+    log: Path | None = None
+    """File that gets what the worker prints; None: the standard error of this process."""
     exit_if_silent_s: float = 60.0
     """The worker leaves when its handle has said nothing for so long."""
 
 
 def start_worker(spec: WorkerSpec, endpoint: str) -> subprocess.Popen[bytes]:
     """A worker in its own session, bound to die with the calling thread."""
+    output = spec.log.open("ab") if spec.log else contextlib.nullcontext(STDERR)
+    with output as stream:
+        return subprocess.Popen(
+            _command(spec, endpoint),
+            env=worker_environment(spec),
+            stdin=subprocess.DEVNULL,
+            stdout=stream,
+            stderr=stream,
+            start_new_session=True,
+        )
+
+
+def _command(spec: WorkerSpec, endpoint: str) -> list[str]:
     options = spec.options
-    return subprocess.Popen(
-        [
-            spec.python,
-            *("-m", "kairos_ros.engine.worker"),
-            *("--listen", endpoint),
-            *("--policy", options.policy),
-            *("--device", options.device),
-            *("--dtype", options.dtype),
-            *("--threads", str(options.threads)),
-            *("--max-batch", str(options.max_batch)),
-            *("--tokenizer", options.tokenizer),
-            *("--parent-pid", str(os.getpid())),
-            *("--exit-if-silent-s", str(spec.exit_if_silent_s)),
-        ],
-        env=worker_environment(spec),
-        stdin=subprocess.DEVNULL,
-        start_new_session=True,
-    )
+    return [
+        spec.python,
+        *("-m", "kairos_ros.engine.worker"),
+        *("--listen", endpoint),
+        *("--policy", options.policy),
+        *("--device", options.device),
+        *("--dtype", options.dtype),
+        *("--threads", str(options.threads)),
+        *("--max-batch", str(options.max_batch)),
+        *("--tokenizer", options.tokenizer),
+        *("--parent-pid", str(os.getpid())),
+        *("--exit-if-silent-s", str(spec.exit_if_silent_s)),
+    ]
 
 
 def worker_environment(spec: WorkerSpec) -> dict[str, str]:
