@@ -34,7 +34,7 @@ def test_a_generation_bound_round_waits_from_its_chunk_to_the_next_inference():
 
 
 def test_equally_long_phases_count_as_generation_bound():
-    tasks = task_of((0, 500, 500, 1000), (700, 1200, 1200, 1700))
+    tasks = task_of((0, 500, 500, 1000), (700, 1300, 1300, 1800))
     assert tasks.wait_ratio("a", 2000) == Fraction(200, 2000)
 
 
