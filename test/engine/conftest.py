@@ -13,9 +13,11 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from observations import options
 from tiny_policies import save_policy, small_pi
 
-from kairos_ros.engine.policy_engine import PolicyEngine, load_policy_engine
+from kairos_ros.engine.loading import load_engine
+from kairos_ros.engine.seam import Engine
 
 KINDS = ("flow_mlp", "diffusion", "ddpm", "pi0", "pi05", "smolvla")
+EMULATED = "emulated:chunk=12,dim=3,steps=6,state=5,images=observation.images.top@32x48"
 
 
 @pytest.fixture(scope="session")
@@ -32,19 +34,27 @@ def folder_of(tmp_path_factory) -> Callable[[str], Path]:
 
 
 @pytest.fixture(scope="session")
-def engine_of(folder_of) -> Callable[[str], PolicyEngine]:
+def engine_of(folder_of) -> Callable[[str], Engine]:
     """An engine that serves the tiny policy of a kind, loaded as users load theirs."""
-    loaded: dict[str, PolicyEngine] = {}
+    loaded: dict[str, Engine] = {}
 
-    def engine(kind: str) -> PolicyEngine:
+    def engine(kind: str) -> Engine:
         if kind not in loaded:
+            policy = EMULATED if kind == "emulated" else folder_of(kind)
             with small_pi():
-                loaded[kind] = load_policy_engine(options(folder_of(kind)), lambda _: None)
+                loaded[kind] = load_engine(options(policy), lambda _: None)
         return loaded[kind]
 
     return engine
 
 
+@pytest.fixture(params=(*KINDS, "emulated"))
+def any_kind(request) -> str:
+    """For what every engine promises."""
+    return request.param
+
+
 @pytest.fixture(params=KINDS)
 def kind(request) -> str:
+    """For what every policy family promises."""
     return request.param

@@ -11,10 +11,10 @@ from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.transport.messages import InferRequest
 
 
-def options(folder: Path, **changes) -> EngineOptions:
-    tokenizer = folder.parent / "tokenizer"
+def options(policy: Path | str, **changes) -> EngineOptions:
+    tokenizer = Path(policy).parent / "tokenizer"
     fields = {
-        "policy": str(folder),
+        "policy": str(policy),
         "device": "cpu",
         "max_batch": 4,
         "tokenizer": str(tokenizer) if tokenizer.is_dir() else "",
