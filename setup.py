@@ -16,8 +16,9 @@ from setuptools.command.build import build
 from setuptools.command.build_py import build_py
 
 HERE = Path(__file__).parent.resolve()
-RELOCATABLE = '#!/bin/sh\n"exec" "$(dirname "$0")/../../bin/python3" "$0" "$@"\n'
-"""First lines of an installed executable: runs with the Python of the prefix it lies in."""
+RELOCATABLE = '#!/bin/sh\n"exec" "`dirname $0`/../../bin/python3" "$0" "$@"\n'
+"""First lines of an installed executable, both shell and Python: it runs with the Python of the
+prefix it lies in."""
 
 
 class BinaryDistribution(Distribution):
@@ -33,7 +34,7 @@ class BuildRos(build_py):
     def run(self):
         work = Path(self.get_finalized_command("build").build_temp).resolve()
         stage = work / "stage"
-        shutil.rmtree(stage, ignore_errors=True)
+        shutil.rmtree(work, ignore_errors=True)  # each isolated build has a prefix of its own
         self._cmake(work / "cmake", stage)
         site = next((stage / "lib").glob("python*/site-packages"))
         target = Path(self.build_lib) / "kairos_ros"
