@@ -125,6 +125,14 @@ def test_a_bad_observation_fails_alone():
         assert (first.chunk[0, 0], last.chunk[0, 0]) == (0.25, 0.75)
 
 
+def test_images_that_no_policy_asked_for_hurt_nobody():
+    flood = {f"{number}-{'x' * 100}": b"" for number in range(6000)}
+    with engine("emulated:") as fleet:
+        fleet.next(EngineReady)
+        fleet.handle.submit(1, [request(0.25), request(0.5, images=flood)])
+        assert [outcome.chunk[0, 0] for outcome in fleet.next(BatchDone).outcomes] == [0.25, 0.5]
+
+
 def test_an_image_of_the_wrong_size_is_refused_with_both_sizes():
     import io
 

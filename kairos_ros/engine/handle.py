@@ -73,7 +73,9 @@ class EngineHandle:
         should take: one that takes much longer counts as hung. Raises WireError for a request
         that cannot travel, KairosError after `stop`.
         """
-        frames = encode(infer_message(batch, requests))
+        described = self._description
+        wanted = described.images if described else ()
+        frames = encode(infer_message(batch, requests, wanted))
         now = time.monotonic()
         with self._lock:
             if self._closed:

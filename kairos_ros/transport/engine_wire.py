@@ -6,7 +6,7 @@ Engine to client: `status {...}` (answers hello and ping), `description {...}`,
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -56,11 +56,15 @@ class BatchError:
     reason: str
 
 
-def infer_message(batch: int, requests: Sequence[InferRequest]) -> Message:
+def infer_message(
+    batch: int, requests: Sequence[InferRequest], wanted: Container[str] | None = None
+) -> Message:
+    """A batch to infer. Only `wanted` images travel (None: all), whatever else a robot sends."""
     rows, arrays = [], []
     for request in requests:
+        keys = [key for key in request.images if wanted is None or key in wanted]
         arrays.append(np.asarray(request.state, dtype=np.float32))
-        arrays.extend(np.frombuffer(jpeg, dtype=np.uint8) for jpeg in request.images.values())
+        arrays.extend(np.frombuffer(request.images[key], dtype=np.uint8) for key in keys)
         rows.append(
             {
                 "robot": request.robot,
@@ -70,7 +74,7 @@ def infer_message(batch: int, requests: Sequence[InferRequest]) -> Message:
                 "attempt": request.attempt,
                 "seed": request.seed,
                 "instruction": request.instruction,
-                "images": list(request.images),
+                "images": keys,
             }
         )
     return Message("infer", {"batch": batch, "requests": rows}, tuple(arrays))

@@ -3,6 +3,7 @@
 import dataclasses
 import os
 import queue
+import shutil
 import signal
 import time
 
@@ -24,9 +25,10 @@ PATIENT = Timing(silence_s=30.0, stop_s=60.0)
 def start():
     handles = []
 
-    def started(folder, **changes):
+    def started(policy, **environment):
         events = queue.Queue()
-        handle = EngineHandle(WorkerSpec(options(folder, **changes)), events.put, PATIENT)
+        spec = WorkerSpec(options(policy), environment=environment)
+        handle = EngineHandle(spec, events.put, PATIENT)
         handles.append(handle)
         handle.start()
         return handle, events
@@ -59,6 +61,16 @@ def test_a_worker_serves_what_the_engine_computes(start, folder_of, engine_of):
     for outcome, same in zip((first, second), expected, strict=True):
         assert np.array_equal(outcome.chunk, same.chunk)
         assert np.array_equal(outcome.updates, same.updates)
+
+
+def test_a_hub_id_is_loaded_as_the_hub_client_finds_it(start, folder_of, engine_of, tmp_path):
+    repository = tmp_path / "models--someone--reacher"  # the hub client's cache on disk
+    shutil.copytree(folder_of("flow_mlp"), repository / "snapshots" / "0123abcd")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text("0123abcd")
+    _, events = start("someone/reacher", HF_HUB_CACHE=str(tmp_path), HF_HUB_OFFLINE="1")
+    ready = wait_for(events, EngineReady)
+    assert ready.description.policy_id == engine_of("flow_mlp").description.policy_id
 
 
 def test_a_policy_without_weights_is_reported_by_name_and_not_retried(start, folder_of, tmp_path):
