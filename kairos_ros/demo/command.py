@@ -60,9 +60,9 @@ def demo_command(
 ) -> None:
     """Watch simulated arms do real tasks over ROS 2, all served by one batching server.
 
-    Starts a serving node and the robots as processes of their own, gives them tasks, and ends with
-    a summary in the terminal and under runs/. Ctrl-C ends it early, with the summary so far; a
-    second one ends it at once.
+    Ends with a summary, in the terminal and under runs/.
+
+    Ctrl-C ends it early, with the summary so far; a second one ends it at once.
     """
     parse_arrivals(arrivals)  # what is wrong with the options is told before anything starts
     if scheduling:

@@ -62,11 +62,12 @@ class LiveDisplay:
 
 
 class LineDisplay:
-    """A line when something changes during the start, then one every ten seconds."""
+    """Lines while the fleet starts, then one every ten seconds; what goes wrong at once."""
 
     def __init__(self, console: Console) -> None:
         self._console = console
         self._said = ""
+        self._noticed = 0
         self._due = 0.0
 
     def __enter__(self) -> "LineDisplay":
@@ -80,6 +81,9 @@ class LineDisplay:
             self._print(text)
 
     def show(self, fleet: LiveFleet) -> None:
+        for notice in fleet.notices[self._noticed :]:
+            self._print(notice)
+        self._noticed = len(fleet.notices)
         if self._is_due(LINE_EVERY_S):
             self._print(line(fleet))
 
