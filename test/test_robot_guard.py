@@ -40,6 +40,20 @@ def test_a_value_out_of_range_is_clipped_and_counted():
     assert guard.counts["range"] == 2
 
 
+def test_an_overshoot_within_the_tolerance_is_clipped_but_not_counted():
+    limits = GuardLimits(maximum=[1], tolerance=0.1)
+    passed, guard = guarded(limits, [1.05, 1.2])
+    assert passed == [1.0, 1.0]
+    assert (guard.guarded, guard.counts["range"]) == (1, 1)
+
+
+def test_an_action_changed_by_several_limits_counts_once():
+    limits = GuardLimits(maximum=[1], max_rate=[20], workspace=Workspace([0], [1], 1, [0], [0.1]))
+    _, guard = guarded(limits, [5.0])
+    assert guard.guarded == 1
+    assert guard.counts == {"rate": 1, "range": 1, "workspace": 1}
+
+
 def test_a_jump_is_spread_over_the_periods_it_needs():
     passed, guard = guarded(GuardLimits(max_rate=[2]), [0.5, 0.5, 0.5, 0.5])
     assert passed == [0.2, 0.4, 0.5, 0.5]
@@ -92,6 +106,7 @@ def test_nothing_passes_while_the_position_in_the_workspace_is_unknown():
         (GuardLimits(minimum=[1], maximum=[0]), "above maximum"),
         (GuardLimits(maximum=[np.nan]), "NaN"),
         (GuardLimits(max_rate=[0]), "above 0"),
+        (GuardLimits(tolerance=-1), "tolerance"),
         (GuardLimits(measured_by=[3]), "0 to 2"),
         (GuardLimits(workspace=Workspace([0], [1, 2], 1, [0], [1])), "one length"),
         (GuardLimits(workspace=Workspace([1], [1], 1, [0], [1])), "dimensions from 0 to 0"),

@@ -16,6 +16,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.duration import Duration
+from rclpy.event_handler import PublisherEventCallbacks, QoSPublisherMatchedInfo
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
@@ -52,6 +53,7 @@ from kairos_ros.robot.control import (
     Malformed,
     Report,
     RobotState,
+    ServerFound,
     Start,
     Stop,
 )
@@ -96,7 +98,12 @@ class RobotNode(Node):
         self._held_since: float | None = None
 
         self._status = self.create_publisher(RobotStatus, STATUS_TOPIC, qos.ANNOUNCEMENT)
-        self._requests = self.create_publisher(ChunkRequest, "chunk_request", qos.EXCHANGE)
+        self._requests = self.create_publisher(
+            ChunkRequest,
+            "chunk_request",
+            qos.EXCHANGE,
+            event_callbacks=PublisherEventCallbacks(matched=self._on_matched),
+        )
         self._info = self.create_publisher(ExecutionInfo, "execution_info", qos.TELEMETRY)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
         self.create_subscription(ActionChunk, "action_chunk", self._on_chunk, qos.EXCHANGE)
@@ -142,6 +149,10 @@ class RobotNode(Node):
         except WireError as error:
             self.get_logger().warning(f"dropped a chunk: {error}", throttle_duration_sec=5.0)
             self.controller.post(Malformed())
+
+    def _on_matched(self, info: QoSPublisherMatchedInfo) -> None:
+        if info.current_count_change > 0:
+            self.controller.post(ServerFound())
 
     def _on_goal(self, goal: ExecuteTask.Goal) -> GoalResponse:
         if self._goal is not None:

@@ -19,7 +19,7 @@ ROBOT_PARAMETERS = (
     P("horizon_policy", "", "For goals that name none, such as 'static:10'; empty: the server's."),
     P("deadline_s", 0.0, "Refuse rather than answer later than this; 0: the server's.", 0.0, 600.0),
     P("request_timeout_s", 2.0, "Silence after which a request is sent again.", 0.05, 600.0),
-    P("request_timeout_max_s", 15.0, "The timeout doubles up to this.", 0.05, 600.0),
+    P("request_timeout_max_s", 10.0, "The timeout doubles up to this.", 0.05, 600.0),
     P("latency_margin_s", 0.03, "Added to the expected latency of an answer.", 0.0, 10.0),
     P("initial_network_s", 0.02, "Network round trip, until it was measured.", 0.0, 10.0),
     P("initial_engine_s", 0.1, "Latency of a batch of one, until a chunk tells.", 0.0, 60.0),
@@ -32,6 +32,7 @@ ROBOT_PARAMETERS = (
         "State entry that tells where each action dimension starts; -1: a displacement, 0 while "
         "holding; -2: starts from 0 and lasts while holding (a gripper). Empty: all -1.",
     ),
+    P("guard.tolerance", 0.0, "Smaller changes are made but not counted.", 0.0, 1e9),
     P("guard.workspace.action", INTEGERS, "Dimensions that displace; empty: no workspace."),
     P("guard.workspace.state", INTEGERS, "State entry that each of them moves."),
     P("guard.workspace.scale", 1.0, "Motion of the state per unit of action.", 1e-9, 1e9),
@@ -78,6 +79,7 @@ def guard_limits(values: Mapping[str, Any]) -> GuardLimits:
         maximum=values["guard.maximum"],
         max_rate=values["guard.max_rate"],
         measured_by=values["guard.measured_by"],
+        tolerance=values["guard.tolerance"],
         workspace=box if any((box.action, box.state, box.low, box.high)) else None,
     )
 

@@ -90,6 +90,11 @@ class Malformed:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerFound:
+    """Somebody new listens to requests."""
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """End this task, if it is the running one."""
 
@@ -101,7 +106,7 @@ class Stop:
     """Leave the arm holding and end the thread."""
 
 
-Event = Start | Arrived | Malformed | Cancel | Stop
+Event = Start | Arrived | Malformed | ServerFound | Cancel | Stop
 
 
 class Controller:
@@ -120,7 +125,6 @@ class Controller:
         self._running = True
         self._ready = False  # the body was reset once and is ours to hold
         self._done: Counter[bool] = Counter()  # tasks, by success
-        self._guarded = 0
         self._missed = 0
         self._periods = 0
         self._fault = ""
@@ -167,6 +171,8 @@ class Controller:
                 self._apply(self._loop.receive(answer, now_ns))
             case Malformed():
                 self._loop.dropped["malformed"] += 1
+            case ServerFound():
+                self._loop.server_found(_now())
             case Cancel(task_id):
                 if self._loop.task is not None and self._loop.task.id == task_id:
                     self._apply([self._loop.finish("canceled", _now())])
@@ -194,9 +200,9 @@ class Controller:
         self._publish(now_ns)
 
     def _approve(self, action: np.ndarray) -> np.ndarray | None:
+        before = self._guard.guarded
         safe = self._guard.check(action, self._adapter.state)
-        if safe is None or not np.array_equal(safe, action):
-            self._guarded += 1
+        if self._guard.guarded > before:
             self._loop.note_guarded()
         return safe
 
@@ -246,7 +252,7 @@ class Controller:
             tasks_done=self._done.total(),
             tasks_succeeded=self._done[True],
             actions_executed=self._loop.executed,
-            actions_guarded=self._guarded,
+            actions_guarded=self._guard.guarded,
             guarded_by=dict(+self._guard.counts),
             dropped=dict(self._loop.dropped),
             silences=self._loop.silences,

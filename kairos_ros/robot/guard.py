@@ -52,6 +52,9 @@ class GuardLimits:
     """State entry that tells where each dimension is when a task starts, or one of the constants
     below, which start from 0; an empty list is `DISPLACES` for all."""
     workspace: Workspace | None = None
+    tolerance: float = 0.0
+    """Changes up to this are made but not counted: a policy trained on saturated actions overshoots
+    its limits by a little all the time."""
 
 
 class ActionGuard:
@@ -69,9 +72,12 @@ class ActionGuard:
         self._step = _vector(limits.max_rate, action_dim, np.inf) / control_rate_hz
         self._measured_by = _vector(limits.measured_by, action_dim, DISPLACES).astype(int)
         self._workspace = limits.workspace
+        self._tolerance = limits.tolerance
         self._previous = np.zeros(action_dim)
         self.counts: Counter[str] = Counter()
         """Actions changed, by the limit that changed them, and `not_finite` ones refused."""
+        self.guarded = 0
+        """Actions changed or refused, each counted once."""
 
     def reset(self, state: np.ndarray) -> None:
         """A task begins with the arm at `state`, float32 [state_dim]."""
@@ -90,25 +96,31 @@ class ActionGuard:
         nothing through.
         """
         if not np.isfinite(action).all():
-            self.counts["not_finite"] += 1
-            return None
+            return self._refuse()
         wanted = action.astype(np.float64)
         value = self._clip("rate", wanted, self._previous - self._step, self._previous + self._step)
         value = self._clip("range", value, self._low, self._high)
         if self._workspace is not None:
             low, high = _room(self._workspace, state())
             if not (np.isfinite(low).all() and np.isfinite(high).all()):
-                self.counts["not_finite"] += 1
-                return None
+                return self._refuse()
             index = list(self._workspace.action)
             value[index] = self._clip("workspace", value[index], low, high)
         self._previous = value
+        self.guarded += self._differ(value, wanted)
         return value.astype(np.float32)
 
     def _clip(self, limit: str, value: np.ndarray, low: np.ndarray, high: np.ndarray) -> np.ndarray:
         clipped = np.clip(value, low, high)
-        self.counts[limit] += bool((clipped != value).any())
+        self.counts[limit] += self._differ(clipped, value)
         return clipped
+
+    def _differ(self, one: np.ndarray, other: np.ndarray) -> bool:
+        return bool((np.abs(one - other) > self._tolerance).any())
+
+    def _refuse(self) -> None:
+        self.counts["not_finite"] += 1
+        self.guarded += 1
 
 
 def _room(workspace: Workspace, state: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -145,6 +157,8 @@ def _check(limits: GuardLimits, action_dim: int, state_dim: int) -> None:
             f"guard measured_by is {list(limits.measured_by)}; give state entries 0 to "
             f"{state_dim - 1}, {DISPLACES} (displacement) or {LASTS} (lasts while holding)"
         )
+    if not limits.tolerance >= 0:
+        raise ConfigError(f"guard tolerance is {limits.tolerance}; it must be 0 or more")
     if limits.workspace is not None:
         _check_workspace(limits.workspace, action_dim, state_dim)
 

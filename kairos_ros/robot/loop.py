@@ -118,7 +118,7 @@ class _Run:
 
 
 class Loop:
-    """State machine; call it from one thread. Events: `start`, `receive`, `tick`, `finish`."""
+    """State machine; call it from one thread. Events: the methods that take the time."""
 
     def __init__(self, config: LoopConfig, latency: LatencyEstimate) -> None:
         self.config = config
@@ -180,6 +180,12 @@ class Loop:
             case AnswerKind.ACTIONS:
                 self._serve(run, answer, now_ns)
         return []
+
+    def server_found(self, now_ns: int) -> None:
+        """A server appeared that cannot know the pending request: the next tick sends it again."""
+        run = self._run
+        if run is not None and run.awaiting and not run.refused:
+            run.resend_ns = now_ns
 
     def finish(self, outcome: str, now_ns: int) -> Finished:
         """Ends the task; the outcome `succeeded` is the only success."""
