@@ -176,6 +176,11 @@ def test_wrong_options_are_refused(folder_of, changes, error):
         load_policy_engine(dataclasses.replace(options(folder_of("flow_mlp")), **changes), silent)
 
 
+def test_a_policy_that_does_not_refine_its_actions_is_refused(folder_of):
+    with pytest.raises(PolicyError, match="policies of type 'act' have no update tap"):
+        load_policy_engine(options(folder_of("act")), silent)
+
+
 def test_progress_is_reported(folder_of):
     stages = []
     load_policy_engine(options(folder_of("flow_mlp")), stages.append)

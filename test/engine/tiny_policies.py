@@ -77,6 +77,16 @@ def tiny_config(kind: str, folder: Path, **changes) -> PreTrainedConfig:
                 "num_inference_steps": 6,
                 "noise_scheduler_type": "DDPM" if kind == "ddpm" else "DDIM",
             }
+        case "act":
+            options |= {
+                "chunk_size": 12,
+                "n_action_steps": 12,
+                "dim_model": 32,
+                "dim_feedforward": 32,
+                "n_encoder_layers": 1,
+                "n_vae_encoder_layers": 1,
+                "pretrained_backbone_weights": None,
+            }
         case "pi0" | "pi05":
             options |= {
                 "chunk_size": 12,
