@@ -19,6 +19,7 @@ from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus
 from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
 
+from kairos_ros import bringup
 from kairos_ros.nodes import qos
 from kairos_ros.robot.metaworld_scenes import expert
 
@@ -169,7 +170,9 @@ def peer(context, request):
 def start_robot(start_node, peer):
     def start(*parameters):
         settings = [word for p in parameters for word in ("-p", p)]
-        return start_node("robot_node", "-r", f"__ns:=/{peer.robot}", *settings)
+        shipped = bringup.share() / "config" / "robot.yaml"
+        named = ("-r", f"__ns:=/{peer.robot}", "--params-file", str(shipped))
+        return start_node("robot_node", *named, *settings)
 
     return start
 

@@ -1,0 +1,146 @@
+"""One task in progress: what was requested, what is in the buffer, what was executed, and when."""
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kairos_ros.robot.exchange import Execution, Task, TaskResult
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One request of a round."""
+
+    sent_ns: int
+    executed: int
+    """Actions executed in the task when its observation was taken."""
+
+
+@dataclass(slots=True)
+class Chunk:
+    """Actions of one round, and how far they were executed."""
+
+    round: int
+    actions: np.ndarray
+    """float32 [H, D]."""
+    observed_at: int
+    """Actions executed in the task when its observation was taken."""
+    record: int
+    """Index into `Run.latency_ns` and `Run.executed_of`."""
+    index: int = 0
+    """Of the next action: skipped plus executed."""
+    executed: int = 0
+    first_ns: int = 0
+    last_ns: int = 0
+
+    @property
+    def remaining(self) -> int:
+        return len(self.actions) - self.index
+
+
+@dataclass(slots=True)
+class Run:
+    """State of the loop while a task runs."""
+
+    task: Task
+    started_ns: int
+    holding_since_ns: int | None
+    chunk: Chunk | None = None
+    next: Chunk | None = None
+    """Follows when `chunk` is used up."""
+    round: int = 0
+    """The newest one requested."""
+    attempts: list[Attempt] = field(default_factory=list)
+    """Of that round."""
+    awaiting: bool = False
+    """That round has no chunk yet."""
+    resend_ns: int = 0
+    """When to send that round again, by silence or after a refusal."""
+    refused: bool = False
+    """The newest attempt was refused; `resend_ns` is its retry."""
+    silences: int = 0
+    """Attempts in a row without any answer."""
+    horizon: int = 0
+    """Of the newest chunk."""
+    executed: int = 0
+    stalled_before_ns: int = 0
+    first_ns: int | None = None
+    last_ns: int = 0
+    latency_ns: list[int] = field(default_factory=list)
+    executed_of: list[int] = field(default_factory=list)
+    refusals: int = 0
+    dropped: int = 0
+    guarded: int = 0
+
+    @property
+    def remaining(self) -> int:
+        """Actions left of the running chunk."""
+        return self.chunk.remaining if self.chunk else 0
+
+    def stalled_ns(self, now_ns: int) -> int:
+        """Whole time without actions to execute."""
+        since = now_ns if self.holding_since_ns is None else self.holding_since_ns
+        return self.stalled_before_ns + max(0, now_ns - since)
+
+    def limit_reached(self, now_ns: int) -> str:
+        """The outcome that ends the task now; empty while it may go on."""
+        task = self.task
+        if task.max_actions and self.executed >= task.max_actions:
+            return "max_actions"
+        if task.max_duration_ns and now_ns - self.started_ns >= task.max_duration_ns:
+            return "max_duration"
+        return ""
+
+    def switch(self) -> None:
+        """To the next chunk, past the actions that were executed since its observation."""
+        if self.remaining == 0 and self.next is not None:
+            self.chunk, self.next = self.next, None
+            self.chunk.index = self.executed - self.chunk.observed_at
+
+    def count_action(self, chunk: Chunk, now_ns: int) -> None:
+        """The next action of `chunk` is executed in the period that begins now."""
+        if self.first_ns is None:
+            self.first_ns = now_ns
+        if chunk.executed == 0:
+            chunk.first_ns = now_ns
+        self.last_ns = chunk.last_ns = now_ns
+        chunk.index += 1
+        chunk.executed += 1
+        self.executed_of[chunk.record] += 1
+        self.executed += 1
+        self.stalled_before_ns = self.stalled_ns(now_ns)
+        self.holding_since_ns = None
+
+    def execution(self, now_ns: int, period_ns: int) -> Execution:
+        chunk = self.chunk
+        started = chunk is not None and chunk.executed > 0
+        ended_ns = chunk.last_ns + period_ns if started and not chunk.remaining else now_ns
+        return Execution(
+            round=chunk.round if chunk else 0,
+            started=started,
+            holding=self.holding_since_ns is not None,
+            started_ago_ns=max(0, now_ns - chunk.first_ns) if started else 0,
+            ended_ago_ns=max(0, now_ns - ended_ns),
+            executed=chunk.executed if chunk else 0,
+            remaining=self.remaining,
+            chunk_index=chunk.index if chunk else 0,
+            stalled_ns=self.stalled_ns(now_ns),
+        )
+
+    def result(self, outcome: str, now_ns: int) -> TaskResult:
+        """The outcome `succeeded` is the only success."""
+        moved = self.first_ns is not None
+        return TaskResult(
+            task=self.task,
+            success=outcome == "succeeded",
+            outcome=outcome,
+            duration_ns=(self.last_ns if moved else now_ns) - self.started_ns,
+            stalled_ns=self.stalled_ns(now_ns),
+            first_wait_ns=(self.first_ns if moved else now_ns) - self.started_ns,
+            actions=self.executed,
+            round_latency_ns=tuple(self.latency_ns),
+            round_executed=tuple(self.executed_of),
+            refusals=self.refusals,
+            dropped=self.dropped,
+            guarded=self.guarded,
+        )
