@@ -169,6 +169,16 @@ def test_a_worker_killed_mid_batch_is_replaced_and_the_lost_batch_is_named():
         assert fleet.handle.pid not in (None, first_pid)
 
 
+def test_after_useful_work_a_new_worker_follows_at_once():
+    with engine("emulated:") as fleet:
+        fleet.next(EngineReady)
+        fleet.handle.submit(1, [request()])
+        fleet.next(BatchDone)
+        os.kill(fleet.handle.pid, signal.SIGKILL)
+        assert fleet.next(EngineDown).retry_in_s == 0
+        fleet.next(EngineReady)
+
+
 def test_a_stopped_worker_counts_as_hung_and_is_replaced():
     with engine("emulated:", Timing(silence_s=2.0)) as fleet:
         fleet.next(EngineReady)

@@ -144,8 +144,10 @@ class EngineHandle:
         return self._stopping.is_set()
 
     def _backoff(self, failures: int) -> float:
+        """Seconds until the next life: none after a useful one."""
         timing = self._timing
-        return min(timing.backoff_max_s, timing.backoff_s * 2 ** max(0, failures - 1))
+        wait = timing.backoff_s * 2 ** (failures - 1) if failures else 0.0
+        return min(timing.backoff_max_s, wait)
 
     def _sleep(self, seconds: float) -> None:
         """Waits between two lives, refusing what is submitted meanwhile."""

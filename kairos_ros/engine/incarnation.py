@@ -47,7 +47,8 @@ class Timing:
     """What a worker gets to finish its batch when told to stop."""
     backoff_s: float = 0.5
     backoff_max_s: float = 30.0
-    """Wait before restart number n without a batch in between: backoff_s * 2**n, at most this."""
+    """A life without a finished batch is followed by a wait: backoff_s, twice that, and so on up
+    to backoff_max_s."""
     max_failures: int = 8
     """Give up after so many lives in a row without one finished batch."""
 
@@ -105,7 +106,7 @@ class Incarnation:
         try:
             while not self.end:
                 before = time.monotonic()
-                ready = dict(poller.poll(1e3 * self._timing.heartbeat_s / 2))
+                ready = dict(poller.poll(int(500 * self._timing.heartbeat_s)))
                 now = time.monotonic()
                 if now - before > 2 * self._timing.heartbeat_s:
                     self._heard = now  # it was this side that slept

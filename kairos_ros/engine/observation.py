@@ -1,11 +1,15 @@
 """Is a request one that the policy can answer? Images are untrusted bytes until decoded here."""
 
 import io
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.transport.messages import EngineDescription, InferFailure, InferRequest
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 FORMATS = ("JPEG", "PNG")
 
@@ -51,11 +55,11 @@ def decode_image(encoded: bytes, size: tuple[int, int]) -> np.ndarray:
         raise ImageError(f"does not decode: {error}") from error
 
 
-def _open(encoded: bytes, size: tuple[int, int]):
-    from PIL import Image
+def _open(encoded: bytes, size: tuple[int, int]) -> "Image":
+    import PIL.Image
 
     try:
-        image = Image.open(io.BytesIO(encoded), formats=FORMATS)
+        image = PIL.Image.open(io.BytesIO(encoded), formats=FORMATS)
     except Exception as error:  # as above
         raise ImageError(f"{len(encoded)} bytes that are neither JPEG nor PNG") from error
     width, height = image.size

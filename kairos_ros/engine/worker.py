@@ -25,6 +25,7 @@ from kairos_ros.transport.engine_wire import (
     error_message,
     result_message,
 )
+from kairos_ros.transport.frames import Message
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +112,7 @@ def _infer(engine: Engine, link: WorkerLink, job: Job) -> None:
     link.busy(None)
 
 
-def _failed(job: Job, code: RefusalCode, reason: str):
+def _failed(job: Job, code: RefusalCode, reason: str) -> Message:
     return error_message(BatchError(job.batch, code, reason))
 
 
