@@ -12,6 +12,7 @@ COMMANDS = {
     "demo": "kairos_ros.demo.command:demo_command",
     "schedule explain": "kairos_ros.evaluation.explain:explain_command",
     "horizon": "kairos_ros.evaluation.horizon_command:horizon_command",
+    "profile": "kairos_ros.engine.profile_command:profile_command",
     "train": "kairos_ros.training.command:train_command",
     "evaluate": "kairos_ros.training.command:evaluate_command",
 }
