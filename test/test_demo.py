@@ -41,6 +41,7 @@ RUN = FleetRun(
     10.0,
     (TASK, replace(TASK, number=1, success=False, outcome="max_actions")),
     (Span("arm_1", 0.0, 4.0, "executing"), Span("arm_1", 4.0, 10.0, "idle")),
+    ((0.0, 10.0),),
 )
 SET_UP = {
     "scheduling": "wait_ratio",
@@ -160,7 +161,7 @@ def test_a_comparison_counts_the_shared_tasks_and_gives_ratios():
     rows = {row["metric"]: row for row in comparison(ours, baseline)}
     latency = rows["end-to-end latency, average"]
     assert (latency["ours"], latency["baseline"], latency["ratio"]) == (4.0, 8.0, 0.5)
-    assert rows["tasks finished per minute"]["ratio"] == 2.0
+    assert rows["finished per minute"]["ratio"] == 2.0
     assert "same 1 tasks" in comparison_finding(ours, baseline)
     assert "0.50 times as long" in comparison_finding(ours, baseline)
 

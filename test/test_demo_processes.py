@@ -14,6 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from kairos_ros.demo.driver import Driver
+from kairos_ros.demo.live import LiveFleet, LiveRobot
+from kairos_ros.demo.workload import jobs
+
 KAIROS = Path(sys.prefix, "bin", "kairos")
 QUICK_ENGINE = "emulated:latency_ms=20+2b,chunk=50,dim=4,state=39"
 WITHIN_S = 150.0
@@ -129,6 +133,28 @@ def test_two_arms_do_their_tasks_and_the_demo_sums_up(demo):
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_a_comparison_gives_both_configurations_the_same_tasks(demo):
+    run = demo("--robots", "2", "--duration", "18", "--compare")
+    assert run.exit_code() == 0
+    assert run.left() == []
+    document = run.summary()
+    ours, baseline = document["ours"], document["baseline"]
+    assert baseline["configuration"]["scheduling"].startswith("fifo")
+    assert baseline["configuration"]["horizon"] == "static:10"
+    assert max(n for t in baseline["tasks"] for n in t["round_executed"]) <= 10
+    assert max(n for t in ours["tasks"] for n in t["round_executed"]) > 10
+    scenes = [{t["number"]: (t["scene"], t["seed"]) for t in d["tasks"]} for d in (ours, baseline)]
+    shared = scenes[0].keys() & scenes[1].keys()
+    assert {number >= 5000 for number in shared} == {True, False}  # both halves
+    assert all(scenes[0][number] == scenes[1][number] for number in shared)
+    ratios = {row["metric"]: row["ratio"] for row in document["comparison"]}
+    assert ratios["end-to-end latency, average"] > 0
+    for picture in ("fleet.png", "ours.png", "baseline.png"):
+        assert (run.folder / "latest" / picture).read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
 def test_ctrl_c_ends_everything_and_still_sums_up(demo):
     run = demo("--robots", "2", "--duration", "600", "--policy", QUICK_ENGINE)
     run.wait_until_it_runs()
@@ -195,3 +221,14 @@ def test_a_server_that_cannot_start_is_reported_with_its_last_words(demo):
     assert "kairos ended with exit code 1" in run.output()
     assert "/no/such/policy" in run.output()
     assert run.left() == []
+
+
+def test_a_robot_whose_last_task_failed_is_free_again_in_the_next_run():
+    with Driver(LiveFleet({"arm_1": LiveRobot("idle")})) as driver:
+        driver.begin()
+        driver.give("arm_1", next(jobs(["reach-v3"], 1, None)))
+        driver.abandon()
+        assert driver.free() == []  # for a moment
+        driver.begin()
+        assert driver.free() == ["arm_1"]
+        assert driver.records == []

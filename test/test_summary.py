@@ -56,7 +56,9 @@ SLOW = replace(
     refusals=2,
     guarded=3,
 )
-RUN = FleetRun(("arm_1", "arm_2"), 30.0, (QUICK, SLOW), (Span("arm_1", 0.0, 30.0, "idle"),))
+RUN = FleetRun(
+    ("arm_1", "arm_2"), 30.0, (QUICK, SLOW), (Span("arm_1", 0.0, 30.0, "idle"),), ((0.0, 15.0),)
+)
 
 
 def test_metrics_of_two_tasks_as_worked_out_by_hand():
@@ -102,6 +104,8 @@ def test_joined_runs_follow_each_other():
     both = joined([RUN, RUN])
     assert both.length_s == 60.0
     assert [t.given_s for t in both.tasks] == [1.0, 2.0, 31.0, 32.0]
+    assert both.open_s == ((0.0, 15.0), (30.0, 45.0))
+    assert summarise(both).tasks_per_minute == 4.0  # one of two ends in time, in each run
     assert both.spans[1] == Span("arm_1", 30.0, 60.0, "idle")
 
 

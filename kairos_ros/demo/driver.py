@@ -87,6 +87,7 @@ class Driver:
         """Starts a run at time 0: no records, an empty timeline."""
         self._origin = time.monotonic()
         self.records.clear()
+        self._not_before_s.clear()
         self.timeline = Timeline()
         self.first_action_s = None
         for name, robot in self.live.robots.items():

@@ -29,6 +29,7 @@ class RunReport:
             "configuration": dict(self.configuration),
             "startup": dict(self.startup),
             "length_s": self.run.length_s,
+            "open_s": self.run.open_s,
             "summary": asdict(summarise(self.run)),
             "server": dict(self.server),
             "tasks": [asdict(task) for task in self.run.tasks],
@@ -71,7 +72,7 @@ METRICS = (
     Metric("inferences per task", lambda s: s.rounds_per_task),
     Metric("chunk latency, median", _of("chunk_latency_s", "p50"), "ms", 1000),
     Metric("chunk latency, P95", _of("chunk_latency_s", "p95"), "ms", 1000),
-    Metric("tasks finished per minute", lambda s: s.tasks_per_minute),
+    Metric("finished per minute", lambda s: s.tasks_per_minute),
 )
 
 
@@ -118,7 +119,7 @@ def comparison(ours: RunReport, baseline: RunReport) -> list[dict[str, Any]]:
     whole = [summarise(ours.run), summarise(baseline.run)]
     rows = []
     for metric in METRICS:
-        pair = whole if metric.label == "tasks finished per minute" else shared
+        pair = whole if metric.label == "finished per minute" else shared
         mine, theirs = (metric.value(s) for s in pair)
         rows.append(
             {

@@ -157,7 +157,8 @@ class Session:
         length_s = driver.now_s()
         spans = driver.timeline.spans(length_s)
         self._end_tasks()
-        return FleetRun(tuple(live.robots), length_s, tuple(driver.records), spans)
+        opened = ((0.0, min(duration_s, length_s)),)
+        return FleetRun(tuple(live.robots), length_s, tuple(driver.records), spans, opened)
 
     @property
     def first_action_s(self) -> float | None:

@@ -71,6 +71,8 @@ class FleetRun:
     length_s: float
     tasks: tuple[TaskRecord, ...]
     spans: tuple[Span, ...]
+    open_s: tuple[tuple[float, float], ...]
+    """From when to when free robots got new tasks; after that, running tasks only finish."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +120,7 @@ class Summary:
     chunk_latency_s: Spread | None
     actions: int
     tasks_per_minute: float
+    """Tasks finished while new ones were given, over that time."""
     refusals: int
     dropped: int
     guarded: int
@@ -146,7 +149,7 @@ def summarise(run: FleetRun) -> Summary:
         rounds_per_task=_ratio(len(rounds), len(done)),
         chunk_latency_s=spread(s for task in done for s in task.round_latency_s),
         actions=sum(task.actions for task in done),
-        tasks_per_minute=60.0 * len(done) / run.length_s if run.length_s else 0.0,
+        tasks_per_minute=_throughput(done, run.open_s),
         refusals=sum(task.refusals for task in done),
         dropped=sum(task.dropped for task in done),
         guarded=sum(task.guarded for task in done),
@@ -175,6 +178,7 @@ def joined(runs: Sequence[FleetRun]) -> FleetRun:
     """Runs of the same robots one after the other, as one run."""
     tasks: list[TaskRecord] = []
     spans: list[Span] = []
+    opened: list[tuple[float, float]] = []
     at = 0.0
     for run in runs:
         tasks += (
@@ -182,8 +186,9 @@ def joined(runs: Sequence[FleetRun]) -> FleetRun:
             for t in run.tasks
         )
         spans += (replace(s, start_s=s.start_s + at, end_s=s.end_s + at) for s in run.spans)
+        opened += ((start + at, end + at) for start, end in run.open_s)
         at += run.length_s
-    return FleetRun(runs[0].robots, at, tuple(tasks), tuple(spans))
+    return FleetRun(runs[0].robots, at, tuple(tasks), tuple(spans), tuple(opened))
 
 
 def shared_tasks(one: FleetRun, other: FleetRun) -> tuple[FleetRun, FleetRun]:
@@ -234,6 +239,13 @@ def _scenes(done: Sequence[TaskRecord]) -> dict[str, SceneResult]:
         )
         for scene, tasks in sorted(groups.items())
     }
+
+
+def _throughput(done: Sequence[TaskRecord], open_s: Sequence[tuple[float, float]]) -> float:
+    """Tasks per minute, without the end of a run, when robots run out of tasks one by one."""
+    ended = sum(start <= task.ended_s <= end for task in done for start, end in open_s)
+    time_s = sum(end - start for start, end in open_s)
+    return 60.0 * ended / time_s if time_s else 0.0
 
 
 def _ratio(part: float, whole: float) -> float | None:
