@@ -1,7 +1,5 @@
 """ROS messages to and from the serving side's plain data."""
 
-import math
-
 import numpy as np
 
 from kairos_ros.core.errors import RefusalCode, WireError
@@ -15,6 +13,10 @@ from kairos_ros.serving.exchange import (
     Refusal,
 )
 
+LONGEST_S = 1e6
+"""Longest duration in a request. Twelve days are enough, and far from overflowing nanoseconds."""
+CONTROL_RATES_HZ = (0.01, 100_000.0)
+
 
 def to_announcement(message: RobotStatus) -> Announcement:
     return Announcement(
@@ -26,9 +28,8 @@ def to_query(message: ChunkRequest) -> Query:
     """Raises WireError where the message contradicts itself."""
     if len(message.image_keys) != len(message.images):
         raise WireError(f"{len(message.image_keys)} image keys for {len(message.images)} images")
-    durations = (message.deadline_s, message.observed_ago_s)
-    if not all(math.isfinite(value) and value >= 0 for value in durations):
-        raise WireError(f"deadline_s and observed_ago_s must be finite and >= 0, not {durations}")
+    _check_duration("deadline_s", message.deadline_s)
+    _check_duration("observed_ago_s", message.observed_ago_s)
     return Query(
         robot=message.robot,
         session=message.session,
@@ -51,11 +52,14 @@ def to_query(message: ChunkRequest) -> Query:
 
 
 def _to_execution(info: ExecutionInfo) -> Execution:
-    durations = (info.started_ago_s, info.ended_ago_s, info.control_rate_hz)
-    if not all(math.isfinite(value) and value >= 0 for value in durations):
-        raise WireError(f"execution info must be finite and >= 0, not {durations}")
-    if info.started and info.control_rate_hz <= 0:
-        raise WireError("execution info needs the control rate in Hz")
+    _check_duration("execution.started_ago_s", info.started_ago_s)
+    _check_duration("execution.ended_ago_s", info.ended_ago_s)
+    slowest, fastest = CONTROL_RATES_HZ
+    rate_hz = info.control_rate_hz
+    if not (slowest <= rate_hz <= fastest or (rate_hz == 0 and not info.started)):
+        raise WireError(
+            f"execution.control_rate_hz is {rate_hz}; it goes from {slowest:g} to {fastest:g} Hz"
+        )
     return Execution(
         round=info.round,
         started=info.started,
@@ -65,6 +69,11 @@ def _to_execution(info: ExecutionInfo) -> Execution:
         chunk_index=info.chunk_index,
         control_rate_hz=info.control_rate_hz,
     )
+
+
+def _check_duration(name: str, seconds: float) -> None:
+    if not 0 <= seconds <= LONGEST_S:
+        raise WireError(f"{name} is {seconds}; a duration is from 0 to {LONGEST_S:g} s")
 
 
 def from_answer(answer: Answer) -> ActionChunk:
