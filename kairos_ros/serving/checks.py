@@ -6,6 +6,11 @@ from kairos_ros.core.errors import RefusalCode
 from kairos_ros.serving.exchange import Query, Refusal
 from kairos_ros.transport.messages import EngineDescription
 
+MAX_ID_BYTES = 128
+"""Longest robot, session or task id."""
+MAX_TEXT_BYTES = 1000
+"""Longest instruction, task kind or horizon policy."""
+
 
 def check_query(query: Query, policy: EngineDescription, max_bytes: int) -> Refusal | None:
     """Why `policy` cannot answer `query`, or None. Image contents are checked by the engine."""
@@ -15,6 +20,20 @@ def check_query(query: Query, policy: EngineDescription, max_bytes: int) -> Refu
             f"observation of {query.size_bytes} bytes, at most {max_bytes} are accepted; "
             "send smaller or stronger compressed images",
         )
+    texts = {
+        "robot": (query.robot, MAX_ID_BYTES),
+        "session": (query.session, MAX_ID_BYTES),
+        "task": (query.task, MAX_ID_BYTES),
+        "instruction": (query.instruction, MAX_TEXT_BYTES),
+        "task_kind": (query.kind, MAX_TEXT_BYTES),
+        "horizon_policy": (query.horizon, MAX_TEXT_BYTES),
+    }
+    for name, (text, limit) in texts.items():
+        if len(text.encode()) > limit:
+            return Refusal(
+                RefusalCode.TOO_LARGE,
+                f"{name} of {len(text.encode())} bytes, at most {limit} are accepted",
+            )
     if query.state.shape != (policy.state_dim,):
         return Refusal(
             RefusalCode.BAD_STATE,

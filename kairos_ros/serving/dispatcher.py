@@ -112,19 +112,18 @@ class Dispatcher:
             return [self._refuse(query, session)]
         if before != session.task_key:
             self._close(before, finished=True)
-        horizon = self._horizon(query.horizon or self.options.horizon)
-        refusal = self._check(query, session.task_key)
-        if refusal is None and isinstance(horizon, Refusal):
-            refusal = horizon
-        if refusal is not None:
+        checked = self._check(query, session.task_key) or self._horizon(
+            query.horizon or self.options.horizon
+        )
+        if isinstance(checked, Refusal):
             self.pending.pop(session.task_key, None)  # this answer is for the whole round
             session.refused += 1
-            return [self._refuse(query, refusal)]
+            return [self._refuse(query, checked)]
         self._account(now_ns, query, session)
         if any(e.session is session and e.query.round == query.round for e in self.in_engines()):
             self.counters["late_refresh"] += 1
             return []  # the chunk that is being computed answers this one, too
-        return self._enqueue(now_ns, query, session, horizon) + self._schedule(now_ns)
+        return self._enqueue(now_ns, query, session, checked) + self._schedule(now_ns)
 
     # Engines
 
@@ -322,7 +321,9 @@ class Dispatcher:
     def _submit(self, now_ns: int, slot: EngineSlot, entries: list[Entry]) -> Submit:
         batch, self._next_batch = self._next_batch, self._next_batch + 1
         slot.begin(batch, entries, now_ns)
-        requests = [_infer_request(entry.query) for entry in entries]
+        assert slot.description is not None
+        cameras = slot.description.images
+        requests = [_infer_request(entry.query, cameras) for entry in entries]
         return Submit(slot.name, batch, requests, slot.latency_of(len(entries)) / 1e9)
 
     def _refetch(self, now_ns: int, dispatch_ns: int, entry: Entry) -> list[Effect]:
@@ -425,7 +426,8 @@ def _executed(now_ns: int, execution: Execution) -> Interval:
     return start, max(start, end)
 
 
-def _infer_request(query: Query) -> InferRequest:
+def _infer_request(query: Query, cameras: Iterable[str]) -> InferRequest:
+    """What the policy reads of `query`; images that it does not know stay here."""
     return InferRequest(
         robot=query.robot,
         session=query.session,
@@ -435,5 +437,5 @@ def _infer_request(query: Query) -> InferRequest:
         seed=(query.seed * 1_000_003 + query.round) % 2**63,
         instruction=query.instruction,
         state=query.state,
-        images=query.images,
+        images={key: query.images[key] for key in cameras},
     )
