@@ -58,7 +58,7 @@ def robot(name: str, **parameters: Any) -> NodeSpec:
 
     Raises ConfigError where `name` is no valid ROS 2 namespace.
     """
-    if not name.isidentifier():
+    if not (name.isascii() and name.isidentifier()):
         raise ConfigError(
             f"robot name {name!r} must be a ROS name: letters, digits and _, no digit first"
         )

@@ -1,6 +1,6 @@
 """What the serving node knows, as messages for people and tools."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
@@ -73,20 +73,38 @@ def _engine(now_ns: int, slot: EngineSlot) -> EngineState:
 
 
 def diagnostics(
-    now_ns: int, dispatcher: Dispatcher, warn_queued_s: float, warn_load: float
+    now_ns: int,
+    dispatcher: Dispatcher,
+    before: Mapping[str, int],
+    warn_queued_s: float,
+    warn_load: float,
 ) -> DiagnosticArray:
-    """The queue, the refusals and faults since start, and every engine."""
+    """The queue, the refusals and faults since start, and every engine.
+
+    `before`: the dispatcher's counters at the last report; what was refused since is a warning.
+    """
     oldest = min((e.received_ns for e in dispatcher.pending.values()), default=now_ns)
     queued_s = (now_ns - oldest) / 1e9
-    late = queued_s > warn_queued_s
     queue = _status(
         "queue",
-        DiagnosticStatus.WARN if late else DiagnosticStatus.OK,
+        DiagnosticStatus.WARN if queued_s > warn_queued_s else DiagnosticStatus.OK,
         f"{len(dispatcher.pending)} pending, the oldest for {queued_s:.2f} s",
-        [("robots", len(dispatcher.book.sessions)), *sorted(dispatcher.counters.items())],
+        [("robots", len(dispatcher.book.sessions))],
+    )
+    counters = sorted(dispatcher.counters.items())
+    refused = {
+        name.removeprefix("refused_"): value - before.get(name, 0)
+        for name, value in counters
+        if name.startswith("refused_") and value > before.get(name, 0)
+    }
+    refusals = _status(
+        "requests",
+        DiagnosticStatus.WARN if refused else DiagnosticStatus.OK,
+        ", ".join(f"refused {count}: {name}" for name, count in refused.items()) or "none refused",
+        counters,
     )
     engines = [_engine_status(now_ns, slot, warn_load) for slot in dispatcher.engines.values()]
-    return DiagnosticArray(status=[queue, *engines])
+    return DiagnosticArray(status=[queue, refusals, *engines])
 
 
 def _engine_status(now_ns: int, slot: EngineSlot, warn_load: float) -> DiagnosticStatus:

@@ -9,17 +9,19 @@ import signal
 import sys
 import time
 import uuid
-from collections import deque
+from collections import Counter, deque
 from functools import partial
 from pathlib import Path
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.exceptions import InvalidTopicNameException
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
 from rclpy.publisher import Publisher
 from rclpy.signals import SignalHandlerOptions
 from rclpy.subscription import Subscription
+from rclpy.validate_full_topic_name import validate_full_topic_name
 
 from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode, WireError
 from kairos_ros.core.profile import EngineProfile
@@ -94,6 +96,7 @@ class ServingNode(LifecycleNode):
         self._topics: dict[str, tuple[Publisher, Subscription]] = {}
         self._entities: list[object] = []
         self._rates = _Rates()
+        self._diagnosed: Counter[str] = Counter()
 
     # Lifecycle
 
@@ -192,8 +195,11 @@ class ServingNode(LifecycleNode):
     def _open_topics(self, robot: str) -> None:
         if robot in self._topics:
             return
-        if not robot.isidentifier():
-            self.get_logger().warning(f"robot id {robot!r} is no ROS name and is ignored")
+        try:
+            validate_full_topic_name(f"/{robot}/chunk_request")
+        except InvalidTopicNameException:
+            self.dispatcher.counters["unusable_robot_id"] += 1
+            self.get_logger().warning(f"robot id {robot!r:.80} is no ROS name and is ignored")
             return
         publisher = self.create_publisher(ActionChunk, f"/{robot}/action_chunk", qos.EXCHANGE)
         subscription = self.create_subscription(
@@ -348,9 +354,11 @@ class ServingNode(LifecycleNode):
         message = diagnostics(
             time.monotonic_ns(),
             self.dispatcher,
+            self._diagnosed,
             self.values["warn_queued_s"],
             self.values["warn_engine_load"],
         )
+        self._diagnosed = self.dispatcher.counters.copy()
         message.header.stamp = self.get_clock().now().to_msg()
         self._diagnostics.publish(message)
 
