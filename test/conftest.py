@@ -4,10 +4,15 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+import rclpy
+from wire import Wire
+
+from kairos_ros.bringup import NodeSpec, command
 
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 os.environ["ROS_DOMAIN_ID"] = str(10 + os.getpid() % 90)  # one per test process
@@ -39,6 +44,37 @@ def domain_id() -> int:
     return int(os.environ["ROS_DOMAIN_ID"])
 
 
+class Starter:
+    """Starts node processes, each in a session of its own with its output in a file."""
+
+    def __init__(self, logs: Path) -> None:
+        self.logs = logs
+        self.started: list[NodeProcess] = []
+
+    def run(
+        self, command: Sequence[str | Path], env: Mapping[str, str] | None = None
+    ) -> NodeProcess:
+        log = self.logs / f"{Path(command[0]).name}_{len(self.started)}.log"
+        with log.open("wb") as out:
+            process = subprocess.Popen(
+                command,
+                stdout=out,
+                stderr=subprocess.STDOUT,
+                env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"} | (env or {}),
+                start_new_session=True,
+            )
+        self.started.append(NodeProcess(process, log))
+        return self.started[-1]
+
+    def end(self) -> None:
+        """Kills what still runs and prints what everybody said, for a test that failed."""
+        for node in self.started:
+            if node.process.poll() is None:
+                node.process.kill()
+                node.process.wait()
+            print(f"--- {node.log.name} ---\n{node.output()[-4000:]}")
+
+
 @pytest.fixture
 def start_node(tmp_path):
     """Starts `lib/kairos_ros/<executable>` with ROS arguments; kills it after the test.
@@ -46,25 +82,39 @@ def start_node(tmp_path):
     `start_node("robot_node", "-r", "__ns:=/arm_1", "-p", "adapter:=sim")`. Output of every process
     is shown when the test fails.
     """
-    started: list[NodeProcess] = []
+    starter = Starter(tmp_path)
 
     def start(executable: str, *ros_args: str, env: dict[str, str] | None = None) -> NodeProcess:
         program = Path(sys.prefix, "lib", "kairos_ros", executable)
-        log = tmp_path / f"{executable}_{len(started)}.log"
-        with log.open("wb") as out:
-            process = subprocess.Popen(
-                [program, "--ros-args", *ros_args],
-                stdout=out,
-                stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"} | (env or {}),
-                start_new_session=True,
-            )
-        started.append(NodeProcess(process, log))
-        return started[-1]
+        return starter.run([program, "--ros-args", *ros_args], env)
 
     yield start
-    for node in started:
-        if node.process.poll() is None:
-            node.process.kill()
-            node.process.wait()
-        print(f"--- {node.log.name} ---\n{node.output()[-4000:]}")
+    starter.end()
+
+
+@pytest.fixture(scope="module")
+def start(tmp_path_factory):
+    """Starts a node of a plan: `start(bringup.robot("arm_1"))`; kills it after the module.
+
+    `prefix` is a command that runs the node, such as `unshare`.
+    """
+    starter = Starter(tmp_path_factory.mktemp("logs"))
+
+    def start(
+        spec: NodeSpec, *, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None
+    ) -> NodeProcess:
+        return starter.run([*prefix, *command(spec)], env)
+
+    yield start
+    starter.end()
+
+
+@pytest.fixture(scope="module")
+def wire(domain_id):
+    """Talks to the nodes of this module's tests and watches them."""
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=domain_id)
+    wire = Wire(context)
+    yield wire
+    wire.close()
+    rclpy.shutdown(context=context)
