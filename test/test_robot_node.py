@@ -8,6 +8,7 @@ import math
 import signal
 import threading
 import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -178,7 +179,7 @@ def start_robot(start_node, peer):
 
 
 def test_an_arm_reaches_its_target_with_chunks_from_its_peer(start_robot, peer):
-    start_robot()
+    robot = start_robot()
     peer.answer = lambda request: [chunk_for(request, horizon_reason="all of it")]
     handle = peer.give(task_kind="reach", horizon_policy="static:10")
     answer = peer.result(handle)
@@ -204,6 +205,7 @@ def test_an_arm_reaches_its_target_with_chunks_from_its_peer(start_robot, peer):
     assert {s.state for s in peer.statuses} >= {RobotStatus.IDLE, RobotStatus.RUNNING}
     assert any(info.started for info in peer.heard[ExecutionInfo])
     assert peer.feedback
+    assert "torch" not in Path(f"/proc/{robot.process.pid}/maps").read_text()
 
 
 def test_chunks_of_others_are_dropped_counted_and_visible_and_the_task_goes_on(start_robot, peer):
@@ -369,6 +371,47 @@ def test_a_robot_that_is_stopped_says_goodbye_and_exits_cleanly(start_robot, pee
     assert done(ending).result.outcome == "failed: the robot node was stopped"
     until(lambda: peer.statuses[-1].state == RobotStatus.LEAVING)
     assert "Traceback" not in robot.output()
+
+
+BROKEN_BODY = """
+from kairos_ros.core.errors import KairosError
+from kairos_ros.robot.sim import SimAdapter
+
+class Broken(SimAdapter):
+    def __init__(self, control_rate_hz):
+        super().__init__(control_rate_hz=control_rate_hz)
+        self.acts = 0
+
+    def act(self, action):
+        self.acts += 1
+        if self.acts == 5:
+            raise KairosError("the motor of joint 2 is too hot")
+        if self.acts == 30:
+            raise RuntimeError("a bug")
+        super().act(action)
+"""
+
+
+def test_a_body_that_fails_ends_its_task_and_one_with_a_bug_ends_the_node(
+    start_node, peer, tmp_path
+):
+    (tmp_path / "broken.py").write_text(BROKEN_BODY)
+    info = tmp_path / "broken-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[kairos_ros.robot_adapters]\nbroken=broken:Broken\n")
+    settings = ("-r", f"__ns:=/{peer.robot}", "-p", "adapter:=broken")
+    robot = start_node("robot_node", *settings, env={"PYTHONPATH": str(tmp_path)})
+    peer.answer = lambda request: [chunk_for(request)]
+
+    result = peer.result(peer.give()).result
+    assert result.outcome == "failed: the motor of joint 2 is too hot"
+    until(lambda: any("joint 2" in status.message for status in peer.diagnostics))
+
+    peer.give()
+    assert robot.process.wait(PATIENCE_S) == 1
+    assert "a bug" in robot.output()
+    until(lambda: peer.statuses[-1].state == RobotStatus.LEAVING)
 
 
 @pytest.mark.parametrize(

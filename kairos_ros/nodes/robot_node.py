@@ -64,6 +64,8 @@ from kairos_ros.robot.loop import Loop
 STATUS_TOPIC = "/kairos/robot_status"
 FEEDBACK_PERIOD_S = 0.5
 HEARTBEAT_PERIOD_S = 1.0
+LAST_RESULT_S = 1.0
+LAST_CALLBACKS = 10
 
 
 class RobotNode(Node):
@@ -235,6 +237,11 @@ class RobotNode(Node):
         message.header.stamp = stamp
         self._diagnostics.publish(message)
 
+    @property
+    def busy(self) -> bool:
+        """A goal was accepted and its result is not out yet."""
+        return self._goal is not None
+
     def leave(self) -> None:
         """Says goodbye; the robot's id is free at once. After the executor has stopped."""
         message = status_message(self._who, self.controller.report)
@@ -257,27 +264,37 @@ def main() -> int:
         return 1
     executor = SingleThreadedExecutor()
     executor.add_node(node)
-    crashed = True
+    ended_well: list[str] = []
 
     def control() -> None:
-        nonlocal crashed
         try:
             node.controller.run()
-            crashed = False
+            ended_well.append("control")
         finally:
             stop.set()
 
-    controlling = threading.Thread(target=control, name="control")
-    spinning = threading.Thread(target=executor.spin, name="executor", daemon=True)
-    controlling.start()
-    spinning.start()
+    def serve() -> None:
+        try:
+            while not stop.is_set():
+                executor.spin_once(timeout_sec=0.1)
+            ended_well.append("executor")
+        finally:
+            stop.set()
+
+    threads = [threading.Thread(target=run, name=run.__name__) for run in (control, serve)]
+    for thread in threads:
+        thread.start()
     stop.wait()
     node.controller.post(Stop())
-    controlling.join()
-    time.sleep(0.1)  # lets a waiting action client have its result
+    for thread in threads:
+        thread.join()
+    give_up = time.monotonic() + LAST_RESULT_S
+    while node.busy and time.monotonic() < give_up:
+        executor.spin_once(timeout_sec=0.05)
+    for _ in range(LAST_CALLBACKS):  # so that a waiting action client has its result
+        executor.spin_once(timeout_sec=0.01)
     executor.shutdown()
-    spinning.join()
     node.leave()
     node.destroy_node()
     rclpy.shutdown()
-    return int(crashed)
+    return 0 if len(ended_well) == len(threads) else 1
