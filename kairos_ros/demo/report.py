@@ -9,6 +9,7 @@ from typing import Any
 from rich.table import Table
 
 from kairos_ros.demo.live import LiveFleet
+from kairos_ros.demo.workload import BACK_TO_BACK
 from kairos_ros.evaluation.summary import FleetRun, Spread, Summary, shared_tasks, summarise
 
 SCHEMA = 1
@@ -60,12 +61,13 @@ def _of(name: str, part: str) -> Callable[[Summary], float | None]:
     return value
 
 
+QUEUEING = Metric("queueing for a robot, average", _of("queueing_s", "mean"), "s", digits=2)
 METRICS = (
     Metric("success", lambda s: s.success, "%", 100),
     Metric("end-to-end latency, average", _of("latency_s", "mean"), "s", digits=2),
     Metric("end-to-end latency, P25", _of("latency_s", "p25"), "s", digits=2),
     Metric("end-to-end latency, P95", _of("latency_s", "p95"), "s", digits=2),
-    Metric("queueing for a robot, average", _of("queueing_s", "mean"), "s", digits=2),
+    QUEUEING,
     Metric("stalled, of task time", lambda s: s.stall_fraction, "%", 100),
     Metric("stalled after the first action", lambda s: s.mid_task_stall_fraction, "%", 100),
     Metric("mean executed horizon", lambda s: s.mean_horizon, "actions"),
@@ -83,15 +85,15 @@ def summary_table(report: RunReport) -> Table:
     table.add_column("", style="bright_black")
     table.add_column("", justify="right")
     table.add_column("")
-    for metric in METRICS:
+    for metric in _metrics(report):
         note = ""
         if metric.label == "success" and s.success_95:
             low, high = s.success_95
-            note = f"{s.succeeded} of {s.tasks} tasks (95 %: {100 * low:.0f}–{100 * high:.0f} %)"
+            note = f"{s.succeeded} of {s.tasks} (95 %: {100 * low:.0f}–{100 * high:.0f} %)"
         table.add_row(metric.label, metric.text(s), note)
-    table.add_row("refusals, dropped chunks, guarded", f"{s.refusals}, {s.dropped}, {s.guarded}")
+    table.add_row("refused, dropped, guarded", f"{s.refusals}, {s.dropped}, {s.guarded}")
     if s.unfinished:
-        table.add_row("unfinished", str(s.unfinished), "canceled at the end, or lost; not counted")
+        table.add_row("unfinished", str(s.unfinished), "canceled or lost; not counted")
     return table
 
 
@@ -118,7 +120,7 @@ def comparison(ours: RunReport, baseline: RunReport) -> list[dict[str, Any]]:
     shared = [summarise(run) for run in shared_tasks(ours.run, baseline.run)]
     whole = [summarise(ours.run), summarise(baseline.run)]
     rows = []
-    for metric in METRICS:
+    for metric in _metrics(ours):
         pair = whole if metric.label == "finished per minute" else shared
         mine, theirs = (metric.value(s) for s in pair)
         rows.append(
@@ -180,6 +182,12 @@ def server_document(live: LiveFleet) -> dict[str, Any]:
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
     path.write_text(json.dumps({"schema": SCHEMA, **document}, indent=1, allow_nan=False) + "\n")
+
+
+def _metrics(report: RunReport) -> list[Metric]:
+    """All but those that mean nothing here: back to back, no task waits for a robot."""
+    back_to_back = report.configuration["arrivals"] == BACK_TO_BACK
+    return [metric for metric in METRICS if not (back_to_back and metric is QUEUEING)]
 
 
 def policies(report: RunReport) -> str:
