@@ -126,7 +126,7 @@ class Driver:
     def busy(self) -> bool:
         return bool(self._assigned)
 
-    def give(self, robot: str, job: Job) -> None:
+    def give(self, robot: str, job: Job, max_actions: int = MAX_ACTIONS) -> None:
         """Sends `robot` its next task."""
         now_s = self.now_s()
         goal = ExecuteTask.Goal(
@@ -135,7 +135,7 @@ class Driver:
             scene=job.scene,
             seed=job.seed,
             max_duration_s=MAX_DURATION_S,
-            max_actions=MAX_ACTIONS,
+            max_actions=max_actions,
         )
         future = self._clients[robot].send_goal_async(
             goal, feedback_callback=lambda message: self._on_feedback(robot, message.feedback)
@@ -209,7 +209,7 @@ class Driver:
             live = self.live.robots[robot]
             live.done += 1
             live.succeeded += record.success
-        if not record.success:
+        if not record.actions:
             self._not_before_s[robot] = now_s + 0.5  # a robot that refuses must not eat the list
 
     def _on_status(self, message: RobotStatus) -> None:

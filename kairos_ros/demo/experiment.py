@@ -92,6 +92,8 @@ def run_comparison(options: Options, serving: Mapping[str, str], *, view: bool) 
     try:
         with to, session:
             startup = _start(session, serving, console)
+            if startup is not None:
+                session.build_scenes(scenes(options.policy))
             for part, (name, parameters, first) in enumerate(order):
                 if startup is None or session.stopped:
                     break

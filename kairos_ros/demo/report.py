@@ -142,10 +142,11 @@ def comparison_table(ours: RunReport, baseline: RunReport) -> Table:
         title_justify="left",
         box=None,
     )
-    table.add_column("")
-    table.add_column(f"ours\n{policies(ours)}", justify="right", style="dark_cyan")
-    table.add_column(f"baseline\n{policies(baseline)}", justify="right")
-    table.add_column("ours / baseline", justify="right")
+    table.add_column("", no_wrap=True)
+    heads = [policies(report).replace(", ", "\n", 1) for report in (ours, baseline)]
+    table.add_column(f"ours\n{heads[0]}", justify="right", overflow="fold", style="dark_cyan")
+    table.add_column(f"baseline\n{heads[1]}", justify="right", overflow="fold")
+    table.add_column("ratio", justify="right")
     for row in comparison(ours, baseline):
         ratio = "–" if row["ratio"] is None else f"{row['ratio']:.2f}"
         table.add_row(row["metric"], *row["text"], ratio)

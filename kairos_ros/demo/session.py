@@ -1,7 +1,7 @@
 """One fleet of real processes, from its start through one or more runs to its end."""
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from kairos_ros.demo.display import Display
 from kairos_ros.demo.driver import Driver
 from kairos_ros.demo.interrupt import Interrupt
 from kairos_ros.demo.live import LiveFleet, LiveRobot
-from kairos_ros.demo.workload import Arrivals
+from kairos_ros.demo.workload import Arrivals, Job
 from kairos_ros.evaluation.summary import FleetRun
 
 READY_WITHIN_S = 240.0
@@ -134,6 +134,25 @@ class Session:
             if self.interrupt.requested:
                 return
             self._wait(f"{self.live.phase}: {self._engine_progress()}", began)
+
+    def build_scenes(self, scenes: Sequence[str]) -> None:
+        """Every robot builds every scene, with a task of one action, so that no run pays for it."""
+        driver = self._driver
+        driver.begin()
+        todo = {name: [Job(0, scene, 0, 0.0) for scene in scenes] for name in self.live.robots}
+        while (any(todo.values()) or driver.busy()) and not self.stopped:
+            left = sum(map(len, todo.values()))
+            if driver.now_s() > READY_WITHIN_S:
+                raise FleetError(f"{left} scenes are not built after {READY_WITHIN_S:.0f} s")
+            for robot in driver.free():
+                if todo[robot]:
+                    driver.give(robot, todo[robot].pop(), max_actions=1)
+            driver.spin(_SLICE_S)
+            self._notice_deaths()
+            for name in self._gone & todo.keys():
+                todo[name].clear()
+            self.display.progress(f"the robots build their scenes, {left} to go")
+        self._end_tasks()
 
     def run(self, arrivals: Arrivals, duration_s: float) -> FleetRun:
         """Keeps the robots busy for `duration_s`, then lets them finish; ends when `stopped`."""
