@@ -381,7 +381,7 @@ def test_for_any_server_the_arm_executes_each_position_once_in_order_and_else_ho
     assert bench.result is not None
     assert bench.result.outcome == "max_actions"
     assert sorted(bench.observed) == [(r.round, r.attempt) for r in bench.sent]
-    assert sum(bench.result.round_executed) == bench.position == 40
+    assert sum(bench.result.round_executed) == bench.position == bench.loop.executed == 40
 
 
 def _fate(bench, request, answers, tick):

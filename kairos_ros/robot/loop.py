@@ -246,6 +246,7 @@ class Loop:
             action = approve(chunk.actions[chunk.index])
             if action is not None:
                 run.count_action(chunk, now_ns)
+                self.executed += 1
                 return Act(action)
             chunk.actions = chunk.actions[: chunk.index]
         if run.holding_since_ns is None:
