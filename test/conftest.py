@@ -66,6 +66,15 @@ class Starter:
         self.started.append(NodeProcess(process, log))
         return self.started[-1]
 
+    def start(
+        self,
+        spec: NodeSpec,
+        *,
+        prefix: Sequence[str | Path] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> NodeProcess:
+        return self.run([*prefix, *command(spec)], env)
+
     def end(self) -> None:
         """Kills what still runs and prints what everybody said, for a test that failed."""
         for node in self.started:
@@ -92,20 +101,22 @@ def start_node(tmp_path):
     starter.end()
 
 
-@pytest.fixture(scope="module")
-def start(tmp_path_factory):
-    """Starts a node of a plan: `start(bringup.robot("arm_1"))`; kills it after the module.
+@pytest.fixture
+def start(tmp_path):
+    """Starts a node of a plan: `start(bringup.robot("arm_1"))`; kills it after the test.
 
     `prefix` is a command that runs the node, such as `unshare`.
     """
+    starter = Starter(tmp_path)
+    yield starter.start
+    starter.end()
+
+
+@pytest.fixture(scope="module")
+def start_for_module(tmp_path_factory):
+    """As `start`, for nodes that all tests of a module share."""
     starter = Starter(tmp_path_factory.mktemp("logs"))
-
-    def start(
-        spec: NodeSpec, *, prefix: Sequence[str] = (), env: Mapping[str, str] | None = None
-    ) -> NodeProcess:
-        return starter.run([*prefix, *command(spec)], env)
-
-    yield start
+    yield starter.start
     starter.end()
 
 

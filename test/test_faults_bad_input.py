@@ -33,8 +33,8 @@ OBSERVATION = {"state": STATE, "image_keys": ["top"], "images": [jpeg()]}
 
 
 @pytest.fixture(scope="module")
-def server(start, wire):
-    node = start(
+def server(start_for_module, wire):
+    node = start_for_module(
         serving(
             policy="emulated:latency_ms=5,chunk=20,state=4,dim=4,images=top@48x64",
             horizon="static:10",

@@ -293,6 +293,7 @@ class ServingNode(LifecycleNode):
                         f"engine down: {event.reason}; {len(event.lost)} batches queued again"
                     )
                     self._carry_out(self.dispatcher.engine_down(now_ns, ENGINE, event.reason))
+                    self._publish_diagnostics()  # the next periodic report may find it up again
         return down
 
     def _profile(self, ready: EngineReady) -> EngineProfile:
