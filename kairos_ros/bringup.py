@@ -172,10 +172,14 @@ class Fleet:
         """Name of the process and of its log file."""
         return spec.namespace or spec.name
 
+    def log(self, key: str) -> Path:
+        """Where a process writes its output."""
+        return self.logs / f"{key}.log"
+
     def start(self, spec: NodeSpec) -> subprocess.Popen[bytes]:
         """Starts, or starts again, one node of the plan."""
         key = self.key(spec)
-        log = (self.logs / f"{key}.log").open("ab")
+        log = self.log(key).open("ab")
         self._files.append(log)
         self.processes[key] = subprocess.Popen(
             command(spec),
@@ -194,8 +198,14 @@ class Fleet:
 
     def tail(self, key: str, lines: int = 15) -> str:
         """The last lines that a process printed."""
-        text = (self.logs / f"{key}.log").read_text(errors="replace")
+        text = self.log(key).read_text(errors="replace")
         return "\n".join(text.splitlines()[-lines:])
+
+    def kill(self) -> None:
+        """SIGKILL to every process, at once."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
 
     def stop(self, grace_s: float = 8.0) -> None:
         """SIGINT to every process, SIGKILL to those that are still there after `grace_s`."""

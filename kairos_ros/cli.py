@@ -10,6 +10,7 @@ from kairos_ros.core.errors import KairosError
 
 COMMANDS = {
     "demo": "kairos_ros.demo.command:demo_command",
+    "up": "kairos_ros.up:up_command",
     "schedule explain": "kairos_ros.evaluation.explain:explain_command",
     "horizon": "kairos_ros.evaluation.horizon_command:horizon_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",
