@@ -95,7 +95,8 @@ class Evaluation:
                 }
             )
         settings = {name: getattr(self, name) for name in ("first_seed", "episodes", "disturbance")}
-        return json.dumps(settings | {"scores": rows}, indent=1) + "\n"
+        lines = ",\n  ".join(json.dumps(row) for row in rows)
+        return f'{json.dumps(settings)[:-1]}, "scores": [\n  {lines}\n]}}\n'
 
 
 def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
