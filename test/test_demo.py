@@ -12,7 +12,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.demo.command import domain_in_use, free_domain
 from kairos_ros.demo.experiment import scenes
 from kairos_ros.demo.live import LiveEngine, LiveFleet, LiveRobot
-from kairos_ros.demo.report import RunReport, comparison, comparison_finding
+from kairos_ros.demo.report import RunReport, comparison, comparison_finding, part_latencies
 from kairos_ros.demo.view import bar, line, render
 from kairos_ros.demo.workload import Arrivals, jobs, parse_arrivals
 from kairos_ros.evaluation.fleet_plot import finding, plot_comparison, plot_fleet
@@ -164,6 +164,14 @@ def test_a_comparison_counts_the_shared_tasks_and_gives_ratios():
     assert rows["finished per minute"]["ratio"] == 2.0
     assert "same 1 tasks" in comparison_finding(ours, baseline)
     assert "0.50 times as long" in comparison_finding(ours, baseline)
+
+
+def test_a_comparison_tells_its_parts_apart():
+    late = replace(TASK, number=1, given_s=6.0, duration_s=9.0)
+    run = replace(RUN, tasks=(TASK, late), open_s=((0.0, 5.0), (5.0, 10.0)))
+    calm = replace(run, tasks=(TASK, replace(late, duration_s=4.0)))
+    parts = part_latencies(RunReport(SET_UP, run), RunReport(SET_UP, calm))
+    assert parts == ([4.0, 9.0], [4.0, 4.0])
 
 
 def test_pictures_are_drawn_also_when_nothing_finished(tmp_path):

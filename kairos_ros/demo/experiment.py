@@ -18,6 +18,7 @@ from kairos_ros.demo.report import (
     comparison_finding,
     comparison_table,
     describe,
+    part_latencies,
     policies,
     scene_table,
     server_document,
@@ -127,6 +128,11 @@ def run_comparison(options: Options, serving: Mapping[str, str], *, view: bool) 
     console.print(
         f"{comparison_finding(ours, baseline)}. Order: ours, baseline, baseline, ours, "
         f"{half_s:.0f} s each."
+    )
+    parts = [" and ".join(f"{s:.2f} s" for s in p) for p in part_latencies(ours, baseline)]
+    console.print(
+        f"Average latency in the parts: ours {parts[0]}, baseline {parts[1]}. Where the parts of "
+        "one configuration differ more than the configurations do, something else used the machine."
     )
     shared = len(shared_tasks(ours.run, baseline.run)[0].tasks)
     return _conclude(console, options, session, finished=shared)

@@ -167,6 +167,20 @@ def comparison_finding(ours: RunReport, baseline: RunReport) -> str:
     )
 
 
+def part_latencies(ours: RunReport, baseline: RunReport) -> tuple[list[float], list[float]]:
+    """Average latency (s) of the shared tasks in each part of either: what differs between the
+    parts of one configuration is the machine, not the configuration."""
+    mine, theirs = (
+        [
+            sum(latencies) / len(latencies)
+            for start, end in run.open_s
+            if (latencies := [t.duration_s for t in run.tasks if start <= t.given_s <= end])
+        ]
+        for run in shared_tasks(ours.run, baseline.run)
+    )
+    return mine, theirs
+
+
 def describe(configuration: Mapping[str, Any]) -> str:
     """A configuration in one line."""
     return (
