@@ -1,0 +1,86 @@
+"""Benchmarks: `python -m bench [NAME ...] [--quick] [--save-figures FOLDER]`.
+
+Prints a table per benchmark and writes everything measured as JSON, and a figure each, to
+runs/bench-<time>/. Comparisons with a peer alternate between the two sides within one run.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from types import FrameType
+
+from rich.console import Console
+from rich.table import Table
+
+from bench import fleet, overhead, robots50
+from bench.report import Result
+from bench.servers import ROOT
+
+BENCHMARKS: dict[str, Callable[..., Result]] = {
+    "overhead": overhead.run,
+    "fleet": fleet.run,
+    "robots50": robots50.run,
+}
+CORES = 2
+"""Everything measured runs on as many: servers and clients of both sides share them."""
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
+    names = [*BENCHMARKS, "scheduler"]
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
+    parser.add_argument("--quick", action="store_true", help="short runs, for a first look")
+    parser.add_argument("--save-figures", type=Path, metavar="FOLDER", help="copy figures there")
+    arguments = parser.parse_args()
+    if unknown := set(arguments.names) - set(names):
+        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; known are {names}")
+    signal.signal(signal.SIGTERM, _leave)
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
+    folder = ROOT / "runs" / f"bench-{time.strftime('%Y%m%d-%H%M%S')}"
+    folder.mkdir(parents=True)
+    console = Console()
+    for name in arguments.names or names:
+        console.rule(f"[bold]{name}")
+        if name == "scheduler":
+            command = [sys.executable, "-m", "bench.scheduler", "--json", folder / "scheduler.json"]
+            subprocess.run(command, check=True, cwd=ROOT)
+            continue
+        result = BENCHMARKS[name](folder / name, quick=arguments.quick)
+        _report(console, folder, name, result)
+        if arguments.save_figures:
+            arguments.save_figures.mkdir(parents=True, exist_ok=True)
+            shutil.copy(folder / f"{name}.png", arguments.save_figures / f"bench_{name}.png")
+    console.print(f"written to {folder.relative_to(ROOT)}")
+    return 0
+
+
+def _report(console: Console, folder: Path, name: str, result: Result) -> None:
+    table = Table(*result.header)
+    for row in result.rows:
+        table.add_row(*row)
+    console.print(table)
+    machine = {
+        "processor": platform.processor() or platform.machine(),
+        "cores": CORES,
+        "load_average_at_the_end": os.getloadavg(),
+        "time": time.strftime("%Y-%m-%d %H:%M"),
+    }
+    data = {"benchmark": name, "machine": machine, "header": result.header, "rows": result.rows}
+    (folder / f"{name}.json").write_text(json.dumps(data | result.data, indent=1) + "\n")
+    result.plot(folder / f"{name}.png")
+
+
+def _leave(number: int, _: FrameType | None) -> None:
+    sys.exit(128 + number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
