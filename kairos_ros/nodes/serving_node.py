@@ -15,6 +15,7 @@ from pathlib import Path
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.exceptions import InvalidTopicNameException
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
@@ -25,7 +26,6 @@ from rclpy.validate_full_topic_name import validate_full_topic_name
 
 from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode, WireError
 from kairos_ros.core.profile import EngineProfile
-from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.engine.events import (
     BatchDone,
     BatchFailed,
@@ -35,37 +35,22 @@ from kairos_ros.engine.events import (
     EngineReady,
 )
 from kairos_ros.engine.handle import EngineHandle
-from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker_process import WorkerSpec
 from kairos_ros.msg import ActionChunk, ChunkRequest, FleetState, RobotStatus
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.fleet_messages import diagnostics, fleet_state
-from kairos_ros.nodes.parameters import ParameterSpec, declare
+from kairos_ros.nodes.parameters import declare
 from kairos_ros.nodes.serving_messages import from_answer, malformed, to_announcement, to_query
-from kairos_ros.serving.dispatcher import Dispatcher, Effect, ServingOptions
+from kairos_ros.nodes.serving_parameters import (
+    SERVING_PARAMETERS,
+    engine_options,
+    serving_options,
+)
+from kairos_ros.serving.dispatcher import Dispatcher, Effect
 from kairos_ros.serving.exchange import Answer, Refusal, answer
 from kairos_ros.serving.profiles import warmup_profile
 
 ENGINE = "edge"
-PARAMETERS = (
-    ParameterSpec("policy", "", "LeRobot policy folder, hub id, or emulated:..."),
-    ParameterSpec("device", "auto", "auto, cpu, cuda or cuda:N"),
-    ParameterSpec("dtype", "auto", "Precision", choices=("auto", "float32", "bfloat16")),
-    ParameterSpec("threads", 1, "CPU threads of one forward pass", 1, 256),
-    ParameterSpec("max_batch", 16, "Largest batch, besides the profile's saturation", 1, 256),
-    ParameterSpec("profile", "", "JSON of kairos profile; empty: measured while warming up"),
-    ParameterSpec("tokenizer", "", "Replaces the tokenizer that the saved policy names"),
-    ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options"),
-    ParameterSpec("horizon", "confidence", "Horizon policy of requests that name none"),
-    ParameterSpec("stale_after_s", 0.05, "Age at which an observation is refetched", 0.0, 60.0),
-    ParameterSpec("default_deadline_s", 10.0, "For requests that name none", 0.01, 3600.0),
-    ParameterSpec("max_queue", 1000, "More pending requests are refused", 1, 1_000_000),
-    ParameterSpec("max_message_mb", 8.0, "Larger observations are refused", 0.001, 256.0),
-    ParameterSpec("autostart", True, "Configure and activate at start"),
-    ParameterSpec("fleet_state_hz", 5.0, "Rate of /kairos/fleet_state", 0.1, 50.0),
-    ParameterSpec("warn_queued_s", 1.0, "Longer in the queue is a warning", 0.0, 3600.0),
-    ParameterSpec("warn_engine_load", 0.95, "More load is a warning", 0.0, 1.0),
-)
 
 
 class ServingNode(LifecycleNode):
@@ -73,18 +58,10 @@ class ServingNode(LifecycleNode):
 
     def __init__(self) -> None:
         super().__init__("serving", namespace="kairos")
-        self.values = declare(self, PARAMETERS)
+        self.values = declare(self, SERVING_PARAMETERS)
         if not self.values["policy"]:
             raise ConfigError("parameter policy is empty; give a LeRobot policy folder or hub id")
-        self.options = ServingOptions(
-            scheduling=parse_scheduling(self.values["scheduling"]),
-            horizon=self.values["horizon"],
-            stale_after_ns=round(self.values["stale_after_s"] * 1e9),
-            default_deadline_ns=round(self.values["default_deadline_s"] * 1e9),
-            max_queue=self.values["max_queue"],
-            max_bytes=round(self.values["max_message_mb"] * 1e6),
-            batch_cap=self.values["max_batch"],
-        )
+        self.options = serving_options(self.values)
         self.server = uuid.uuid4().hex
         self.active = False
         self.stopping = False
@@ -106,7 +83,7 @@ class ServingNode(LifecycleNode):
         self.dispatcher.add_engine(ENGINE, "edge")
         self._fleet_state = self.create_publisher(FleetState, "/kairos/fleet_state", qos.TELEMETRY)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
-        self.engine = EngineHandle(WorkerSpec(self._engine_options()), self._queue_event)
+        self.engine = EngineHandle(WorkerSpec(engine_options(self.values)), self._queue_event)
         self.engine.start()
         slot = self.dispatcher.engines[ENGINE]
         while slot.state != "ready":
@@ -172,14 +149,6 @@ class ServingNode(LifecycleNode):
         for robot in list(self._topics):
             self._close_topics(robot)
 
-    def _engine_options(self) -> EngineOptions:
-        return EngineOptions(
-            **{
-                name: self.values[name]
-                for name in ("policy", "device", "dtype", "threads", "max_batch", "tokenizer")
-            }
-        )
-
     # Robots
 
     def _on_status(self, message: RobotStatus) -> None:
@@ -201,9 +170,20 @@ class ServingNode(LifecycleNode):
             self.dispatcher.counters["unusable_robot_id"] += 1
             self.get_logger().warning(f"robot id {robot!r:.80} is no ROS name and is ignored")
             return
-        publisher = self.create_publisher(ActionChunk, f"/{robot}/action_chunk", qos.EXCHANGE)
+        # Each event handler is one more entity that the executor waits for: with rclpy's default
+        # ones (warnings of foreign QoS) waiting for 32 robots costs twice as much CPU.
+        publisher = self.create_publisher(
+            ActionChunk,
+            f"/{robot}/action_chunk",
+            qos.EXCHANGE,
+            event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+        )
         subscription = self.create_subscription(
-            ChunkRequest, f"/{robot}/chunk_request", partial(self._on_request, robot), qos.EXCHANGE
+            ChunkRequest,
+            f"/{robot}/chunk_request",
+            partial(self._on_request, robot),
+            qos.EXCHANGE,
+            event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
         )
         self._topics[robot] = (publisher, subscription)
 
