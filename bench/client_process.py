@@ -8,8 +8,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from bench.servers import ROOT
-
 
 class ClientProcess:
     """`python -m MODULE ARGUMENTS`. A context manager: leaving it closes stdin and waits."""
@@ -24,7 +22,7 @@ class ClientProcess:
                 stdout=subprocess.PIPE,
                 stderr=errors,
                 text=True,
-                cwd=ROOT,
+                cwd=log.parent,
                 env={**os.environ, **env},
                 start_new_session=True,
             )
