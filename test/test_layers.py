@@ -20,6 +20,7 @@ LAYER = {
     "nodes": 5,
     "bringup": 5,
     "cli": 5,
+    "up": 5,
 }
 GENERATED = {"msg", "srv", "action"}
 ROS = {"rclpy", "rosidl_runtime_py", "sensor_msgs", "diagnostic_msgs", "lifecycle_msgs", "launch"}

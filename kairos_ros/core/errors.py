@@ -4,7 +4,7 @@ from enum import IntEnum
 
 
 class KairosError(Exception):
-    """Something the user can fix; the message says what was wrong, with the value, and what to do."""
+    """Something the user can fix: what was wrong, with the value, and what to do."""
 
 
 class ConfigError(KairosError):

@@ -15,19 +15,18 @@ from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
 from kairos_ros.core.placement import Capacity, Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
-from kairos_ros.core.wait_ratio import Interval, first_execution_ns, running_execution
+from kairos_ros.core.wait_ratio import first_execution_ns
 from kairos_ros.serving.checks import check_query
 from kairos_ros.serving.engines import EngineSlot, Running
 from kairos_ros.serving.exchange import (
     Announcement,
     Answer,
-    Execution,
     Query,
     Refetch,
     Refusal,
     answer,
 )
-from kairos_ros.serving.requests import Entry
+from kairos_ros.serving.requests import Entry, executed, infer_request
 from kairos_ros.serving.sessions import Session, SessionBook
 from kairos_ros.serving.trimming import Served, answer_outcome
 from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
@@ -246,7 +245,7 @@ class Dispatcher:
         if execution.started:
             # KairosError: a round too old to matter any more
             with contextlib.suppress(KairosError):
-                self.tasks.execution(key, execution.round, *_executed(now_ns, execution))
+                self.tasks.execution(key, execution.round, *executed(now_ns, execution))
 
     def _enqueue(
         self, now_ns: int, query: Query, session: Session, horizon: HorizonPolicy
@@ -321,9 +320,7 @@ class Dispatcher:
     def _submit(self, now_ns: int, slot: EngineSlot, entries: list[Entry]) -> Submit:
         batch, self._next_batch = self._next_batch, self._next_batch + 1
         slot.begin(batch, entries, now_ns)
-        assert slot.description is not None
-        cameras = slot.description.images
-        requests = [_infer_request(entry.query, cameras) for entry in entries]
+        requests = [infer_request(entry.query) for entry in entries]
         return Submit(slot.name, batch, requests, slot.latency_of(len(entries)) / 1e9)
 
     def _refetch(self, now_ns: int, dispatch_ns: int, entry: Entry) -> list[Effect]:
@@ -414,28 +411,3 @@ class Dispatcher:
     def in_engines(self) -> Iterable[Entry]:
         """The requests of all running batches."""
         return (e for slot in self.engines.values() if slot.running for e in slot.running.entries)
-
-
-def _executed(now_ns: int, execution: Execution) -> Interval:
-    period_ns = round(1e9 / execution.control_rate_hz)
-    start, end = running_execution(
-        now_ns, round(execution.started_ago_s * 1e9), execution.actions_remaining, period_ns
-    )
-    if execution.actions_remaining == 0:
-        end = now_ns - round(execution.ended_ago_s * 1e9)
-    return start, max(start, end)
-
-
-def _infer_request(query: Query, cameras: Iterable[str]) -> InferRequest:
-    """What the policy reads of `query`; images that it does not know stay here."""
-    return InferRequest(
-        robot=query.robot,
-        session=query.session,
-        task=query.task,
-        round=query.round,
-        attempt=query.attempt,
-        seed=(query.seed * 1_000_003 + query.round) % 2**63,
-        instruction=query.instruction,
-        state=query.state,
-        images={key: query.images[key] for key in cameras},
-    )

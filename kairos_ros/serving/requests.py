@@ -3,8 +3,10 @@
 from dataclasses import dataclass
 
 from kairos_ros.core.horizon import HorizonPolicy
-from kairos_ros.serving.exchange import Query
+from kairos_ros.core.wait_ratio import Interval, running_execution
+from kairos_ros.serving.exchange import Execution, Query
 from kairos_ros.serving.sessions import Session
+from kairos_ros.transport.messages import InferRequest
 
 
 @dataclass(slots=True)
@@ -37,3 +39,29 @@ class Entry:
         return (
             self.query.task == self.session.task and self.query.round == self.session.newest_round
         )
+
+
+def executed(now_ns: int, execution: Execution) -> Interval:
+    """E_j of the round that a robot reports, on the server's clock; its end may lie ahead."""
+    period_ns = round(1e9 / execution.control_rate_hz)
+    start, end = running_execution(
+        now_ns, round(execution.started_ago_s * 1e9), execution.actions_remaining, period_ns
+    )
+    if execution.actions_remaining == 0:
+        end = now_ns - round(execution.ended_ago_s * 1e9)
+    return start, max(start, end)
+
+
+def infer_request(query: Query) -> InferRequest:
+    """What an engine gets of `query`. The noise is seeded by the robot's seed and the round."""
+    return InferRequest(
+        robot=query.robot,
+        session=query.session,
+        task=query.task,
+        round=query.round,
+        attempt=query.attempt,
+        seed=(query.seed * 1_000_003 + query.round) % 2**63,
+        instruction=query.instruction,
+        state=query.state,
+        images=query.images,
+    )

@@ -1,0 +1,48 @@
+"""Parameters of the serving node, and what they configure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.nodes.parameters import ParameterSpec
+from kairos_ros.serving.dispatcher import ServingOptions
+
+SERVING_PARAMETERS = (
+    ParameterSpec("policy", "", "LeRobot policy folder, hub id, or emulated:..."),
+    ParameterSpec("device", "auto", "auto, cpu, cuda or cuda:N"),
+    ParameterSpec("dtype", "auto", "Precision", choices=("auto", "float32", "bfloat16")),
+    ParameterSpec("threads", 1, "CPU threads of one forward pass", 1, 256),
+    ParameterSpec("max_batch", 16, "Largest batch, besides the profile's saturation", 1, 256),
+    ParameterSpec("profile", "", "JSON of kairos profile; empty: measured while warming up"),
+    ParameterSpec("tokenizer", "", "Replaces the tokenizer that the saved policy names"),
+    ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options"),
+    ParameterSpec("horizon", "confidence", "Horizon policy of requests that name none"),
+    ParameterSpec("stale_after_s", 0.05, "Age at which an observation is refetched", 0.0, 60.0),
+    ParameterSpec("default_deadline_s", 10.0, "For requests that name none", 0.01, 3600.0),
+    ParameterSpec("max_queue", 1000, "More pending requests are refused", 1, 1_000_000),
+    ParameterSpec("max_message_mb", 8.0, "Larger observations are refused", 0.001, 256.0),
+    ParameterSpec("autostart", True, "Configure and activate at start"),
+    ParameterSpec("fleet_state_hz", 5.0, "Rate of /kairos/fleet_state", 0.1, 50.0),
+    ParameterSpec("warn_queued_s", 1.0, "Longer in the queue is a warning", 0.0, 3600.0),
+    ParameterSpec("warn_engine_load", 0.95, "More load is a warning", 0.0, 1.0),
+)
+
+
+def engine_options(values: Mapping[str, Any]) -> EngineOptions:
+    """How the engine's policy shall run."""
+    names = ("policy", "device", "dtype", "threads", "max_batch", "tokenizer")
+    return EngineOptions(**{name: values[name] for name in names})
+
+
+def serving_options(values: Mapping[str, Any]) -> ServingOptions:
+    """How requests are served. Raises ConfigError for a policy that is named wrongly."""
+    return ServingOptions(
+        scheduling=parse_scheduling(values["scheduling"]),
+        horizon=values["horizon"],
+        stale_after_ns=round(values["stale_after_s"] * 1e9),
+        default_deadline_ns=round(values["default_deadline_s"] * 1e9),
+        max_queue=values["max_queue"],
+        max_bytes=round(values["max_message_mb"] * 1e6),
+        batch_cap=values["max_batch"],
+    )
