@@ -16,9 +16,14 @@ from pathlib import Path
 from typing import IO, Any
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.engine.orphan import die_with_parent
 
 SHARE = Path(sys.prefix) / "share" / "kairos_ros"
 """Replaced by the ament share folder where the package was built with colcon, see `share`."""
+
+
+LAUNCHER_PID = "KAIROS_LAUNCHER_PID"
+"""Environment variable with the process id of a `Fleet`'s process."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,10 +146,17 @@ def launch_description(
     return LaunchDescription([*declared, OpaqueFunction(function=nodes)])
 
 
+def leave_with_launcher() -> None:
+    """Called by nodes: if a `Fleet` started this process, SIGTERM follows the end of that one."""
+    if pid := os.environ.get(LAUNCHER_PID):
+        die_with_parent(int(pid), signal.SIGTERM)
+
+
 class Fleet:
     """Runs a plan: one process per node, each in a session of its own, with its output in a file.
 
-    A context manager; leaving it ends every process it started, by pid.
+    A context manager; leaving it ends every process it started, by pid. Should the thread that
+    started them end in any other way, the nodes leave by themselves (`leave_with_launcher`).
     """
 
     def __init__(self, specs: Sequence[NodeSpec], logs: Path, env: Mapping[str, str] | None = None):
@@ -187,7 +199,7 @@ class Fleet:
             stdout=log,
             stderr=subprocess.STDOUT,
             start_new_session=True,
-            env=self.env,
+            env={**self.env, LAUNCHER_PID: str(os.getpid())},
         )
         return self.processes[key]
 

@@ -1,4 +1,4 @@
-"""A worker must not outlive the process that started it, however that one ends."""
+"""A process must not outlive the one that started it, however that one ends."""
 
 import ctypes
 import os
@@ -9,14 +9,14 @@ from kairos_ros.core.errors import KairosError
 PR_SET_PDEATHSIG = 1
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Have the kernel kill this process when the thread that started it ends (Linux).
+def die_with_parent(parent_pid: int, number: signal.Signals = signal.SIGKILL) -> None:
+    """Have the kernel signal this process when the thread that started it ends (Linux).
 
-    SIGKILL, because nobody is left who could use what a politer signal would let it finish.
+    For a worker SIGKILL: nobody is left who could use what a politer signal lets it finish.
     Raises KairosError where the parent is gone already or the kernel declines.
     """
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+    if libc.prctl(PR_SET_PDEATHSIG, number, 0, 0, 0) != 0:
         raise KairosError(f"prctl(PR_SET_PDEATHSIG) failed: {os.strerror(ctypes.get_errno())}")
     if os.getppid() != parent_pid:
-        raise KairosError(f"the process that started this worker ({parent_pid}) is gone")
+        raise KairosError(f"the process that started this one ({parent_pid}) is gone")

@@ -23,6 +23,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 
 from kairos_ros.action import ExecuteTask
+from kairos_ros.bringup import leave_with_launcher
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
 from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus
 from kairos_ros.nodes import qos
@@ -255,6 +256,7 @@ def main() -> int:
     stop = threading.Event()
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: stop.set())
+    leave_with_launcher()
     rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:
         node = RobotNode()

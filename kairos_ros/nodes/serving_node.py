@@ -24,6 +24,7 @@ from rclpy.signals import SignalHandlerOptions
 from rclpy.subscription import Subscription
 from rclpy.validate_full_topic_name import validate_full_topic_name
 
+from kairos_ros.bringup import leave_with_launcher
 from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode, WireError
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.engine.events import (
@@ -364,6 +365,7 @@ NOT_ACTIVE = Refusal(RefusalCode.NOT_ACTIVE, "the serving node is not activated"
 
 def main() -> int:
     """Runs the node until SIGINT or SIGTERM."""
+    leave_with_launcher()
     rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
     node = None
     try:
