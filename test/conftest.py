@@ -76,11 +76,20 @@ class Starter:
         return self.run([*prefix, *command(spec)], env)
 
     def end(self) -> None:
-        """Kills what still runs and prints what everybody said, for a test that failed."""
-        for node in self.started:
-            if node.process.poll() is None:
+        """Ends what still runs and prints what everybody said, for a test that failed.
+
+        Gently at first: others take a killed participant for alive for another 20 s.
+        """
+        running = [node for node in self.started if node.process.poll() is None]
+        for node in running:
+            node.send(signal.SIGTERM)
+        for node in running:
+            try:
+                node.process.wait(5.0)
+            except subprocess.TimeoutExpired:
                 node.process.kill()
                 node.process.wait()
+        for node in self.started:
             print(f"--- {node.log.name} ---\n{node.output()[-4000:]}")
 
 

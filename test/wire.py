@@ -91,6 +91,7 @@ class Wire:
     def transition(self, transition: int) -> bool:
         """Asks the serving node for a lifecycle transition, as a lifecycle manager does."""
         assert self._lifecycle.wait_for_service(PATIENCE_S)
+        time.sleep(0.5)  # the server may not have found our reader yet: its answer would be lost
         request = ChangeState.Request(transition=Transition(id=transition))
         return done(self._lifecycle.call_async(request)).success
 
@@ -229,14 +230,14 @@ class Operator:
         self._client = ActionClient(wire.node, ExecuteTask, f"/{robot}/execute_task")
 
     def give(self, **goal):
-        """Sends a goal when the robot is there; returns the handle of the accepted goal."""
+        """Sends a goal when the robot is there; returns the future of its result."""
         assert self._client.wait_for_server(PATIENCE_S)
         handle = done(self._client.send_goal_async(ExecuteTask.Goal(**goal)))
         assert handle.accepted
-        return handle
+        return handle.get_result_async()
 
-    def result(self, handle) -> ExecuteTask.Result:
-        return done(handle.get_result_async()).result
+    def result(self, future) -> ExecuteTask.Result:
+        return done(future).result
 
     def close(self) -> None:
         self._client.destroy()

@@ -1,0 +1,239 @@
+"""Plans, launch files and params files, and the runner that starts a plan as real processes."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import rclpy
+import yaml
+from rclpy.node import Node
+from wire import until
+
+from kairos_ros.bringup import Fleet, NodeSpec, command, plan, robot, serving, share
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.nodes.parameters import ParameterSpec
+from kairos_ros.nodes.robot_parameters import ROBOT_PARAMETERS
+from kairos_ros.nodes.serving_parameters import SERVING_PARAMETERS
+
+ROOT = Path(__file__).parents[1]
+POLICY = "emulated:latency_ms=5,chunk=20,state=3,dim=1"
+FROM_THE_PLAN = {"policy"}
+"""Parameters that a plan sets and a params file must therefore not."""
+
+
+def pendulum(name: str) -> NodeSpec:
+    return NodeSpec("robot_node", "robot", name, {"adapter_options": ["env_id=Pendulum-v1"]})
+
+
+def test_a_plan_is_one_serving_node_and_its_robots_each_in_its_namespace():
+    specs = plan(3, serve={"scheduling": "fifo"}, robot_parameters={"deadline_s": 1.0})
+    assert [(s.executable, s.namespace, s.name) for s in specs] == [
+        ("serving_node", "kairos", "serving"),
+        ("robot_node", "arm_1", "robot"),
+        ("robot_node", "arm_2", "robot"),
+        ("robot_node", "arm_3", "robot"),
+    ]
+    assert specs[0].parameters["scheduling"] == "fifo"
+    assert specs[0].parameters["policy"].endswith("models/metaworld_flow")
+    assert all(spec.parameters == {"deadline_s": 1.0} for spec in specs[1:])
+    assert all(spec.params_file.is_file() for spec in specs)
+
+
+def test_robots_can_be_named_and_the_policy_replaced():
+    specs = plan(["left", "right"], serve={"policy": POLICY})
+    assert [spec.namespace for spec in specs] == ["kairos", "left", "right"]
+    assert specs[0].parameters["policy"] == POLICY
+
+
+@pytest.mark.parametrize("name", ["1arm", "arm-1", "arm 1", "", "ärm", "a/b"])
+def test_a_robot_name_that_is_no_ros_name_is_refused(name):
+    with pytest.raises(ConfigError, match="ROS name"):
+        robot(name)
+
+
+VALUES = {
+    "text": "emulated:latency_ms=80+35b,chunk=50,images=cam@224x224|wrist@224x224",
+    "number_like": "007",
+    "boolean_like": "true",
+    "quoted": 'say "hi", it\'s {me}: [1]',
+    "unicode": "Grüße",
+    "empty": "",
+    "flag": True,
+    "whole": 3,
+    "real": 0.5,
+    "small": 1e-9,
+    "reals": [0.5, -1.0],
+    "texts": ["images={top: [224, 224]}", "b"],
+}
+
+
+def test_parameters_reach_a_node_as_they_are_in_the_plan():
+    line = command(NodeSpec("serving_node", "any", "some", parameters=VALUES))
+    context = rclpy.Context()
+    rclpy.init(args=line, context=context, domain_id=int(os.environ["ROS_DOMAIN_ID"]))
+    node = Node("replaced", context=context, automatically_declare_parameters_from_overrides=True)
+    got = {name: node.get_parameter(name).value for name in VALUES}
+    named = node.get_fully_qualified_name()
+    node.destroy_node()
+    rclpy.shutdown(context=context)
+    assert named == "/some/any"
+    assert {n: list(v) if hasattr(v, "__len__") and not isinstance(v, str) else v
+            for n, v in got.items()} == VALUES  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("file", "table"), [("serving.yaml", SERVING_PARAMETERS), ("robot.yaml", ROBOT_PARAMETERS)]
+)
+def test_a_params_file_names_every_parameter_of_its_node_and_no_other(
+    file, table: tuple[ParameterSpec, ...]
+):
+    text = (share() / "config" / file).read_text()
+    values = yaml.safe_load(text)["/**"]["ros__parameters"]
+    assert not set(values) - {spec.name for spec in table}
+    assert not set(values) & FROM_THE_PLAN
+    for spec in table:  # a list that is empty by default cannot be written down: it is a comment
+        assert f"{spec.name}:" in text, f"{file} does not mention {spec.name}"
+        if spec.name in values and not isinstance(spec.default, rclpy.Parameter.Type):
+            assert type(values[spec.name]) is type(spec.default), spec.name
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "launch").glob("*.launch.py")), ids=lambda f: f.name
+)
+def test_a_launch_file_describes_every_argument(file):
+    tree = ast.parse(file.read_text())
+    assert ast.get_docstring(tree)
+    assigned = {
+        target.id: node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign)
+        for target in node.targets
+        if isinstance(target, ast.Name)
+    }
+    arguments = ast.literal_eval(assigned["ARGUMENTS"])
+    assert arguments
+    assert all(len(description) > 10 for _, description in arguments.values())
+    functions = {node.name for node in tree.body if isinstance(node, ast.FunctionDef)}
+    assert "generate_launch_description" in functions
+
+
+def test_launch_files_start_the_plan():
+    pytest.importorskip("launch_ros", reason="ros2 launch is not in the wheels")
+    from launch import LaunchContext
+
+    for file in (ROOT / "launch").glob("*.launch.py"):
+        scope: dict = {}
+        exec(compile(file.read_text(), str(file), "exec"), scope)
+        description = scope["generate_launch_description"]()
+        named = {argument.name for argument in description.get_launch_arguments()}
+        assert named == set(scope["ARGUMENTS"])
+        context = LaunchContext()
+        for name, (default, _) in scope["ARGUMENTS"].items():
+            context.launch_configurations[name] = default
+        assert description.entities[-1].execute(context)
+
+
+def gone(pid: int) -> bool:
+    return not Path(f"/proc/{pid}").exists()
+
+
+def worker_of(pid: int) -> int:
+    tasks = Path(f"/proc/{pid}/task").glob("*/children")
+    found = [int(child) for task in tasks for child in task.read_text().split()]
+    return found[0] if found else 0
+
+
+def test_a_fleet_of_real_processes_is_started_and_leaves_nothing_behind(tmp_path):
+    with Fleet([serving(policy=POLICY), pendulum("arm_1")], tmp_path / "logs") as fleet:
+        until(lambda: "robot arm_1 is here" in fleet.log("kairos").read_text())
+        assert not fleet.dead()
+        pids = [process.pid for process in fleet.processes.values()]
+        pids.append(worker_of(fleet.processes["kairos"].pid))
+        assert set(fleet.processes) == {"kairos", "arm_1"}
+    assert all(gone(pid) for pid in pids)
+    assert fleet.dead() == {"kairos": 0, "arm_1": 0}
+
+
+def test_a_killed_process_is_reported_and_can_be_started_again(tmp_path):
+    spec = pendulum("arm_1")
+    with Fleet([spec], tmp_path) as fleet:
+        until(lambda: "is up" in fleet.tail("arm_1"))
+        fleet.processes["arm_1"].kill()
+        until(fleet.dead)
+        assert fleet.dead() == {"arm_1": -signal.SIGKILL}
+        fleet.start(spec)
+        assert not fleet.dead()
+        until(lambda: fleet.log("arm_1").read_text().count("is up") == 2)
+
+
+def test_a_fleet_that_cannot_be_started_whole_is_not_started_at_all(tmp_path):
+    missing = NodeSpec("no_such_node", "missing")
+    fleet = Fleet([pendulum("arm_1"), missing], tmp_path)
+    with pytest.raises(FileNotFoundError), fleet:
+        pass
+    assert fleet.processes["arm_1"].poll() is not None
+
+
+@pytest.fixture
+def up(tmp_path):
+    """Runs `kairos up` with options, its output in a file; ends it after the test."""
+    started = []
+
+    def run(*options: str) -> tuple[subprocess.Popen, Path]:
+        log = tmp_path / "up.log"
+        program = Path(sys.prefix, "bin", "kairos")
+        with log.open("wb") as out:
+            line = [program, "up", "--out", str(tmp_path), *options]
+            started.append(
+                subprocess.Popen(line, stdout=out, stderr=subprocess.STDOUT, start_new_session=True)
+            )
+        return started[-1], log
+
+    yield run
+    for process in started:
+        if process.poll() is None:
+            process.terminate()
+            process.wait(20)
+
+
+def test_kairos_up_shows_every_node_and_ctrl_c_ends_them_all(up):
+    process, log = up("--robots", "1", "--policy", POLICY, "--scheduling", "fifo")
+    until(lambda: "robot arm_1 is here" in log.read_text())
+    nodes = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    assert len(nodes) == 2
+    text = log.read_text()
+    assert "kairos | " in text
+    assert "arm_1  | " in text
+    process.send_signal(signal.SIGINT)
+    assert process.wait(30) == 0
+    assert all(gone(int(pid)) for pid in nodes)
+
+
+def test_kairos_up_reports_a_node_that_dies_and_ends_when_nothing_is_left(up):
+    process, log = up("--robots", "1", "--no-serving")
+    until(lambda: "is up" in log.read_text())
+    (node,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    os.kill(int(node), signal.SIGKILL)
+    assert process.wait(30) == 1
+    assert "arm_1 was killed by SIGKILL" in log.read_text()
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--scheduling", "lottery"], "lottery"),
+        (["--horizon", "hunch"], "hunch"),
+        (["--robots", "0", "--no-serving"], "nothing to start"),
+    ],
+)
+def test_kairos_up_refuses_wrong_options_before_it_starts_anything(up, options, said):
+    process, log = up(*options)
+    began = time.monotonic()
+    assert process.wait(60) == 2, began
+    assert said in log.read_text()
+    assert "Traceback" not in log.read_text()

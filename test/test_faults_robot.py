@@ -1,0 +1,252 @@
+"""Robots that are two, that die, that are told what is not for them, and that live in another time.
+
+Real robot nodes with a simulated body (a pendulum, which starts quickly) and a real serving node;
+a second robot is served without a break all the while.
+"""
+
+import itertools
+import shutil
+import signal
+import subprocess
+import textwrap
+import time
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+from kairos_ros.msg import ActionChunk, RobotStatus
+from wire import Bystander, Operator, Wire, WireRobot, until
+
+from kairos_ros.bringup import NodeSpec, serving
+from kairos_ros.core.errors import RefusalCode
+from kairos_ros.nodes import qos
+
+REQUESTS = "kairos serving: requests"
+STATE = {"state": [0.5, 0.0, 0.0]}
+
+
+def pendulum(name: str) -> NodeSpec:
+    """A robot whose task never succeeds, so that it ends when its actions are used up."""
+    body = ["env_id=Pendulum-v1"]
+    return NodeSpec("robot_node", "robot", name, {"adapter_options": body})
+
+
+@pytest.fixture(scope="module")
+def server(start_for_module, wire):
+    node = start_for_module(
+        serving(policy="emulated:latency_ms=20,chunk=20,state=3,dim=1", horizon="static:10")
+    )
+    wire.serving_since()
+    return node
+
+
+@pytest.fixture(scope="module")
+def bystander(server, wire):
+    bystander = Bystander(wire, "bystander", **STATE).begin()
+    yield bystander
+    bystander.end()
+
+
+@pytest.fixture(autouse=True)
+def nobody_else_is_affected(server, bystander):
+    bystander.check(rounds=1)
+    yield
+    bystander.check()
+    assert server.process.poll() is None
+
+
+names = (f"arm_{i}" for i in itertools.count(1))
+
+
+@pytest.fixture
+def name():
+    return next(names)
+
+
+@pytest.fixture
+def operator(wire, name):
+    operator = Operator(wire, name)
+    yield operator
+    operator.close()
+
+
+def executed(wire: Wire, name: str, at_least: int) -> None:
+    until(
+        lambda: wire.status_of(name).actions_executed >= at_least,
+        what=f"for {name} to execute {at_least} actions",
+    )
+
+
+def test_a_second_robot_node_of_the_same_name_changes_nothing_until_the_first_is_dead(
+    start, wire, operator, name
+):
+    first = start(pendulum(name))
+    goal = operator.give(instruction="swing", max_actions=120)
+    executed(wire, name, 10)
+    owner = wire.status_of(name).session
+    second = start(pendulum(name))
+    until(lambda: wire.status_of(name).session != owner)
+    result = operator.result(goal)
+    assert (result.outcome, result.actions) == ("max_actions", 120)
+    assert result.refusals == result.dropped == 0
+
+    first.stop(signal.SIGKILL)
+    result = operator.result(operator.give(instruction="swing", max_actions=30))
+    assert (result.outcome, result.actions) == ("max_actions", 30)
+    assert second.process.poll() is None
+
+
+def test_a_robot_whose_name_is_taken_is_refused_and_served_once_the_name_is_free(
+    start, wire, operator, name
+):
+    before = wire.counter("refused_duplicate_robot")
+    owner = WireRobot(wire, name, **STATE).join()
+    start(pendulum(name))
+    goal = operator.give(instruction="swing", max_actions=30)
+    refusal = until(lambda: [a for a in owner.answers if a.session != owner.session])[0]
+    assert refusal.refusal == RefusalCode.DUPLICATE_ROBOT
+    assert refusal.retry_after_s > 0
+    until(lambda: wire.counter("refused_duplicate_robot") > before)
+    until(lambda: int(wire.diagnostic(REQUESTS, "refused_duplicate_robot") or 0) > before)
+    assert owner.ask(2).kind != ActionChunk.REFUSED  # whoever was first is served
+
+    owner.fall_silent()
+    result = operator.result(goal)
+    assert (result.outcome, result.actions) == ("max_actions", 30)
+    assert result.refusals >= 1
+
+
+def test_chunks_for_others_are_dropped_counted_and_never_executed(start, wire, operator, name):
+    start(pendulum(name))
+    chunks = wire.node.create_publisher(ActionChunk, f"/{name}/action_chunk", qos.EXCHANGE)
+    goal = operator.give(instruction="swing", max_actions=150)
+    executed(wire, name, 10)
+    mine = wire.status_of(name)
+    wild = {"round": 1, "kind": ActionChunk.ACTIONS, "horizon": 2, "action_dim": 1}
+    stray = {
+        "other_robot": {"robot": "someone", "session": mine.session, "task": mine.task},
+        "other_session": {"robot": name, "session": "before", "task": mine.task},
+        "other_task": {"robot": name, "session": mine.session, "task": "7"},
+        "old_round": {"robot": name, "session": mine.session, "task": mine.task, "round": 0},
+    }
+    for fields in stray.values():
+        chunks.publish(ActionChunk(**(wild | fields), actions=[2.0, 2.0]))
+
+    for reason in stray:
+        key = f"dropped, {reason}"
+        until(lambda key=key: wire.diagnostic(f"kairos: {name}", key) == "1", what=f"for {key}")
+    warned = (f"kairos: {name}", DiagnosticStatus.WARN)
+    assert any((who, level) == warned and "dropped" in text for who, level, text in wire.said)
+    result = operator.result(goal)
+    assert (result.outcome, result.actions) == ("max_actions", 150)
+    assert result.dropped == len(stray)
+    until(lambda: wire.status_of(name).chunks_dropped == len(stray))
+
+
+def test_a_robot_that_was_killed_comes_back_as_a_new_session_and_drops_its_old_chunks(
+    start, wire, operator, name
+):
+    first = start(pendulum(name))
+    heard: list[ActionChunk] = []
+    wire.node.create_subscription(ActionChunk, f"/{name}/action_chunk", heard.append, qos.EXCHANGE)
+    operator.give(instruction="swing")
+    executed(wire, name, 10)
+    old = wire.status_of(name).session
+    first.stop(signal.SIGKILL)
+    late = until(lambda: [c for c in heard if c.kind == ActionChunk.ACTIONS])[-1]
+
+    start(pendulum(name))
+    until(lambda: wire.status_of(name).session != old)
+    goal = operator.give(instruction="swing", max_actions=60)
+    executed(wire, name, 5)
+    chunks = wire.node.create_publisher(ActionChunk, f"/{name}/action_chunk", qos.EXCHANGE)
+    until(chunks.get_subscription_count)
+    chunks.publish(late)
+    result = operator.result(goal)
+    assert (result.outcome, result.actions) == ("max_actions", 60)
+    until(lambda: wire.diagnostic(f"kairos: {name}", "dropped, other_session") == "1")
+    until(lambda: wire.status_of(name).state == RobotStatus.IDLE)
+
+
+SHIFTED = textwrap.dedent("""
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <stdlib.h>
+    #include <sys/time.h>
+    #include <time.h>
+
+    static time_t shift(void) { return atoi(getenv("WALL_CLOCK_AHEAD_S")); }
+
+    int clock_gettime(clockid_t id, struct timespec *t) {
+        static int (*real)(clockid_t, struct timespec *);
+        if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+        int failed = real(id, t);
+        if (!failed && id == CLOCK_REALTIME) t->tv_sec += shift();
+        return failed;
+    }
+
+    int gettimeofday(struct timeval *t, void *zone) {
+        struct timespec now;
+        int failed = clock_gettime(CLOCK_REALTIME, &now);
+        t->tv_sec = now.tv_sec;
+        t->tv_usec = now.tv_nsec / 1000;
+        return failed;
+    }
+
+    time_t time(time_t *t) {
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        if (t) *t = now.tv_sec;
+        return now.tv_sec;
+    }
+""")
+
+
+@pytest.fixture(scope="module")
+def wall_clock(tmp_path_factory):
+    """A library that moves the wall clock of the process it is preloaded into."""
+    if shutil.which("cc") is None:
+        pytest.skip("needs a C compiler to shift the clock of one process")
+    folder = tmp_path_factory.mktemp("clock")
+    source, library = folder / "clock.c", folder / "clock.so"
+    source.write_text(SHIFTED)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+def another_boot() -> list[str]:
+    """A command prefix that moves the monotonic clock by a day, where this user may do that."""
+    prefix = ["unshare", "--user", "--map-root-user", "--time", "--monotonic", "86400"]
+    prefix += ["--boottime", "86400", "--fork", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*prefix, "true"]).returncode:
+        return []
+    return prefix
+
+
+@pytest.mark.parametrize("ahead_s", [10, -10])
+def test_a_host_whose_clock_is_off_is_served_like_any_other(
+    start, wire, operator, wall_clock, name, ahead_s
+):
+    refused = {n: wire.counter(n) for n in wire.fleet[-1].counter_names if "refused" in n}
+    # Another host: its own clocks, and no memory shared with this one.
+    other_host = {
+        "LD_PRELOAD": str(wall_clock),
+        "WALL_CLOCK_AHEAD_S": str(ahead_s),
+        "FASTDDS_BUILTIN_TRANSPORTS": "UDPv4",
+    }
+    start(pendulum(name), prefix=another_boot(), env=other_host)
+    result = operator.result(operator.give(instruction="swing", max_actions=90))
+
+    assert wire.stamps[f"kairos: {name}"] == pytest.approx(ahead_s, abs=5), "the clock is not off"
+    assert (result.outcome, result.actions) == ("max_actions", 90)
+    assert result.refusals == result.dropped == 0
+    assert result.stalled_s < 0.5 * result.duration_s
+    assert max(result.round_latency_s) < 5  # 10 s would show
+    assert {n: wire.counter(n) for n in refused} == refused
+
+
+def test_the_clock_of_a_process_is_really_off(wall_clock):
+    """Guards the test above: Python sees the shifted clock, too."""
+    code = "import time; print(time.time())"
+    env = {"LD_PRELOAD": str(wall_clock), "WALL_CLOCK_AHEAD_S": "10"}
+    out = subprocess.run(["python3", "-c", code], env=env, capture_output=True, check=True).stdout
+    assert float(out) - time.time() == pytest.approx(10, abs=5)
