@@ -10,6 +10,7 @@ import math
 
 import numpy as np
 import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.msg import ActionChunk, ExecutionInfo, RobotStatus
 from PIL import Image
 from sensor_msgs.msg import CompressedImage
@@ -40,6 +41,7 @@ def server(start_for_module, wire):
             horizon="static:10",
             stale_after_s=0.0,
             max_message_mb=0.1,
+            fleet_state_hz=20.0,
         )
     )
     wire.serving_since()
@@ -79,8 +81,14 @@ def refused(wire, asker: WireRobot, code: RefusalCode, /, **request) -> ActionCh
     assert (answer.kind, RefusalCode(answer.refusal)) == (ActionChunk.REFUSED, code), answer.reason
     until(lambda: wire.counter(counter) > before, what=f"for {counter} to count")
     assert wire.counter(counter) == before + 1
-    until(lambda: wire.diagnostic(REQUESTS, counter) == str(before + 1), what="for /diagnostics")
-    assert any(name == REQUESTS and code.name.lower() in text for name, _, text in wire.said)
+    warned = (REQUESTS, DiagnosticStatus.WARN)
+    until(lambda: wire.diagnostic(REQUESTS, counter), what="for /diagnostics to count it")
+    until(
+        lambda: any(
+            (n, level) == warned and code.name.lower() in text for n, level, text in [*wire.said]
+        ),
+        what="for /diagnostics to warn of it",
+    )
     return answer
 
 

@@ -82,7 +82,7 @@ def test_a_worker_that_dies_or_hangs_mid_batch_is_replaced_and_its_requests_serv
     assert wire.fleet[-1].engines[0].restarts == restarts + 1
     assert not Path(f"/proc/{worker}").exists()
     assert worker_of(server) != worker
-    errors = [text for name, level, text in wire.said if (name, level) == (ENGINE, b"\x02")]
+    errors = [text for name, level, text in [*wire.said] if (name, level) == (ENGINE, b"\x02")]
     assert any(reason in text for text in errors)
     until(lambda: wire.reports[ENGINE].level == DiagnosticStatus.OK)
     assert wire.diagnostic(ENGINE, "restarts") == str(restarts + 1)

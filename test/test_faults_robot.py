@@ -135,7 +135,7 @@ def test_chunks_for_others_are_dropped_counted_and_never_executed(start, wire, o
         key = f"dropped, {reason}"
         until(lambda key=key: wire.diagnostic(f"kairos: {name}", key) == "1", what=f"for {key}")
     warned = (f"kairos: {name}", DiagnosticStatus.WARN)
-    assert any((who, level) == warned and "dropped" in text for who, level, text in wire.said)
+    assert any((who, level) == warned and "dropped" in text for who, level, text in [*wire.said])
     result = operator.result(goal)
     assert (result.outcome, result.actions) == ("max_actions", 150)
     assert result.dropped == len(stray)
