@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
@@ -239,6 +239,16 @@ def test_a_fresh_observation_that_comes_too_late_gets_no_second_chunk():
     assert reply.attempt == 0
 
 
+def test_the_first_round_of_the_next_task_is_no_refresh_of_the_last_one_in_the_engine():
+    dispatcher = serving(stale_after_ns=0)
+    (old,) = dispatcher.request(0, ask("a"))
+    assert dispatcher.request(50 * MS, ask("a", task="t2")) == []
+    (new,) = done(dispatcher, 100 * MS, old)
+    (reply,) = done(dispatcher, 200 * MS, new)
+    assert (reply.task, reply.round) == ("t2", 1)
+    assert isinstance(reply.body, Actions)
+
+
 def test_requests_of_a_dead_engine_are_queued_again_and_travel_alone():
     dispatcher = serving(stale_after_ns=0)
     (first,) = dispatcher.request(0, ask("a"))
@@ -327,7 +337,12 @@ EVENTS = st.lists(
 )
 
 
+# A newer observation for a running request while the queue is full.
+FULL_QUEUE = [*(("ask", robot, 1) for robot in "dabce"), ("refresh", "d", 1)]
+
+
 @settings(max_examples=150, deadline=None)
+@example(FULL_QUEUE, "fifo")
 @given(EVENTS, st.sampled_from(["fifo", "wait_ratio", "oldest_task", "admit", "least_service"]))
 def test_every_request_is_answered_exactly_once_whatever_happens(events, policy):
     """A robot asks for its next round once the last is answered; engines die and return."""

@@ -111,6 +111,9 @@ class Dispatcher:
             return [self._refuse(query, session)]
         if before != session.task_key:
             self._close(before, finished=True)
+        if any(e.session is session and e.is_current() for e in self.in_engines()):
+            self.counters["late_refresh"] += 1
+            return []  # the chunk that is being computed answers this one, too
         checked = self._check(query, session.task_key) or self._horizon(
             query.horizon or self.options.horizon
         )
@@ -119,9 +122,6 @@ class Dispatcher:
             session.refused += 1
             return [self._refuse(query, checked)]
         self._account(now_ns, query, session)
-        if any(e.session is session and e.query.round == query.round for e in self.in_engines()):
-            self.counters["late_refresh"] += 1
-            return []  # the chunk that is being computed answers this one, too
         return self._enqueue(now_ns, query, session, checked) + self._schedule(now_ns)
 
     # Engines
