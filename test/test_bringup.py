@@ -214,6 +214,15 @@ def test_kairos_up_shows_every_node_and_ctrl_c_ends_them_all(up):
     assert all(gone(int(pid)) for pid in nodes)
 
 
+def test_nodes_leave_when_what_launched_them_is_killed(up):
+    process, log = up("--robots", "1", "--policy", POLICY)
+    until(lambda: "robot arm_1 is here" in log.read_text())
+    nodes = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    process.kill()
+    process.wait(10)
+    until(lambda: all(gone(int(pid)) for pid in nodes))
+
+
 def test_kairos_up_reports_a_node_that_dies_and_ends_when_nothing_is_left(up):
     process, log = up("--robots", "1", "--no-serving")
     until(lambda: "is up" in log.read_text())

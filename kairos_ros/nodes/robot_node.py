@@ -79,9 +79,12 @@ class RobotNode(Node):
         super().__init__("robot")
         values = declare(self, ROBOT_PARAMETERS)
         self._values = values
-        robot = self.get_namespace().rpartition("/")[2]
-        if not robot:
-            raise ConfigError("a robot is named by its namespace; start with -r __ns:=/arm_1")
+        robot = self.get_namespace().strip("/")
+        if not robot or "/" in robot:
+            raise ConfigError(
+                f"a robot is named by its namespace, one name long and not {robot!r}; "
+                "start with -r __ns:=/arm_1"
+            )
         rate_hz = values["control_rate_hz"]
         options = adapter_options(values["adapter_options"])
         adapter = make_adapter(values["adapter"], rate_hz, options)
