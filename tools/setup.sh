@@ -44,5 +44,6 @@ if ! .venv/bin/python -c 'import sys; assert sys.version_info[:2] == (3, 12)' 2>
   "$uv" venv --clear --python "$python" .venv
 fi
 echo "setup: installing the locked dependencies (about 6 GB on disk, torch included)"
-"$uv" pip sync --python .venv/bin/python --compile-bytecode requirements.lock
+# not "pip sync": some ROS wheels carry the metadata of a second distribution, which it would remove
+"$uv" pip install --python .venv/bin/python --compile-bytecode -r requirements.lock
 touch .venv/.deps
