@@ -1,5 +1,6 @@
 """The servers under test as real processes: one serving node, or one PolicyServer per robot."""
 
+import functools
 import os
 import signal
 import socket
@@ -11,6 +12,7 @@ from typing import Any
 
 from bench.process_cost import with_children
 from kairos_ros import bringup
+from kairos_ros.domain import claim_domain
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST_PORT = 18_080
@@ -28,9 +30,15 @@ def environment(*, modules: Path | None = None, **variables: str) -> dict[str, s
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",
         "ROS_AUTOMATIC_DISCOVERY_RANGE": "LOCALHOST",
-        "ROS_DOMAIN_ID": str(1 + os.getpid() % 100),
+        "ROS_DOMAIN_ID": str(_domain()),
         **variables,
     }
+
+
+@functools.cache
+def _domain() -> int:
+    """One for the whole run: a second serving node in it would answer, too."""
+    return claim_domain()
 
 
 class Kairos:

@@ -13,9 +13,10 @@ import rclpy
 from wire import Wire
 
 from kairos_ros.bringup import NodeSpec, command
+from kairos_ros.domain import claim_domain
 
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
-os.environ["ROS_DOMAIN_ID"] = str(10 + os.getpid() % 90)  # one per test process
+os.environ["ROS_DOMAIN_ID"] = str(claim_domain())
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 

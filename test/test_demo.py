@@ -3,18 +3,20 @@
 import io
 import itertools
 import socket
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
 from rich.console import Console
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.demo.command import domain_in_use, free_domain
 from kairos_ros.demo.experiment import scenes
 from kairos_ros.demo.live import LiveEngine, LiveFleet, LiveRobot
 from kairos_ros.demo.report import RunReport, comparison, comparison_finding, part_latencies
 from kairos_ros.demo.view import bar, line, render
 from kairos_ros.demo.workload import Arrivals, jobs, parse_arrivals
+from kairos_ros.domain import claim_domain, domain_in_use
 from kairos_ros.evaluation.fleet_plot import finding, plot_comparison, plot_fleet
 from kairos_ros.evaluation.summary import FleetRun, Span, TaskRecord, summarise
 from kairos_ros.robot.metaworld_scenes import SCENES
@@ -185,8 +187,16 @@ def test_pictures_are_drawn_also_when_nothing_finished(tmp_path):
     assert "2 tasks: 1 succeeded, 4.0 s each, 25.0 % of it waiting" in finding(summarise(RUN), 1)
 
 
-def test_a_free_domain_is_one_that_nobody_uses():
-    domain = free_domain()
+def test_a_claimed_domain_is_one_that_nobody_uses_and_nobody_else_gets():
+    domain = claim_domain()
+    code = "from kairos_ros.domain import _claim; print(_claim({domain}))"
+    other = subprocess.run(
+        [sys.executable, "-c", code.format(domain=domain)],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert other.stdout == "False\n"
     assert 1 <= domain <= 101
     assert not domain_in_use(domain)
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as taken:

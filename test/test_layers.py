@@ -20,6 +20,7 @@ LAYER = {
     "nodes": 5,
     "bringup": 5,
     "cli": 5,
+    "domain": 5,
     "up": 5,
 }
 GENERATED = {"msg", "srv", "action"}

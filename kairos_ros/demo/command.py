@@ -1,8 +1,5 @@
 """`kairos demo`: the command line of the demo."""
 
-import os
-import random
-import socket
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
@@ -12,11 +9,10 @@ import typer
 from kairos_ros.core.horizon import parse_horizon
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.demo.workload import BACK_TO_BACK, parse_arrivals
+from kairos_ros.domain import stay_on_this_host
 
 MOST_ROBOTS = 28
 """With discovery limited to this host, at most 32 DDS participants find each other."""
-LAST_DOMAIN = 101
-"""Domains up to here use UDP ports below Linux's range of ephemeral ports."""
 
 
 def demo_command(
@@ -83,26 +79,3 @@ def _folder(out: Path) -> Path:
     folder = out / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
     folder.mkdir(parents=True)
     return folder
-
-
-def stay_on_this_host() -> None:
-    """Keeps DDS on this host and in a domain of its own, unless the user has chosen otherwise."""
-    os.environ.setdefault("ROS_AUTOMATIC_DISCOVERY_RANGE", "LOCALHOST")
-    if "ROS_DOMAIN_ID" not in os.environ:
-        os.environ["ROS_DOMAIN_ID"] = str(free_domain())
-
-
-def free_domain() -> int:
-    """A ROS domain that nobody on this host uses now, and not 0, everybody's default."""
-    domains = random.sample(range(1, LAST_DOMAIN + 1), LAST_DOMAIN)
-    return next((d for d in domains if not domain_in_use(d)), domains[0])
-
-
-def domain_in_use(domain: int) -> bool:
-    """Whether the first participant's discovery port is taken (DDSI-RTPS 2.5, 9.6.2.3)."""
-    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
-        try:
-            probe.bind(("", 7400 + 250 * domain + 10))
-        except OSError:
-            return True
-    return False
