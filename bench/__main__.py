@@ -5,6 +5,7 @@ runs/bench-<time>/. Comparisons with a peer alternate between the two sides with
 """
 
 import argparse
+import importlib.util
 import json
 import os
 import platform
@@ -42,12 +43,15 @@ def main() -> int:
     arguments = parser.parse_args()
     if unknown := set(arguments.names) - set(names):
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; known are {names}")
+    chosen = arguments.names or names
+    if {"overhead", "fleet"} & set(chosen) and importlib.util.find_spec("grpc") is None:
+        parser.error("LeRobot's PolicyServer needs grpc: install the dependency group 'bench'")
     signal.signal(signal.SIGTERM, _leave)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     folder = ROOT / "runs" / f"bench-{time.strftime('%Y%m%d-%H%M%S')}"
     folder.mkdir(parents=True)
-    console = Console()
-    for name in arguments.names or names:
+    console = Console(width=None if sys.stdout.isatty() else 120)
+    for name in chosen:
         console.rule(f"[bold]{name}")
         if name == "scheduler":
             command = [sys.executable, "-m", "bench.scheduler", "--json", folder / "scheduler.json"]

@@ -23,8 +23,8 @@ from kairos_ros import bringup
 
 SIDES = {"kairos": "kairos_ros", "lerobot": "LeRobot"}
 SIZES = {
-    "kairos": (1, 4, 8, 16, 24, 32, 48, 64),
-    "lerobot": (1, 4, 8, 12, 16),
+    "kairos": (1, 4, 8, 16, 32, 48, 64, 80, 96),
+    "lerobot": (1, 4, 8, 12, 16, 20, 24),
 }
 QUICK = {"kairos": (1, 8, 16), "lerobot": (1, 8)}
 PER_PROCESS = 8
@@ -32,7 +32,7 @@ HORIZON = "static:10"
 INSTRUCTION = "open the drawer"
 TOLERATED = 0.05
 """Stall fraction at which a fleet counts as too large."""
-SETTLE_S = 3.0
+SETTLE_S = 2.0
 REPEATS = 3
 
 
@@ -43,6 +43,8 @@ class Point:
     side: str
     robots: int
     memory_mb: float
+    refetched: float
+    """Observations fetched again, per round."""
     measured: Measured
 
 
@@ -85,12 +87,15 @@ def _measure(
     robots.start(count)
     servers = pids()
     robots.measure(SETTLE_S, servers)
-    measured = robots.measure(5.0 if quick else 12.0, servers)
+    measured = robots.measure(5.0 if quick else 10.0, servers)
     memory = memory_mb(servers)
-    robots.stop()
+    totals = robots.stop()
+    if wrong := sum(robot.wrong for robot in totals):
+        raise RuntimeError(f"{wrong} wrong answers: another server was on the same ROS domain")
+    rounds, refetched = (sum(getattr(t, key) for t in totals) for key in ("rounds", "refetched"))
     print(f"{side:8} {count:3} robots: {100 * measured.stall_fraction:5.1f} % stalled, ", end="")
     print(f"{measured.chunks_per_s:6.1f} chunks/s", flush=True)
-    return Point(side, count, memory, measured)
+    return Point(side, count, memory, refetched / max(1, rounds), measured)
 
 
 def _result(points: list[Point]) -> Result:
@@ -133,8 +138,9 @@ def _median(repeats: list[Point]) -> dict[str, Any]:
     middle = {
         key: float(np.median([getattr(point.measured, key) for point in repeats])) for key in keys
     }
-    memory_mb = float(np.median([point.memory_mb for point in repeats]))
-    return {"robots": repeats[0].robots, "memory_mb": memory_mb} | middle
+    for key in ("memory_mb", "refetched"):
+        middle[key] = float(np.median([getattr(point, key) for point in repeats]))
+    return {"robots": repeats[0].robots} | middle
 
 
 def largest_fleet(sizes: list[dict[str, Any]]) -> float:

@@ -77,6 +77,4 @@ def _plot(path: Path, data: list[dict]) -> None:
         trips.set(xlabel="robots", ylabel="round trip (ms)", ylim=(0, None))
         trips.legend(frameon=False)
         cpu.plot(robots, [100 * point["server_cpu"] for point in data], marker="o", color=OURS)
-        cpu.set(
-            xlabel="robots", ylabel="CPU of node and engine worker (% of a core)", ylim=(0, None)
-        )
+        cpu.set(xlabel="robots", ylabel="CPU of the server (% of a core)", ylim=(0, None))
