@@ -6,7 +6,7 @@ Ties are served in order of arrival, then in the order in which the requests wer
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import ClassVar, Literal, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,9 +25,7 @@ ENTRY_POINT_GROUP = "kairos_ros.scheduling"
 class Fifo:
     """First come, first served."""
 
-    @property
-    def reading(self) -> WaitReading:
-        return WaitReading()
+    reading: ClassVar[WaitReading] = WaitReading()
 
     def decide(
         self, now_ns: int, pending: Pending, tasks: TaskTable, capacity: Capacity
@@ -44,9 +42,7 @@ class Fifo:
 class LeastService:
     """The task that has had least generation time first, as Autellix does for agents."""
 
-    @property
-    def reading(self) -> WaitReading:
-        return WaitReading()
+    reading: ClassVar[WaitReading] = WaitReading()
 
     def decide(
         self, now_ns: int, pending: Pending, tasks: TaskTable, capacity: Capacity
@@ -63,9 +59,7 @@ class LeastService:
 class OldestTask:
     """The task that began first, first: new tasks wait, running robots keep moving."""
 
-    @property
-    def reading(self) -> WaitReading:
-        return WaitReading()
+    reading: ClassVar[WaitReading] = WaitReading()
 
     def decide(
         self, now_ns: int, pending: Pending, tasks: TaskTable, capacity: Capacity
@@ -159,9 +153,7 @@ class Admit:
         if not (math.isfinite(self.alpha) and self.alpha >= 0):
             raise ConfigError(f"admit: alpha must be finite and not negative, not {self.alpha}")
 
-    @property
-    def reading(self) -> WaitReading:
-        return WaitReading()
+    reading: ClassVar[WaitReading] = WaitReading()
 
     def decide(
         self, now_ns: int, pending: Pending, tasks: TaskTable, capacity: Capacity
