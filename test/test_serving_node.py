@@ -149,6 +149,7 @@ def test_a_node_that_is_stopped_while_its_engine_loads_leaves_at_once(start):
     ("parameters", "said"),
     [
         ({"policy": ""}, "parameter policy is empty"),
+        ({"policy": "/nowhere/policy"}, "there is no policy folder /nowhere/policy"),
         ({"policy": "emulated:speed=3"}, "unknown option 'speed=3'"),
         ({"policy": POLICY, "scheduling": "lottery"}, "lottery"),
         ({"policy": POLICY, "horizon": "hunch"}, "hunch"),

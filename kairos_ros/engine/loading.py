@@ -1,6 +1,8 @@
 """From options to an engine. Imports torch only where a policy needs it."""
 
-from kairos_ros.core.errors import ConfigError
+from pathlib import Path
+
+from kairos_ros.core.errors import ConfigError, PolicyError
 from kairos_ros.engine.emulated import PREFIX, EmulatedEngine
 from kairos_ros.engine.seam import Engine, EngineOptions, Progress
 
@@ -16,6 +18,9 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
         raise ConfigError(f"threads is {options.threads}; use at least 1")
     if options.policy.startswith(PREFIX):
         return EmulatedEngine(options.policy, options.max_batch)
+    if options.policy.startswith(("/", ".", "~")) and not Path(options.policy).is_dir():
+        # said here, because importing torch takes seconds
+        raise PolicyError(f"there is no policy folder {options.policy}")
     progress("importing torch")
     from kairos_ros.engine.policy_engine import load_policy_engine
 
