@@ -84,7 +84,8 @@ def test_a_worker_that_dies_or_hangs_mid_batch_is_replaced_and_its_requests_serv
     assert worker_of(server) != worker
     errors = [text for name, level, text in [*wire.said] if (name, level) == (ENGINE, b"\x02")]
     assert any(reason in text for text in errors)
-    until(lambda: wire.reports[ENGINE].level == DiagnosticStatus.OK)
+    # three robots without a pause may saturate the new worker, which is a warning
+    until(lambda: wire.reports[ENGINE].level != DiagnosticStatus.ERROR, what="for a live engine")
     assert wire.diagnostic(ENGINE, "restarts") == str(restarts + 1)
     assert server.process.poll() is None
 
