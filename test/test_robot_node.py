@@ -83,6 +83,7 @@ class Peer:
     def give(self, **goal):
         """Sends a goal when the robot is there; returns its handle."""
         assert self._client.wait_for_server(PATIENCE_S)
+        time.sleep(0.5)  # the server must have found this client, too, or its response is lost
         sending = self._client.send_goal_async(
             ExecuteTask.Goal(**(REACH | goal)),
             feedback_callback=lambda message: self.feedback.append(message.feedback),

@@ -157,7 +157,8 @@ def test_bfloat16_is_used_when_asked_for(folder_of, engine_of, kind):
     (rough,) = engine.infer([observation(0)])
     (exact,) = engine_of(kind).infer([observation(0)])
     assert not np.array_equal(rough.chunk, exact.chunk)
-    np.testing.assert_allclose(rough.chunk, exact.chunk, atol=0.5)
+    error = np.linalg.norm(rough.chunk - exact.chunk) / np.linalg.norm(exact.chunk)
+    assert error < 0.25  # random weights; another sample would be about 1 away
 
 
 @pytest.mark.parametrize(
