@@ -18,7 +18,8 @@ from kairos_ros.demo.view import bar, line, render
 from kairos_ros.demo.workload import Arrivals, jobs, parse_arrivals
 from kairos_ros.domain import claim_domain, domain_in_use
 from kairos_ros.evaluation.fleet_plot import finding, plot_comparison, plot_fleet
-from kairos_ros.evaluation.summary import FleetRun, Span, TaskRecord, summarise
+from kairos_ros.evaluation.run import FleetRun, Span, TaskRecord
+from kairos_ros.evaluation.summary import summarise
 from kairos_ros.robot.metaworld_scenes import SCENES
 
 TASK = TaskRecord(

@@ -5,20 +5,8 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from kairos_ros.evaluation.summary import (
-    CANCELED,
-    LOST,
-    FleetRun,
-    Span,
-    Spread,
-    TaskRecord,
-    Timeline,
-    joined,
-    shared_tasks,
-    spread,
-    summarise,
-    wilson_95,
-)
+from kairos_ros.evaluation.run import CANCELED, FleetRun, LOST, Span, TaskRecord, Timeline, joined, shared_tasks
+from kairos_ros.evaluation.summary import Spread, spread, summarise, wilson_95
 
 QUICK = TaskRecord(
     number=0,

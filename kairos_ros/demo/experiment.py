@@ -27,7 +27,8 @@ from kairos_ros.demo.report import (
 )
 from kairos_ros.demo.session import FleetError, Session, Startup
 from kairos_ros.demo.workload import Arrivals, jobs, parse_arrivals
-from kairos_ros.evaluation.summary import FleetRun, joined, shared_tasks, summarise
+from kairos_ros.evaluation.run import FleetRun, joined, shared_tasks
+from kairos_ros.evaluation.summary import summarise
 from kairos_ros.robot.metaworld_scenes import SCENES
 
 BASELINE = {"scheduling": "fifo", "horizon": "static:10"}

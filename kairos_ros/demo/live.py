@@ -3,7 +3,7 @@
 from collections import deque
 from dataclasses import dataclass, field
 
-from kairos_ros.evaluation.summary import Activity
+from kairos_ros.evaluation.run import Activity
 
 
 @dataclass(slots=True)

@@ -10,7 +10,8 @@ from rich.table import Table
 
 from kairos_ros.demo.live import LiveFleet
 from kairos_ros.demo.workload import BACK_TO_BACK
-from kairos_ros.evaluation.summary import FleetRun, Spread, Summary, shared_tasks, summarise
+from kairos_ros.evaluation.run import FleetRun, shared_tasks
+from kairos_ros.evaluation.summary import Spread, Summary, summarise
 
 SCHEMA = 1
 

@@ -13,7 +13,7 @@ from kairos_ros.demo.driver import Driver
 from kairos_ros.demo.interrupt import Interrupt
 from kairos_ros.demo.live import LiveFleet, LiveRobot
 from kairos_ros.demo.workload import Arrivals, Job
-from kairos_ros.evaluation.summary import FleetRun
+from kairos_ros.evaluation.run import FleetRun
 
 READY_WITHIN_S = 240.0
 FINISH_WITHIN_S = 20.0

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kairos_ros.evaluation.summary import FleetRun, Summary, TaskRecord
+from kairos_ros.evaluation.run import FleetRun, TaskRecord
+from kairos_ros.evaluation.summary import Summary
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
