@@ -5,7 +5,16 @@ from dataclasses import asdict, replace
 
 import pytest
 
-from kairos_ros.evaluation.run import CANCELED, FleetRun, LOST, Span, TaskRecord, Timeline, joined, shared_tasks
+from kairos_ros.evaluation.run import (
+    CANCELED,
+    FleetRun,
+    LOST,
+    Span,
+    TaskRecord,
+    Timeline,
+    joined,
+    shared_tasks,
+)
 from kairos_ros.evaluation.summary import Spread, spread, summarise, wilson_95
 
 QUICK = TaskRecord(

@@ -134,9 +134,7 @@ def joined(runs: Sequence[FleetRun]) -> FleetRun:
         spans += (replace(s, start_s=s.start_s + at, end_s=s.end_s + at) for s in run.spans)
         opened += ((start + at, end + at) for start, end in run.open_s)
         at += run.length_s
-    return FleetRun(
-        runs[0].robots, at, tuple(tasks), tuple(spans), tuple(opened), tuple(rounds)
-    )
+    return FleetRun(runs[0].robots, at, tuple(tasks), tuple(spans), tuple(opened), tuple(rounds))
 
 
 def _later(record: RoundRecord, by_s: float) -> RoundRecord:

@@ -12,6 +12,7 @@ import numpy as np
 
 from kairos_ros.evaluation.run import FleetRun, TaskRecord
 
+
 @dataclass(frozen=True, slots=True)
 class Spread:
     """How a quantity is distributed; percentiles by linear interpolation."""
