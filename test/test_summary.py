@@ -7,8 +7,8 @@ import pytest
 
 from kairos_ros.evaluation.run import (
     CANCELED,
-    FleetRun,
     LOST,
+    FleetRun,
     Span,
     TaskRecord,
     Timeline,

@@ -14,7 +14,7 @@ from rclpy.signals import SignalHandlerOptions
 from kairos_ros.action import ExecuteTask
 from kairos_ros.demo.live import LiveEngine, LiveFleet
 from kairos_ros.demo.workload import Job
-from kairos_ros.evaluation.run import Activity, CANCELED, LOST, TaskRecord, Timeline
+from kairos_ros.evaluation.run import CANCELED, LOST, Activity, TaskRecord, Timeline
 from kairos_ros.msg import FleetState, RobotStatus
 from kairos_ros.nodes.qos import ROSTER, TELEMETRY
 from kairos_ros.robot.metaworld_scenes import SCENES

@@ -1,8 +1,8 @@
 """Traces: one task recorded by itself, to be replayed and simulated with many others (000 §5.1).
 
-A trace is what a policy did along one task: at which action index each round was requested, what the
-robot observed there, the chunk and how the sampler got to it, the horizon, and how much of it was
-executed. `trace_file` reads and writes them.
+A trace is what a policy did along one task: at which action index each round was requested, what
+the robot observed there, the chunk and how the sampler got to it, the horizon, and how much of it
+was executed. `trace_file` reads and writes them.
 """
 
 from bisect import bisect_right
