@@ -1,0 +1,206 @@
+"""A run on disk: a folder with `run.json`, `tasks.csv` and `rounds.csv`.
+
+The tables hold one record per line, times in seconds as in `run.py`, lists joined by `;`.
+`run.json` holds the rest and how many records there must be; it is written last, so that a folder
+that has it is whole.
+"""
+
+import csv
+import io
+import json
+import math
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import MISSING, asdict, astuple, fields
+from pathlib import Path
+from typing import Any, cast, get_args, get_type_hints
+
+import numpy as np
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.evaluation.run import Activity, FleetRun, RoundRecord, Span, TaskRecord
+from kairos_ros.evaluation.summary import summarise
+
+FORMAT = "kairos_run"
+VERSION = 1
+DOCUMENT = "run.json"
+TASKS = "tasks.csv"
+ROUNDS = "rounds.csv"
+
+
+def save_run(folder: Path, run: FleetRun, configuration: Mapping[str, Any]) -> None:
+    """Writes `run` and what it was configured with into `folder`, which is made where it is not.
+
+    A run that is already there is replaced. In the configuration, numbers that JSON does not have
+    (infinity, NaN) become strings, as does what is no number, text, list or mapping.
+    Raises OSError.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / DOCUMENT).unlink(missing_ok=True)
+    _replace(folder / TASKS, _table(TaskRecord, run.tasks))
+    _replace(folder / ROUNDS, _table(RoundRecord, run.rounds))
+    document = {
+        "format": FORMAT,
+        "version": VERSION,
+        "configuration": _plain(configuration),
+        "robots": list(run.robots),
+        "length_s": run.length_s,
+        "open_s": [list(pair) for pair in run.open_s],
+        "records": {TASKS: len(run.tasks), ROUNDS: len(run.rounds)},
+        "summary": _plain(asdict(summarise(run))),
+        "spans": [astuple(span) for span in run.spans],
+    }
+    _replace(folder / DOCUMENT, json.dumps(document, indent=None, allow_nan=False) + "\n")
+
+
+def is_run(folder: Path) -> bool:
+    """Whether `save_run` finished there."""
+    return (folder / DOCUMENT).is_file()
+
+
+def load_run(folder: Path) -> tuple[FleetRun, dict[str, Any]]:
+    """The run that `save_run` left in `folder`, and its configuration.
+
+    Raises ConfigError for what is no run, is of another version, or is not whole.
+    """
+    file = folder / DOCUMENT
+    try:
+        text = file.read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        torn = " (it was never finished)" if (folder / TASKS).is_file() else ""
+        raise ConfigError(f"{folder}: no run there, {DOCUMENT} is missing{torn}") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+    try:
+        document = json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{file}: no JSON: {error}") from None
+    if not isinstance(document, dict) or document.get("format") != FORMAT:
+        raise ConfigError(f"{file}: not the description of a run ('format' is not '{FORMAT}')")
+    if document.get("version") != VERSION:
+        raise ConfigError(
+            f"{file}: version {document.get('version')!r}, but this kairos_ros reads version "
+            f"{VERSION}; make the run again"
+        )
+    try:
+        run = FleetRun(
+            robots=tuple(str(robot) for robot in document["robots"]),
+            length_s=float(document["length_s"]),
+            open_s=tuple((float(start), float(end)) for start, end in document["open_s"]),
+            spans=tuple(_span(*span) for span in document["spans"]),
+            tasks=_records(folder / TASKS, TaskRecord, document["records"][TASKS]),
+            rounds=_records(folder / ROUNDS, RoundRecord, document["records"][ROUNDS]),
+        )
+        return run, dict(document["configuration"])
+    except KeyError as error:
+        raise ConfigError(f"{file}: {error} is missing") from None
+    except (TypeError, ValueError) as error:
+        raise ConfigError(f"{file}: {error}") from None
+
+
+def _span(robot: str, start_s: float, end_s: float, activity: str) -> Span:
+    if activity not in get_args(Activity):
+        raise ValueError(f"span of {robot!r}: activity {activity!r}, not {get_args(Activity)}")
+    return Span(str(robot), float(start_s), float(end_s), cast(Activity, activity))
+
+
+def _table(kind: type, records: Iterable[Any]) -> str:
+    names = [field.name for field in fields(kind)]
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(names)
+    writer.writerows([_cell(getattr(record, name)) for name in names] for record in records)
+    return out.getvalue()
+
+
+def _cell(value: Any) -> str:
+    if isinstance(value, tuple):
+        return ";".join(map(_cell, value))
+    if isinstance(value, np.generic):
+        value = value.item()
+    return str(int(value)) if isinstance(value, bool) else str(value)
+
+
+def _records(file: Path, kind: type, count: int) -> tuple[Any, ...]:
+    readers = {
+        "str": str,
+        "int": int,
+        "float": float,
+        "bool": _flag,
+        "tuple[float, ...]": _list_of(float),
+        "tuple[int, ...]": _list_of(int),
+    }
+    hints = get_type_hints(kind)
+    known: dict[str, Callable[[str], Any]] = {
+        name: readers[hint.__name__ if isinstance(hint, type) and not get_args(hint) else str(hint)]
+        for name, hint in hints.items()
+    }
+    needed = {f.name for f in fields(kind) if f.default is MISSING}
+    try:
+        with file.open(newline="") as stream:
+            rows = csv.reader(stream)
+            header = next(rows, [])
+            _check_header(file, header, known, needed)
+            records = [_record(file, rows.line_num, kind, header, known, row) for row in rows]
+    except (OSError, UnicodeDecodeError, csv.Error) as error:
+        raise ConfigError(f"{file}: {error}") from None
+    if len(records) != count:
+        raise ConfigError(f"{file}: {len(records)} records, but {DOCUMENT} says {count}")
+    return tuple(records)
+
+
+def _check_header(
+    file: Path, header: Sequence[str], known: Iterable[str], needed: set[str]
+) -> None:
+    if missing := needed.difference(header):
+        raise ConfigError(f"{file}:1: columns {sorted(missing)} are missing")
+    if unknown := set(header).difference(known):
+        raise ConfigError(f"{file}:1: columns {sorted(unknown)} are unknown")
+
+
+def _record(
+    file: Path,
+    line: int,
+    kind: type,
+    header: Sequence[str],
+    readers: Mapping[str, Callable[[str], Any]],
+    row: Sequence[str],
+) -> Any:
+    if len(row) != len(header):
+        raise ConfigError(f"{file}:{line}: {len(row)} columns, not {len(header)}")
+    values = {}
+    for name, text in zip(header, row, strict=True):
+        try:
+            values[name] = readers[name](text)
+        except ValueError:
+            raise ConfigError(f"{file}:{line}: {name} cannot be {text!r}") from None
+    return kind(**values)
+
+
+def _flag(text: str) -> bool:
+    if text not in ("0", "1"):
+        raise ValueError(text)
+    return text == "1"
+
+
+def _list_of(kind: Callable[[str], Any]) -> Callable[[str], tuple[Any, ...]]:
+    return lambda text: tuple(kind(part) for part in text.split(";")) if text else ()
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else str(value)
+    return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+def _replace(file: Path, text: str) -> None:
+    """So that nobody ever reads half of it."""
+    part = file.with_name(f".{file.name}.{os.getpid()}")
+    part.write_text(text)
+    part.replace(file)
