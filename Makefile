@@ -45,7 +45,7 @@ bench: all
 	@$(BIN)/python -m bench $(ARGS)
 
 lock:
-	@uv pip compile -q --no-header --no-annotate --python $(BIN)/python pyproject.toml --all-extras --group dev -o requirements.lock
+	@$$(command -v uv || echo build/uv/bin/uv) pip compile -q --no-header --no-annotate --python $(BIN)/python pyproject.toml --all-extras --group dev -o requirements.lock
 
 clean:
 	rm -rf $(VENV) build .pytest_cache .ruff_cache .mypy_cache .hypothesis
