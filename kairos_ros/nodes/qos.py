@@ -6,6 +6,7 @@
 | `ANNOUNCEMENT` | writers of `/kairos/robot_status`   | reliable    | transient local | 1     |
 | `ROSTER`       | readers of `/kairos/robot_status`   | reliable    | transient local | 512   |
 | `TELEMETRY`    | `execution_info`, `fleet_state`, …  | reliable    | volatile        | 1     |
+| `EVENTS`       | `task_events`, `chunk_updates`, …   | reliable    | volatile        | 100   |
 | `DIAGNOSTICS`  | `/diagnostics`                      | reliable    | volatile        | 10    |
 
 Telemetry is offered as reliable because such a writer matches every reader (rviz, bags, `ros2 topic
@@ -35,6 +36,9 @@ ROSTER = _reliable(512, QoSDurabilityPolicy.TRANSIENT_LOCAL)
 
 TELEMETRY = _reliable(1, QoSDurabilityPolicy.VOLATILE)
 """State for people and tools, where only the newest sample matters."""
+
+EVENTS = _reliable(100, QoSDurabilityPolicy.VOLATILE)
+"""For bags and tools that want every one of them."""
 
 DIAGNOSTICS = _reliable(10, QoSDurabilityPolicy.VOLATILE)
 """What diagnostic aggregators expect."""

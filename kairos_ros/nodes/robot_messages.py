@@ -1,17 +1,18 @@
 """Robot side: plain data of `kairos_ros.robot` to and from messages. Seconds there, ns here."""
 
 import math
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import numpy as np
-from sensor_msgs.msg import CompressedImage
+from sensor_msgs.msg import CompressedImage, JointState
 
 from kairos_ros.action import ExecuteTask
 from kairos_ros.core.errors import WireError
-from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus
-from kairos_ros.robot.adapter import Observation, RobotSpec
+from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus, TaskEvent
+from kairos_ros.robot.adapter import Observation, RobotSpec, TaskGoal
 from kairos_ros.robot.control import Report
-from kairos_ros.robot.exchange import Answer, AnswerKind, Execution, Request, TaskResult
+from kairos_ros.robot.exchange import Answer, AnswerKind, Execution, Request, Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +143,49 @@ def result_message(result: TaskResult) -> ExecuteTask.Result:
         dropped=result.dropped,
         guarded=result.guarded,
     )
+
+
+def started_message(who: Identity, task: Task, goal: TaskGoal) -> TaskEvent:
+    return TaskEvent(
+        kind=TaskEvent.STARTED,
+        robot=who.robot,
+        session=who.session,
+        task=task.id,
+        instruction=task.instruction,
+        task_kind=task.kind,
+        scene=goal.scene,
+        seed=task.seed,
+        horizon_policy=task.horizon_policy,
+        control_rate_hz=who.spec.control_rate_hz,
+    )
+
+
+def finished_message(
+    who: Identity, result: TaskResult, goal: TaskGoal, started_ago_s: float
+) -> TaskEvent:
+    message = started_message(who, result.task, goal)
+    message.kind = TaskEvent.FINISHED
+    message.success, message.outcome = result.success, result.outcome
+    message.duration_s = result.duration_ns / 1e9
+    message.first_request_ago_s = started_ago_s
+    message.actions = result.actions
+    message.stalled_s = result.stalled_ns / 1e9
+    message.first_wait_s = result.first_wait_ns / 1e9
+    message.refusals, message.dropped = result.refusals, result.dropped
+    message.guarded = result.guarded
+    message.round_latency_s = _seconds(result.round_latency_ns)
+    message.round_executed = list(result.round_executed)
+    message.round_started_s = _seconds(result.round_started_ns)
+    message.round_ended_s = _seconds(result.round_ended_ns)
+    return message
+
+
+def joint_state_message(names: list[str], state: np.ndarray) -> JointState:
+    return JointState(name=names, position=np.asarray(state, np.float64))
+
+
+def _seconds(durations_ns: Iterable[int | None]) -> list[float]:
+    return [math.nan if ns is None else ns / 1e9 for ns in durations_ns]
 
 
 def _duration_ns(name: str, seconds: float) -> int:

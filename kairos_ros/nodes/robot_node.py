@@ -10,7 +10,9 @@ import threading
 import time
 import uuid
 from collections import deque
+from collections.abc import Callable
 
+import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
@@ -21,11 +23,12 @@ from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
+from sensor_msgs.msg import JointState
 
 from kairos_ros.action import ExecuteTask
 from kairos_ros.bringup import leave_with_launcher
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
-from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus
+from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus, TaskEvent
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.parameters import declare
 from kairos_ros.nodes.robot_diagnostics import robot_diagnostic
@@ -34,8 +37,11 @@ from kairos_ros.nodes.robot_messages import (
     answer_from,
     execution_message,
     feedback_message,
+    finished_message,
+    joint_state_message,
     request_message,
     result_message,
+    started_message,
     status_message,
 )
 from kairos_ros.nodes.robot_parameters import (
@@ -110,6 +116,15 @@ class RobotNode(Node):
             qos.EXCHANGE,
             event_callbacks=PublisherEventCallbacks(matched=self._on_matched),
         )
+        self._events = self.create_publisher(TaskEvent, "task_events", qos.EVENTS)
+        self._joints = self.create_publisher(
+            JointState,
+            "joint_states",
+            qos.EVENTS,
+            event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+        )
+        self._joint_names = list(spec.state_names) or [f"state_{i}" for i in range(spec.state_dim)]
+        self._periods = 0
         self._info = self.create_publisher(ExecutionInfo, "execution_info", qos.TELEMETRY)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
         self.create_subscription(ActionChunk, "action_chunk", self._on_chunk, qos.EXCHANGE)
@@ -145,6 +160,14 @@ class RobotNode(Node):
     def finished(self, result: TaskResult) -> None:
         self._results.append(result)
         self._results_came.trigger()
+
+    def period(self, state: Callable[[], np.ndarray]) -> None:
+        self._periods += 1
+        every = self._values["joint_states_every"]
+        if every and self._periods % every == 0 and self._joints.get_subscription_count():
+            message = joint_state_message(self._joint_names, state())
+            message.header.stamp = self.get_clock().now().to_msg()
+            self._joints.publish(message)
 
     # Callbacks of the executor thread.
 
@@ -196,8 +219,11 @@ class RobotNode(Node):
         )
         scene = TaskGoal(goal.instruction, goal.scene, goal.seed)
         self.get_logger().info(f"task {task_id} begins: {goal.instruction!r} scene={goal.scene!r}")
+        self._events.publish(started_message(self._who, task, scene))
         self.controller.post(Start(task, scene))
         result: TaskResult = await done
+        ago_s = (time.monotonic_ns() - result.started_ns) / 1e9
+        self._events.publish(finished_message(self._who, result, scene, ago_s))
         self._goal_handle = self._goal = None
         self.get_logger().info(
             f"task {task_id} ended: {result.outcome} actions={result.actions} "

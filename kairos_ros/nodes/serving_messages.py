@@ -3,7 +3,7 @@
 import numpy as np
 
 from kairos_ros.core.errors import RefusalCode, WireError
-from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus
+from kairos_ros.msg import ActionChunk, ChunkRequest, ChunkUpdates, ExecutionInfo, RobotStatus
 from kairos_ros.serving.exchange import (
     Actions,
     Announcement,
@@ -102,6 +102,33 @@ def from_answer(answer: Answer) -> ActionChunk:
         case _:
             message.kind = ActionChunk.REFETCH
     return message
+
+
+def updates_message(answer: Answer, actions: Actions, *, full: bool) -> ChunkUpdates:
+    """The whole chunk behind `actions`; `full` with every sampler step's update."""
+    chunk, updates = actions.whole.chunk, actions.whole.updates
+    norms = np.linalg.norm(updates, axis=2)
+    return ChunkUpdates(
+        robot=answer.robot,
+        session=answer.session,
+        task=answer.task,
+        round=answer.round,
+        attempt=answer.attempt,
+        policy=actions.policy,
+        horizon_policy=actions.horizon_policy,
+        horizon=len(actions.actions),
+        chunk_size=chunk.shape[0],
+        action_dim=chunk.shape[1],
+        steps=len(updates),
+        chunk=_flat(chunk),
+        action_scale=np.array(actions.scale or (), np.float32),
+        step_norms=_flat(norms),
+        updates=_flat(updates) if full else np.empty(0, np.float32),
+    )
+
+
+def _flat(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array, np.float32).ravel()
 
 
 def malformed(message: ChunkRequest, reason: str) -> Answer:

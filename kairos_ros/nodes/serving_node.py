@@ -37,18 +37,24 @@ from kairos_ros.engine.events import (
 )
 from kairos_ros.engine.handle import EngineHandle
 from kairos_ros.engine.worker_process import WorkerSpec
-from kairos_ros.msg import ActionChunk, ChunkRequest, FleetState, RobotStatus
+from kairos_ros.msg import ActionChunk, ChunkRequest, ChunkUpdates, FleetState, RobotStatus
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.fleet_messages import diagnostics, fleet_state
 from kairos_ros.nodes.parameters import declare
-from kairos_ros.nodes.serving_messages import from_answer, malformed, to_announcement, to_query
+from kairos_ros.nodes.serving_messages import (
+    from_answer,
+    malformed,
+    to_announcement,
+    to_query,
+    updates_message,
+)
 from kairos_ros.nodes.serving_parameters import (
     SERVING_PARAMETERS,
     engine_options,
     serving_options,
 )
 from kairos_ros.serving.dispatcher import Dispatcher, Effect
-from kairos_ros.serving.exchange import Answer, Refusal, answer
+from kairos_ros.serving.exchange import Actions, Answer, Refusal, answer
 from kairos_ros.serving.profiles import warmup_profile
 
 ENGINE = "edge"
@@ -84,6 +90,15 @@ class ServingNode(LifecycleNode):
         self.dispatcher.add_engine(ENGINE, "edge")
         self._fleet_state = self.create_publisher(FleetState, "/kairos/fleet_state", qos.TELEMETRY)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self._updates = {
+            full: self.create_publisher(
+                ChunkUpdates,
+                "/kairos/chunk_updates/full" if full else "/kairos/chunk_updates",
+                qos.EVENTS,
+                event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+            )
+            for full in (False, True)
+        }
         self.engine = EngineHandle(WorkerSpec(engine_options(self.values)), self._queue_event)
         self.engine.start()
         slot = self.dispatcher.engines[ENGINE]
@@ -291,6 +306,8 @@ class ServingNode(LifecycleNode):
             if isinstance(effect, Answer):
                 if effect.robot in self._topics:
                     self._topics[effect.robot][0].publish(from_answer(effect))
+                if isinstance(effect.body, Actions):
+                    self._publish_updates(effect, effect.body)
                 if isinstance(effect.body, Refusal):
                     self.get_logger().warning(
                         f"refused {effect.robot} round {effect.round}: "
@@ -307,6 +324,11 @@ class ServingNode(LifecycleNode):
                         time.monotonic_ns(), effect.engine, effect.batch, str(error)
                     )
                 )
+
+    def _publish_updates(self, sent: Answer, actions: Actions) -> None:
+        for full, publisher in self._updates.items():
+            if publisher.get_subscription_count():
+                publisher.publish(updates_message(sent, actions, full=full))
 
     # Time
 

@@ -17,6 +17,8 @@ class RobotSpec:
     control_rate_hz: float
     images: Mapping[str, tuple[int, int]] = field(default_factory=dict)
     """Camera key -> (height_px, width_px)."""
+    state_names: tuple[str, ...] = ()
+    """One per entry of the state, for people and bags; empty: state_0, state_1, ..."""
 
 
 @dataclass(frozen=True, slots=True)

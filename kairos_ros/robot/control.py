@@ -8,7 +8,7 @@ import logging
 import queue
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
@@ -66,6 +66,9 @@ class Outside(Protocol):
         """The state or the task changed."""
 
     def finished(self, result: TaskResult) -> None: ...
+
+    def period(self, state: Callable[[], np.ndarray]) -> None:
+        """A control period has begun; `state` reads the body's state, float32 [state_dim]."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +201,11 @@ class Controller:
             self._apply([self._loop.finish("succeeded", now_ns)])
         self._apply(self._loop.tick(now_ns, self._approve))
         self._publish(now_ns)
+        if self._ready:
+            try:
+                self._outside.period(self._adapter.state)
+            except KairosError as error:
+                self._body_failed(error)
 
     def _approve(self, action: np.ndarray) -> np.ndarray | None:
         before = self._guard.guarded
@@ -212,11 +220,14 @@ class Controller:
             for effect in effects:
                 self._carry_out(effect)
         except KairosError as error:
-            log.error("the body failed: %s", error)
-            self._ready = False
-            self._fault = str(error)
-            if self._loop.task is not None:
-                self._finish(self._loop.finish(f"failed: {error}", _now()).result)
+            self._body_failed(error)
+
+    def _body_failed(self, error: KairosError) -> None:
+        log.error("the body failed: %s", error)
+        self._ready = False
+        self._fault = str(error)
+        if self._loop.task is not None:
+            self._finish(self._loop.finish(f"failed: {error}", _now()).result)
 
     def _carry_out(self, effect: Effect) -> None:
         match effect:

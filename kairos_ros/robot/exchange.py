@@ -86,6 +86,8 @@ class TaskResult:
     task: Task
     success: bool
     outcome: str
+    started_ns: int
+    """When the task began, with its first request."""
     duration_ns: int
     """First request sent -> last action executed; until the end of a task without actions."""
     stalled_ns: int
@@ -96,6 +98,10 @@ class TaskResult:
     """First request of the round sent -> its chunk received, of every round that was served."""
     round_executed: tuple[int, ...]
     """Actions executed, of the same rounds."""
+    round_started_ns: tuple[int | None, ...]
+    """First request of the task -> first action of the round, of the same rounds."""
+    round_ended_ns: tuple[int | None, ...]
+    """First request of the task -> end of the control period of the round's last action."""
     refusals: int
     dropped: int
     guarded: int

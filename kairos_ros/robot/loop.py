@@ -141,7 +141,7 @@ class Loop:
         if run is None:
             raise ValueError("no task is running")
         self._run = None
-        return Finished(run.result(outcome, now_ns))
+        return Finished(run.result(outcome, now_ns, self.config.period_ns))
 
     def note_guarded(self) -> None:
         """The guard changed or refused an action of the running task."""
@@ -197,6 +197,7 @@ class Loop:
         run.horizon = len(answer.actions)
         run.latency_ns.append(now_ns - run.attempts[0].sent_ns)
         run.executed_of.append(0)
+        run.moved_of.append(None)
         skipped = run.executed + run.remaining - attempt.executed
         if skipped >= run.horizon:
             self._drop("too_late")

@@ -68,6 +68,8 @@ class Run:
     last_ns: int = 0
     latency_ns: list[int] = field(default_factory=list)
     executed_of: list[int] = field(default_factory=list)
+    moved_of: list[tuple[int, int] | None] = field(default_factory=list)
+    """When the round's first and last actions began, ns."""
     refusals: int = 0
     dropped: int = 0
     guarded: int = 0
@@ -107,6 +109,7 @@ class Run:
         chunk.index += 1
         chunk.executed += 1
         self.executed_of[chunk.record] += 1
+        self.moved_of[chunk.record] = (chunk.first_ns, now_ns)
         self.executed += 1
         self.stalled_before_ns = self.stalled_ns(now_ns)
         self.holding_since_ns = None
@@ -127,19 +130,23 @@ class Run:
             stalled_ns=self.stalled_ns(now_ns),
         )
 
-    def result(self, outcome: str, now_ns: int) -> TaskResult:
+    def result(self, outcome: str, now_ns: int, period_ns: int) -> TaskResult:
         """The outcome `succeeded` is the only success."""
         moved = self.first_ns is not None
+        since = self.started_ns
         return TaskResult(
             task=self.task,
             success=outcome == "succeeded",
             outcome=outcome,
-            duration_ns=(self.last_ns if moved else now_ns) - self.started_ns,
+            started_ns=since,
+            duration_ns=(self.last_ns if moved else now_ns) - since,
             stalled_ns=self.stalled_ns(now_ns),
-            first_wait_ns=(self.first_ns if moved else now_ns) - self.started_ns,
+            first_wait_ns=(self.first_ns if moved else now_ns) - since,
             actions=self.executed,
             round_latency_ns=tuple(self.latency_ns),
             round_executed=tuple(self.executed_of),
+            round_started_ns=tuple(m and m[0] - since for m in self.moved_of),
+            round_ended_ns=tuple(m and m[1] + period_ns - since for m in self.moved_of),
             refusals=self.refusals,
             dropped=self.dropped,
             guarded=self.guarded,

@@ -358,7 +358,7 @@ class Dispatcher:
             engine=slot.name,
         )
         assert slot.description is not None
-        body = answer_outcome(entry, outcome, slot.description, served)
+        body = answer_outcome(entry, outcome, slot.description, served, self.options.horizon)
         if isinstance(body, Refusal):
             session.refused += 1
             return [self._refuse(query, body)]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kairos_ros.core.errors import RefusalCode
+from kairos_ros.transport.messages import InferResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +79,12 @@ class Actions:
     engine: str
     policy: str
     reason: str
+    whole: InferResult
+    """What was trimmed; shared, not copied."""
+    scale: tuple[float, ...] | None
+    """As in EngineDescription.action_scale."""
+    horizon_policy: str
+    """That trimmed it, also where the request named none."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,7 +28,11 @@ class Served:
 
 
 def answer_outcome(
-    entry: Entry, outcome: InferOutcome, policy: EngineDescription, served: Served
+    entry: Entry,
+    outcome: InferOutcome,
+    policy: EngineDescription,
+    served: Served,
+    default_horizon: str,
 ) -> Actions | Refusal:
     """Trims the chunk by the request's horizon policy and notes it in the session."""
     if isinstance(outcome, InferFailure):
@@ -57,6 +61,9 @@ def answer_outcome(
         engine=served.engine,
         policy=policy.policy_id,
         reason=entry.reason,
+        whole=outcome,
+        scale=policy.action_scale,
+        horizon_policy=query.horizon or default_horizon,
     )
 
 
