@@ -13,6 +13,7 @@ COMMANDS = {
     "up": "kairos_ros.up:up_command",
     "schedule explain": "kairos_ros.evaluation.explain:explain_command",
     "horizon": "kairos_ros.evaluation.horizon_command:horizon_command",
+    "slo": "kairos_ros.evaluation.slo_command:slo_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",
     "train": "kairos_ros.training.command:train_command",
     "evaluate": "kairos_ros.training.command:evaluate_command",

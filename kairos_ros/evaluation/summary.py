@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from kairos_ros.evaluation.observation_age import observation_ages_s
 from kairos_ros.evaluation.run import FleetRun, TaskRecord
 
 
@@ -34,7 +35,7 @@ class SceneResult:
 
 @dataclass(frozen=True, slots=True)
 class Summary:
-    """Metrics of one run. Everything but `unfinished` counts finished tasks only."""
+    """Metrics of one run. Finished tasks only, except `unfinished` and `observation_age_s`."""
 
     tasks: int
     succeeded: int
@@ -56,6 +57,8 @@ class Summary:
     rounds_per_task: float | None
     """Inferences per task, with the last one where the task ended before it was executed."""
     chunk_latency_s: Spread | None
+    observation_age_s: Spread | None
+    """From observing to executing, over all executed actions; None without recorded rounds."""
     actions: int
     tasks_per_minute: float
     """Tasks finished while new ones were given, over that time."""
@@ -86,6 +89,7 @@ def summarise(run: FleetRun) -> Summary:
         mean_horizon=_ratio(sum(rounds), sum(n > 0 for n in rounds)),
         rounds_per_task=_ratio(len(rounds), len(done)),
         chunk_latency_s=spread(s for task in done for s in task.round_latency_s),
+        observation_age_s=spread(observation_ages_s(run.rounds)),
         actions=sum(task.actions for task in done),
         tasks_per_minute=_throughput(done, run.open_s),
         refusals=sum(task.refusals for task in done),

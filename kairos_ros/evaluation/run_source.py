@@ -1,0 +1,83 @@
+"""Runs from wherever they are: a run folder, a bag, or a folder with runs somewhere below it."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.evaluation.run import FleetRun
+from kairos_ros.evaluation.run_files import is_run, load_run
+
+DEPTH = 4
+"""Folders below the one given that are searched for runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRun:
+    name: str
+    """Unique among the runs read together."""
+    path: Path
+    run: FleetRun
+    configuration: dict[str, Any]
+
+
+def find_runs(paths: Iterable[Path]) -> list[Path]:
+    """The runs and bags at or below `paths`, each once, in the order given and then by name.
+
+    Raises ConfigError for a path without any.
+    """
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if not path.exists():
+            raise ConfigError(f"{path}: there is no such file or folder")
+        below = list(_below(path, DEPTH))
+        if not below:
+            raise ConfigError(
+                f"{path}: neither a run (run.json) nor a bag (*.mcap), and none below it"
+            )
+        for one in below:
+            found.setdefault(one.resolve(), one)
+    return list(found.values())
+
+
+def read_run(path: Path) -> tuple[FleetRun, dict[str, Any]]:
+    """A run folder or a bag. Raises ConfigError."""
+    if is_run(path):
+        return load_run(path)
+    from kairos_ros.evaluation.bag import read_bag
+
+    return read_bag(path), {"bag": path.name}
+
+
+def read_runs(paths: Iterable[Path]) -> Iterator[NamedRun]:
+    """Reads all runs at or below `paths`, one by one. Raises ConfigError."""
+    found = find_runs(paths)
+    for name, path in zip(_names(found), found, strict=True):
+        yield NamedRun(name, path, *read_run(path))
+
+
+def _below(path: Path, depth: int) -> Iterator[Path]:
+    if is_run(path) or _is_bag(path):
+        yield path
+    elif path.is_dir() and depth:
+        for child in sorted(path.iterdir()):
+            # a link such as runs/latest leads to what is found anyway
+            if child.is_dir() and not child.is_symlink() and not child.name.startswith("."):
+                yield from _below(child, depth - 1)
+
+
+def _is_bag(path: Path) -> bool:
+    if path.is_file():
+        return path.suffix == ".mcap"
+    return path.is_dir() and any(path.glob("*.mcap"))
+
+
+def _names(paths: list[Path]) -> list[str]:
+    """The last part of each path, and as many before it as it takes to tell all apart."""
+    parts = [path.resolve().parts for path in paths]
+    for length in range(1, max(map(len, parts), default=1) + 1):
+        names = ["/".join(p[-length:]) for p in parts]
+        if len(set(names)) == len(names):
+            break
+    return names

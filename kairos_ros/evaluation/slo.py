@@ -1,0 +1,215 @@
+"""Service-level objectives: who met them, and the actions that count because of it (001 §4.1).
+
+The latency of an invocation runs from sending the request to receiving the answer, on the robot's
+side. An action is SLO-qualified when the System 1 round that it belongs to was answered in time,
+and every component that must be invoked periodically had a valid answer at that moment.
+"""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+
+import numpy as np
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.evaluation.observation_age import action_starts_s
+from kairos_ros.evaluation.run import FleetRun, RoundRecord
+
+SYSTEM1 = "system1"
+"""The action model: one invocation per round."""
+PERCENTILE = 99.0
+"""Of the invocations, that must be within the SLO for it to be held (001 §3.3)."""
+_UNITS = {"ms": 1e-3, "s": 1.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Slo:
+    """What one component must do for every robot."""
+
+    component: str
+    latency_s: float
+    period_s: float = 0.0
+    """Between two invocations, while the robot moves; 0 where another component triggers them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Invocation:
+    """One request to one component. Times in seconds since the run began."""
+
+    robot: str
+    sent_s: float
+    waited_s: float
+    """Until the answer, or until nobody waited for it any more."""
+    answered: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Attainment:
+    """How one component did against its SLO."""
+
+    component: str
+    slo_s: float
+    invocations: int
+    """Those that were answered, or waited for at least as long as the SLO allows."""
+    met: int
+    p50_s: float
+    p95_s: float
+    p99_s: float
+    """Percentiles of the answered ones; NaN without any."""
+
+    @property
+    def share(self) -> float:
+        """Of invocations that met the SLO; NaN without any."""
+        return self.met / self.invocations if self.invocations else float("nan")
+
+    @property
+    def held(self) -> bool:
+        """At least `PERCENTILE` per cent met it."""
+        return self.share >= PERCENTILE / 100
+
+
+@dataclass(frozen=True, slots=True)
+class Throughput:
+    """Actions executed by all robots while tasks were given, per second of that time."""
+
+    actions_per_s: float
+    qualified_per_s: float
+
+    @property
+    def share(self) -> float:
+        """Of the actions that are qualified; NaN without any."""
+        return self.qualified_per_s / self.actions_per_s if self.actions_per_s else float("nan")
+
+
+def parse_slo(text: str) -> Slo:
+    """`system1=500ms` or `safety=0.5s`. Raises ConfigError."""
+    match = re.fullmatch(r"([a-z][a-z0-9_]*)=([0-9.]+)(ms|s)", text.strip())
+    try:
+        latency_s = float(match[2]) * _UNITS[match[3]] if match else 0.0
+    except ValueError:
+        latency_s = 0.0
+    if match is None or latency_s <= 0:
+        raise ConfigError(f"an SLO is COMPONENT=LATENCY, such as system1=500ms, not {text!r}")
+    return Slo(match[1], latency_s)
+
+
+def system1_invocations(run: FleetRun) -> list[Invocation]:
+    """The rounds of a run as invocations of System 1.
+
+    A run without recorded rounds has the answered ones of its tasks, all sent at an unknown time
+    (NaN).
+    """
+    if not run.rounds:
+        return [
+            Invocation(task.robot, float("nan"), latency_s, True)
+            for task in run.tasks
+            for latency_s in task.round_latency_s
+        ]
+    ended_s = {(task.robot, task.task): task.ended_s for task in run.tasks if task.task}
+    return [
+        Invocation(r.robot, r.requested_s, r.latency_s, True)
+        if not isnan(r.answered_s)
+        else Invocation(
+            r.robot,
+            r.requested_s,
+            ended_s.get((r.robot, r.task), run.length_s) - r.requested_s,
+            False,
+        )
+        for r in run.rounds
+    ]
+
+
+def attainment(slo: Slo, invocations: Iterable[Invocation]) -> Attainment:
+    """How `invocations` of the component did."""
+    judged = [i for i in invocations if i.answered or i.waited_s >= slo.latency_s]
+    answered = np.array([i.waited_s for i in judged if i.answered])
+    met = int((answered <= slo.latency_s).sum())
+    p50, p95, p99 = (
+        np.percentile(answered, (50, 95, 99)).tolist() if len(answered) else [float("nan")] * 3
+    )
+    return Attainment(slo.component, slo.latency_s, len(judged), met, p50, p95, p99)
+
+
+def throughput(
+    run: FleetRun,
+    slos: Sequence[Slo],
+    others: Mapping[str, Sequence[Invocation]] | None = None,
+) -> Throughput:
+    """Raw and SLO-qualified actions per second.
+
+    Only what was executed while tasks were given counts, over that time: at the end of a run
+    robots run out of tasks one by one. Where rounds were not recorded, the actions of a task count
+    when it ends.
+
+    `others` holds the invocations of components beside System 1. An action needs a valid answer of
+    each that has an SLO: one that came within the SLO, is the newest in time, and, for a component
+    with a period, was sent no longer ago than the period plus the SLO, which is when the answer to
+    the next invocation must be there.
+    """
+    time_s = sum(end - start for start, end in run.open_s)
+    if not time_s:
+        return Throughput(0.0, 0.0)
+    allowed_s = min((s.latency_s for s in slos if s.component == SYSTEM1), default=float("inf"))
+    obligations = [s for s in slos if s.component != SYSTEM1]
+    if not run.rounds:
+        if obligations:
+            raise ConfigError("without recorded rounds, only an SLO for system1 can be judged")
+        executed = [
+            (n, latency_s <= allowed_s)
+            for task in run.tasks
+            if any(start <= task.ended_s <= end for start, end in run.open_s)
+            for n, latency_s in zip(task.round_executed, task.round_latency_s, strict=True)
+        ]
+        raw = sum(n for n, _ in executed)
+        return Throughput(raw / time_s, sum(n for n, met in executed if met) / time_s)
+    valid = {
+        slo.component: _validity(slo, (others or {}).get(slo.component, ())) for slo in obligations
+    }
+    raw = qualified = 0
+    for record in run.rounds:
+        if not record.executed:
+            continue
+        at_s = action_starts_s(record)
+        at_s = at_s[_within(at_s, run.open_s)]
+        raw += len(at_s)
+        if record.latency_s <= allowed_s:
+            qualified += _covered(record, at_s, valid)
+    return Throughput(raw / time_s, qualified / time_s)
+
+
+def _within(at_s: np.ndarray, spans: Iterable[tuple[float, float]]) -> np.ndarray:
+    inside = np.zeros(len(at_s), bool)
+    for start, end in spans:
+        inside |= (at_s >= start) & (at_s <= end)
+    return inside
+
+
+_Validity = Mapping[str, tuple[np.ndarray, np.ndarray]]
+"""Robot -> when answers came, ascending, and until when each is valid."""
+
+
+def _validity(slo: Slo, invocations: Sequence[Invocation]) -> _Validity:
+    by_robot: dict[str, list[tuple[float, float]]] = {}
+    for i in sorted((i for i in invocations if i.answered), key=lambda i: i.sent_s + i.waited_s):
+        until_s = i.sent_s + slo.period_s + slo.latency_s if slo.period_s else float("inf")
+        met = i.waited_s <= slo.latency_s
+        by_robot.setdefault(i.robot, []).append(
+            (i.sent_s + i.waited_s, until_s if met else float("-inf"))
+        )
+    return {
+        robot: (np.array([a for a, _ in spans]), np.array([u for _, u in spans]))
+        for robot, spans in by_robot.items()
+    }
+
+
+def _covered(record: RoundRecord, at_s: np.ndarray, valid: Mapping[str, _Validity]) -> int:
+    """How many of the actions at `at_s` had a valid answer of every component."""
+    covered = np.ones(len(at_s), bool)
+    for by_robot in valid.values():
+        answered_s, until_s = by_robot.get(record.robot, (np.empty(0), np.empty(0)))
+        newest = np.searchsorted(answered_s, at_s, side="right") - 1
+        covered &= newest >= 0
+        if len(answered_s):
+            covered &= at_s <= until_s[np.maximum(newest, 0)]
+    return int(covered.sum())
