@@ -8,7 +8,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -17,10 +16,7 @@ from typing import IO, Any
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.orphan import die_with_parent
-
-SHARE = Path(sys.prefix) / "share" / "kairos_ros"
-"""Replaced by the ament share folder where the package was built with colcon, see `share`."""
-
+from kairos_ros.share import share
 
 LAUNCHER_PID = "KAIROS_LAUNCHER_PID"
 """Environment variable with the process id of a `Fleet`'s process."""
@@ -36,15 +32,6 @@ class NodeSpec:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Override the values in `params_file`."""
     params_file: Path | None = None
-
-
-def share() -> Path:
-    """The folder with config/, launch/ and models/ of the installed package."""
-    for prefix in os.environ.get("AMENT_PREFIX_PATH", "").split(os.pathsep):
-        folder = Path(prefix) / "share" / "kairos_ros"
-        if prefix and (folder / "config").is_dir():
-            return folder
-    return SHARE
 
 
 def serving(**parameters: Any) -> NodeSpec:

@@ -9,6 +9,7 @@ import pytest
 
 PACKAGE = Path(__file__).parents[1] / "kairos_ros"
 LAYER = {
+    "share": 0,
     "core": 1,
     "engine": 2,
     "transport": 2,

@@ -1,0 +1,105 @@
+"""One cell of a study: everything that decides one simulated run, and the name of its result."""
+
+import hashlib
+import json
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+import kairos_ros.evaluation
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.scheduling import parse_scheduling
+
+PACKAGE = Path(kairos_ros.evaluation.__file__).parents[1]
+DECIDES = (
+    "core",
+    "serving",
+    "transport",
+    "evaluation/replay",
+    "evaluation/workloads.py",
+    "evaluation/trace.py",
+    "evaluation/trace_file.py",
+    "evaluation/run.py",
+    "evaluation/summary.py",
+    "evaluation/study/cell.py",
+    "evaluation/study/simulated.py",
+)
+"""Sources, below the package, that a result depends on: a change to one makes it outdated."""
+
+
+class Cell(BaseModel):
+    """The settings of one run, with units in their names."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    workload: str = "pi05-libero"
+    """As `kairos simulate --workload` names it."""
+    arrivals: Literal["poisson", "back_to_back"] = "poisson"
+    """poisson: every task brings its robot (000's online setting). back_to_back: a fixed fleet
+    whose robots take the next task as soon as they end one (offline)."""
+    load: Annotated[float, Field(gt=0, le=10)] = 1.0
+    """rho, with poisson arrivals: arrival rate x rounds of a task under the static horizon, over
+    the requests per second that the edge engine serves in full batches. A dynamic horizon is
+    offered the same tasks at the same times, so its own load is lower."""
+    tasks: Annotated[int, Field(ge=1, le=1_000_000)] = 160
+    robots: Annotated[int, Field(ge=1, le=100_000)] = 10
+    """Size of the fleet, with back_to_back."""
+    horizon: Literal["static", "dynamic"] = "static"
+    scheduling: str = "fifo"
+    refetch: bool = False
+    """Fetch an observation older than 50 ms again before it is dispatched."""
+    accounting: Literal["replay", "observation"] = "replay"
+    lead: Literal["expected", "hidden", "delivery"] | Annotated[int, Field(ge=0, le=1000)] = (
+        "hidden"
+    )
+    """When the next chunk is requested: expected, as the robots' loop does; hidden, so that an
+    unloaded server just hides its latency; delivery, as soon as the last chunk is there; or a
+    number of actions before the running chunk ends."""
+    batch_cap: Annotated[int, Field(ge=1, le=1024)] | None = None
+    """Largest batch; none: as the workload says."""
+    placement: Literal["edge", "cloud", "hybrid"] = "edge"
+    wan_ms: Annotated[float, Field(ge=0, le=10_000)] = 100.0
+    """Round trip to the cloud without payload."""
+    wan_mbps: Annotated[float, Field(gt=0)] = 1000.0
+    seed: Annotated[int, Field(ge=0)] = 0
+    """Draws tasks, arrivals and latencies. Cells that share it get the same ones."""
+
+    @model_validator(mode="after")
+    def _scheduling_exists(self) -> Self:
+        try:
+            parse_scheduling(self.scheduling)
+        except ConfigError as error:
+            raise ValueError(f"scheduling: {error}") from None
+        return self
+
+    @property
+    def key(self) -> str:
+        """Names the configuration: the same for equal settings, whatever study they are in."""
+        return _digest(json.dumps(self.model_dump(), sort_keys=True).encode())
+
+
+Metrics = dict[str, float]
+"""What a cell came to, by name; units are in the names. NaN: no data."""
+
+
+@cache
+def code_version() -> str:
+    """Changes with every source that decides results."""
+    digest = hashlib.sha256()
+    for part in DECIDES:
+        path = PACKAGE / part
+        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
+            digest.update(str(file.relative_to(PACKAGE)).encode() + b"\0")
+            digest.update(file.read_bytes())
+    return digest.hexdigest()[:16]
+
+
+def settings(values: dict[str, Any]) -> Cell:
+    """A cell from plain values. Raises pydantic.ValidationError."""
+    return Cell.model_validate(values)
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()[:16]

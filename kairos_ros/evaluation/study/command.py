@@ -1,0 +1,192 @@
+"""`kairos study`: ask a question of the simulator, and keep the answer."""
+
+import math
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.share import share
+
+if TYPE_CHECKING:
+    from kairos_ros.evaluation.study.definition import Combination, Size, Study
+
+HORIZON = "horizon"
+"""This study runs episodes of a real policy instead of simulated fleets."""
+
+
+def study_command(
+    study: Annotated[
+        str,
+        typer.Argument(
+            help="Name of a shipped study, see --list, or a study file.", metavar="NAME|FILE"
+        ),
+    ] = "",
+    out: Annotated[
+        Path | None, typer.Option(help="Folder of results [default: runs/studies/NAME].")
+    ] = None,
+    size: Annotated[
+        str, typer.Option(help="quick: a first look in half a minute; full: every seed.")
+    ] = "full",
+    processes: Annotated[
+        int, typer.Option(min=1, max=256, help="Cells that are simulated at the same time.")
+    ] = 1,
+    list_: Annotated[
+        bool, typer.Option("--list", help="Say what each shipped study answers.")
+    ] = False,
+    plot_only: Annotated[
+        bool,
+        typer.Option(
+            "--plot-only", help="Run nothing; table, figure and finding of what has run already."
+        ),
+    ] = False,
+) -> None:
+    """Run a study: every combination and seed that its file asks for.
+
+    Run the same command again to continue a stopped study: cells that have finished are kept, as
+    long as the code that decides them is the same. Writes cells.csv, figure.png and finding.md.
+    """
+    if list_:
+        _list_studies()
+        return
+    if not study:
+        raise ConfigError("name a study, or a file; 'kairos study --list' shows the shipped ones")
+    path = study_file(study)
+    if path.stem == HORIZON:
+        _run_horizon(path, out or Path("runs/studies") / path.stem, size)
+        return
+    from kairos_ros.evaluation.study.definition import read_study
+
+    content = read_study(path)
+    chosen = _size(size)
+    folder = out or Path("runs/studies") / path.stem
+    from kairos_ros.evaluation.study.definition import combinations
+
+    cells = combinations(content, chosen, str(path))
+    stopped = False if plot_only else _run(folder, cells, processes, path.stem)
+    _write(folder, content, cells, path.stem, chosen)
+    if stopped:
+        typer.echo("stopped; the same command continues", err=True)
+        raise typer.Exit(130)
+
+
+def study_file(name: str) -> Path:
+    """The file of a shipped study, or the file itself. Raises ConfigError for neither."""
+    shipped = shipped_studies()
+    if name in shipped:
+        return shipped[name]
+    path = Path(name)
+    if path.suffix not in (".yaml", ".yml"):
+        raise ConfigError(
+            f"no study {name!r}; there are {', '.join(shipped)}, or give a .yaml file"
+        )
+    return path
+
+
+def shipped_studies() -> dict[str, Path]:
+    """Name -> file."""
+    return {path.stem: path for path in sorted((share() / "config" / "studies").glob("*.yaml"))}
+
+
+def _size(text: str) -> "Size":
+    if text == "quick" or text == "full":
+        return text
+    raise ConfigError(f"--size is quick or full, not {text!r}")
+
+
+def _run(folder: Path, cells: "list[Combination]", processes: int, name: str) -> bool:
+    """Runs what is missing, with progress on stderr. Returns whether it was stopped by Ctrl-C."""
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    from kairos_ros.evaluation.study.cell import Cell
+    from kairos_ros.evaluation.study.runner import missing_cells, run_cells
+    from kairos_ros.evaluation.study.simulated import run_cell
+
+    every = {c.cell.key: c.cell for c in cells}
+    todo = missing_cells(folder, list(every.values()))
+    kept = len(every) - len(todo)
+    console = Console(stderr=True)
+    console.print(f"{name}: {len(todo)} cells to run, {kept} kept, in {folder}", highlight=False)
+    started = time.monotonic()
+    columns = (
+        TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
+        TimeElapsedColumn(), TextColumn("left"), TimeRemainingColumn(),
+    )  # fmt: skip
+    with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
+        bar = progress.add_task(name, total=len(every), completed=kept)
+
+        def finished(count: int, cell: Cell, took_s: float) -> None:
+            progress.update(bar, completed=kept + count)
+            if not sys.stderr.isatty() and count % max(1, math.ceil(len(todo) / 20)) == 0:
+                minutes = (time.monotonic() - started) / 60
+                typer.echo(f"{name}: {kept + count}/{len(every)}, {minutes:.1f} min", err=True)
+
+        try:
+            run_cells(folder, todo, run_cell, processes, finished)
+        except KeyboardInterrupt:
+            return True
+    if todo:
+        typer.echo(f"{name}: {len(todo)} cells in {time.monotonic() - started:.0f} s", err=True)
+    return False
+
+
+def _write(
+    folder: Path, study: "Study", cells: "list[Combination]", name: str, size: "Size"
+) -> None:
+    from kairos_ros.evaluation.study.cell import code_version
+    from kairos_ros.evaluation.study.figure import draw_study
+    from kairos_ros.evaluation.study.finding import finding, headline
+    from kairos_ros.evaluation.study.results import read_results
+    from kairos_ros.evaluation.study.table import tidy
+
+    results = read_results(folder)
+    frame = tidy(cells, results)
+    if frame.empty:
+        typer.echo(f"{folder} holds no result of {name} at size {size}", err=True)
+        return
+    frame.to_csv(folder / "cells.csv", index=False)
+    seeds = frame["seed"].nunique()
+    subtitle = (
+        f"kairos study {name} --size {size}; medians and whole range of {seeds} seeds, "
+        f"{len(frame)} of {len(cells)} cells"
+    )
+    draw_study(folder / "figure.png", study, frame, headline(study, frame), subtitle)
+    text = finding(study, frame)
+    notes = []
+    if len(frame) < len(cells):
+        notes.append(f"{len(cells) - len(frame)} of {len(cells)} cells have not run yet.")
+    outdated = sum(
+        results[c.cell.key].code != code_version() for c in cells if c.cell.key in results
+    )
+    if outdated:
+        notes.append(f"{outdated} cells were run by other code than this.")
+    took_min = sum(results[c.cell.key].took_s for c in cells if c.cell.key in results) / 60
+    notes.append(f"`kairos study {name} --size {size}`: {len(frame)} cells, {took_min:.1f} min.")
+    (folder / "finding.md").write_text(f"{text}\n{' '.join(notes)}\n")
+    typer.echo(text.split("\n\n")[0])
+    typer.echo(f"\n{folder}/: cells.csv, figure.png, finding.md")
+
+
+def _list_studies() -> None:
+    import yaml
+
+    for name, path in shipped_studies().items():
+        content = yaml.safe_load(path.read_text())
+        typer.echo(f"{name:16} {' '.join(str(content.get('question', '')).split())}")
+
+
+def _run_horizon(path: Path, out: Path, size: str) -> None:
+    from kairos_ros.training.horizon_study import run_horizon_study
+
+    run_horizon_study(path, out, typer.echo)

@@ -1,0 +1,161 @@
+"""The picture of a study: small multiples of lines, medians over seeds with their whole spread."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from itertools import cycle
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pandas as pd
+
+from kairos_ros.evaluation.fleet_plot import BASELINE, OURS
+from kairos_ros.evaluation.study.definition import Figure, Study, Value
+from kairos_ros.evaluation.study.metrics import METRICS
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+MARKERS = "osD^vP*X"
+DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (4, 1, 1, 1)), (0, (7, 3)))
+"""Baselines, and ours, tell lines apart by these and by markers; colour tells whose they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Style:
+    colour: str
+    dash: Any
+    marker: str
+    bold: bool
+
+
+def draw_study(path: Path, study: Study, frame: pd.DataFrame, title: str, subtitle: str) -> None:
+    """Writes a PNG. title: the finding. frame: `table.tidy`, not empty."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    spec = study.figure
+    columns = _values(frame, spec.columns)
+    rows: Sequence[Value] = _values(frame, spec.rows) if spec.rows else spec.y
+    figure, axes = pyplot.subplots(
+        len(rows),
+        len(columns),
+        figsize=(max(6.4, 1.2 + 3.05 * len(columns)), 1.9 + 2.75 * len(rows)),
+        sharex=True,
+        sharey="row" if spec.relative_to is not None else False,
+        squeeze=False,
+        layout="constrained",
+    )
+    styles = _styles(spec, _values(frame, spec.lines))
+    positions = _positions(_values(frame, spec.x))
+    for (r, row), (c, column) in ((a, b) for a in enumerate(rows) for b in enumerate(columns)):
+        ax, cells = axes[r][c], _only(frame, spec.columns, column)
+        cells, y = (_only(cells, spec.rows, row), spec.y[0]) if spec.rows else (cells, str(row))
+        _panel(ax, spec, cells, y, styles, positions)
+        heading = [str(column)] if spec.columns and r == 0 else []
+        heading += [f"{spec.rows}: {row}"] if spec.rows and (c == 0 or len(rows) > 1) else []
+        ax.set_title(" · ".join(heading), loc="left", fontsize=10)
+        if c == 0:
+            ax.set_ylabel(_y_label(spec, y))
+        if r == len(rows) - 1:
+            ax.set_xlabel(spec.x_label or spec.x.replace("_", " "))
+    handles, labels = axes[0][0].get_legend_handles_labels()
+    if len(labels) > 1:
+        figure.legend(
+            handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False
+        )
+    figure.suptitle(title + "\n", fontsize=13, x=0.01, ha="left")
+    figure.text(
+        0.01, 0.985, "\n" + subtitle, fontsize=9, va="top", linespacing=2.0, color="#555555"
+    )
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _panel(
+    ax: "Axes",
+    spec: Figure,
+    cells: pd.DataFrame,
+    y: str,
+    styles: Mapping[Value, _Style],
+    positions: Mapping[Value, float],
+) -> None:
+    for label, style in styles.items():
+        line = _only(cells, spec.lines, label)
+        if spec.relative_to is not None:
+            line = _relative(line, spec, y)
+        groups = line.groupby(spec.x, sort=False)[y]
+        factor = METRICS[y].scale if spec.relative_to is None else 1.0
+        medians = groups.median().dropna() * factor
+        if medians.empty:
+            continue
+        low, high = groups.min()[medians.index] * factor, groups.max()[medians.index] * factor
+        at = [positions[x] for x in medians.index]
+        ax.fill_between(at, low, high, color=style.colour, alpha=0.13, linewidth=0)
+        ax.plot(
+            at,
+            medians,
+            color=style.colour,
+            linestyle=style.dash,
+            marker=style.marker,
+            markersize=5 if style.bold else 3.5,
+            linewidth=2.4 if style.bold else 1.3,
+            alpha=1.0 if style.bold else 0.75,
+            label=str(label),
+        )
+    if spec.log_y:
+        ax.set_yscale("log")
+    elif spec.relative_to is None:
+        ax.set_ylim(bottom=0)
+    if not _numeric(list(positions)):
+        ax.set_xticks(list(positions.values()), [str(x) for x in positions])
+        ax.tick_params(axis="x", labelrotation=30 if _long(list(positions)) else 0)
+    ax.grid(alpha=0.25)
+    ax.spines[["top", "right"]].set_visible(False)
+
+
+def _relative(line: pd.DataFrame, spec: Figure, y: str) -> pd.DataFrame:
+    """In percent of the same seed's value at the reference."""
+    reference = line[line[spec.x] == spec.relative_to].set_index("seed")[y]
+    return line.assign(**{y: 100 * line[y] / line["seed"].map(reference)})
+
+
+def _y_label(spec: Figure, y: str) -> str:
+    if spec.relative_to is None:
+        return METRICS[y].axis
+    return f"{METRICS[y].label}\n(% of that at {spec.x.replace('_', ' ')} {spec.relative_to})"
+
+
+def _styles(spec: Figure, lines: Sequence[Value]) -> dict[Value, _Style]:
+    looks = {grey: zip(cycle(DASHES), cycle(MARKERS), strict=False) for grey in (True, False)}
+    styles = {}
+    for label in lines:
+        grey = label in spec.baseline
+        dash, marker = next(looks[grey])
+        bold = label in spec.bold or len(lines) == 1
+        styles[label] = _Style(BASELINE if grey else OURS, dash, marker, bold)
+    return styles
+
+
+def _positions(values: Sequence[Value]) -> dict[Value, float]:
+    """Numbers stand where they are, everything else side by side."""
+    if _numeric(values):
+        return {value: float(value) for value in values}  # type: ignore[arg-type]
+    return {value: float(i) for i, value in enumerate(values)}
+
+
+def _numeric(values: Sequence[Value]) -> bool:
+    return all(isinstance(v, (int, float)) and not isinstance(v, bool) for v in values)
+
+
+def _long(values: Sequence[Value]) -> bool:
+    return sum(len(str(v)) for v in values) > 24
+
+
+def _values(frame: pd.DataFrame, name: str | None) -> list[Value]:
+    return [None] if name is None else list(dict.fromkeys(frame[name].tolist()))
+
+
+def _only(frame: pd.DataFrame, name: str | None, value: Value) -> pd.DataFrame:
+    return frame if name is None else frame[frame[name] == value]
