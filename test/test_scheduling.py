@@ -59,6 +59,14 @@ def test_inside_a_bucket_the_longest_execution_goes_first():
     assert decide(WaitRatio(), tasks, 0.5)[0] == ["long", "middle", "short"]
 
 
+def test_inside_a_bucket_requests_can_go_by_arrival_or_shortest_first():
+    tasks = TaskTable()
+    for key, length in (("short", 0.5), ("long", 1.5), ("middle", 1.0)):
+        add(tasks, key, 0, executed(length))
+    assert decide(WaitRatio(within="arrival"), tasks, 0.5)[0] == ["short", "long", "middle"]
+    assert decide(WaitRatio(within="shortest"), tasks, 0.5)[0] == ["short", "middle", "long"]
+
+
 def test_skips_make_a_short_execution_count_as_long():
     tasks = TaskTable()
     add(tasks, "long", 0, executed(1.0))

@@ -55,6 +55,23 @@ def test_a_size_replaces_settings_and_narrows_what_is_varied(tmp_path):
     assert {c.cell.tasks for c in cells} == {5}
 
 
+def test_several_things_varied_add_options_of_one_scheduling_policy(tmp_path):
+    buckets = {"1": {"options": {"buckets": 1}}, "many": {"options": {"buckets": 1_000_000}}}
+    path = write(
+        tmp_path,
+        settings={"scheduling": "wait_ratio", "options": {"age": "ceil"}},
+        vary={"buckets": buckets, "aging": {"never": {"options": {"aging": "none"}}}},
+        sizes={"full": {"seeds": 1}},
+        figure={"x": "buckets", "lines": "aging"},
+        claims=[{"kind": "best", "over": "buckets", "reference": "1", "per": ["aging"]}],
+    )
+    cells = [c.cell.scheduling_spec for c in combinations(read_study(path), "full")]
+    assert cells == [
+        "wait_ratio:age=ceil,buckets=1,aging=none",
+        "wait_ratio:age=ceil,buckets=1000000,aging=none",
+    ]
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [

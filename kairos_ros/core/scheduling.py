@@ -82,6 +82,8 @@ class WaitRatio:
     """A: skips after which a request moves up one bucket. The paper gives no value; none: never."""
     age: Literal["floor", "ceil"] = "floor"
     """floor: one bucket per A skips, as the text says. ceil: as Algorithm 1 line 8 prints."""
+    within: Literal["longest", "arrival", "shortest"] = "longest"
+    """Inside a bucket: longest last execution first, as printed, or shortest, or by arrival."""
     wait: Literal["side", "unified"] = "side"
     dominance: Literal["measured", "profile"] = "measured"
     clamp: bool = True
@@ -111,7 +113,8 @@ class WaitRatio:
         ratio_bucket = self._bucket(waits, life)
         bucket = self._aged(ratio_bucket, skipped)
         expected = _product(last, skipped + 1)
-        order = _sort(-bucket, -expected, pending.arrival_ns)
+        inside = {"longest": -expected, "arrival": pending.arrival_ns, "shortest": last}
+        order = _sort(-bucket, inside[self.within], pending.arrival_ns)
 
         def explain(i: int) -> str:
             ratio = waits[i] / life[i] if life[i] > 0 else 0.0

@@ -4,7 +4,7 @@ import hashlib
 import json
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -48,6 +48,8 @@ class Cell(BaseModel):
     """Size of the fleet, with back_to_back."""
     horizon: Literal["static", "dynamic"] = "static"
     scheduling: str = "fifo"
+    options: dict[str, str | int | float | bool] = {}
+    """Of the scheduling policy, besides those that `scheduling` names."""
     refetch: bool = False
     """Fetch an observation older than 50 ms again before it is dispatched."""
     accounting: Literal["replay", "observation"] = "replay"
@@ -69,10 +71,17 @@ class Cell(BaseModel):
     @model_validator(mode="after")
     def _scheduling_exists(self) -> Self:
         try:
-            parse_scheduling(self.scheduling)
+            parse_scheduling(self.scheduling_spec)
         except ConfigError as error:
             raise ValueError(f"scheduling: {error}") from None
         return self
+
+    @property
+    def scheduling_spec(self) -> str:
+        """`scheduling` with its `options`, in one line."""
+        options = ",".join(f"{name}={value}" for name, value in self.options.items())
+        separator = ("," if ":" in self.scheduling else ":") if options else ""
+        return f"{self.scheduling}{separator}{options}"
 
     @property
     def key(self) -> str:
@@ -94,11 +103,6 @@ def code_version() -> str:
             digest.update(str(file.relative_to(PACKAGE)).encode() + b"\0")
             digest.update(file.read_bytes())
     return digest.hexdigest()[:16]
-
-
-def settings(values: dict[str, Any]) -> Cell:
-    """A cell from plain values. Raises pydantic.ValidationError."""
-    return Cell.model_validate(values)
 
 
 def _digest(data: bytes) -> str:

@@ -19,6 +19,8 @@ from kairos_ros.evaluation.study.metrics import METRICS
 
 Value = str | int | float | bool | None
 Size = Literal["quick", "full"]
+OPTIONS = "options"
+"""This setting of a cell is a mapping, to which several things varied may add."""
 LARGEST = 20_000
 """Cells of one study; more is a slip of the pen."""
 
@@ -220,7 +222,10 @@ def _cell(
     settings: dict[str, Any] = {**study.settings, **options.settings, "seed": seed}
     for name, value in labels.items():
         varied = study.vary[name]
-        settings |= varied[str(value)] if isinstance(varied, dict) else {name: value}
+        changed = varied[str(value)] if isinstance(varied, dict) else {name: value}
+        if isinstance(changed.get(OPTIONS), dict):
+            changed = {**changed, OPTIONS: {**settings.get(OPTIONS, {}), **changed[OPTIONS]}}
+        settings |= changed
     try:
         return Cell.model_validate(settings)
     except ValidationError as error:

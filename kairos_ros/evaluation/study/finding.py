@@ -216,7 +216,9 @@ def _with_places(groups: Mapping[str, Sequence[str]]) -> list[str]:
 def _place(labels: Mapping[str, Value]) -> str:
     """Words speak for themselves; numbers need their name."""
     return ", ".join(
-        str(value) if isinstance(value, str) else f"{name.replace('_', ' ')} {value}"
+        f"{name.replace('_', ' ')} {value}"
+        if not isinstance(value, str) or value[:1].isdigit()
+        else value
         for name, value in labels.items()
     )
 
