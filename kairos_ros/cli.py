@@ -11,14 +11,23 @@ from kairos_ros.core.errors import KairosError
 COMMANDS = {
     "demo": "kairos_ros.demo.command:demo_command",
     "up": "kairos_ros.up:up_command",
+    "record": "kairos_ros.record:record_command",
     "schedule explain": "kairos_ros.evaluation.explain:explain_command",
     "horizon": "kairos_ros.evaluation.horizon_command:horizon_command",
+    "report": "kairos_ros.evaluation.report.command:report_command",
     "slo": "kairos_ros.evaluation.slo_command:slo_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",
     "train": "kairos_ros.training.command:train_command",
     "evaluate": "kairos_ros.training.command:evaluate_command",
 }
 """Command -> module:function."""
+
+GROUPS = {
+    "schedule": "Ask the scheduler why.",
+    "bag": "Look into bags, and repair them.",
+    "trace": "Tasks to replay and to simulate.",
+}
+"""Group -> what its commands are for."""
 
 HELP = "Serve big action models to a fleet of robots from shared GPUs."
 
@@ -31,7 +40,7 @@ def app() -> typer.Typer:
         add_completion=False,
         pretty_exceptions_enable=False,
     )
-    groups = {"schedule": typer.Typer(help="Ask the scheduler why.", no_args_is_help=True)}
+    groups = {name: typer.Typer(help=text, no_args_is_help=True) for name, text in GROUPS.items()}
     for name, group in groups.items():
         group.callback()(_group)
         root.add_typer(group, name=name)

@@ -22,6 +22,7 @@ LAYER = {
     "bringup": 5,
     "cli": 5,
     "domain": 5,
+    "record": 5,
     "up": 5,
 }
 GENERATED = {"msg", "srv", "action"}

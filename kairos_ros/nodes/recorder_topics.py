@@ -1,0 +1,122 @@
+"""Raw subscriptions that are looked at in turn instead of being waited for.
+
+Waiting costs an executor time for every subscription it has, on every wake-up: 4 ms of CPU per
+message with 200 topics. Taking from a topic that has nothing costs a microsecond, and the
+middleware has stamped every message when it came.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rclpy.event_handler import SubscriptionEventCallbacks
+from rclpy.node import Node
+from rclpy.qos import (
+    DurabilityPolicy,
+    Duration,
+    HistoryPolicy,
+    LivelinessPolicy,
+    QoSProfile,
+    ReliabilityPolicy,
+)
+from rclpy.subscription import Subscription
+from rclpy.topic_endpoint_info import TopicEndpointInfo
+
+from kairos_ros.evaluation.bag.metadata import (
+    Qos,
+    QosDurability,
+    QosHistory,
+    QosLiveliness,
+    QosReliability,
+    QosTime,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """One message as it came over the wire."""
+
+    received_ns: int
+    published_ns: int
+    data: bytes
+    lost: int
+    """Messages of the same publisher that never came, since its message before."""
+
+
+@dataclass(slots=True)
+class Tap:
+    """A subscription, and how far each publisher's numbers have come."""
+
+    subscription: Subscription[Any]
+    profile: QoSProfile
+    message_type: type
+    numbers: dict[bytes, int] = field(default_factory=dict)
+
+    def take(self, most: int) -> Iterator[Taken]:
+        """What has come, at most so many messages."""
+        handle = self.subscription.handle
+        for _ in range(most):
+            came = handle.take_message(self.message_type, True)
+            if came is None:
+                return
+            data, info = came
+            lost = self._lost(info["publisher_gid"]["data"], info["publication_sequence_number"])
+            yield Taken(info["received_timestamp"], info["source_timestamp"], data, lost)
+
+    def _lost(self, publisher: bytes, number: int) -> int:
+        last = self.numbers.get(publisher)
+        self.numbers[publisher] = number
+        return 0 if last is None else max(0, number - last - 1)
+
+
+def tap(node: Node, topic: str, message_type: type, profile: QoSProfile) -> Tap:
+    """`node` must not be in an executor, which would take the messages away."""
+    subscription = node.create_subscription(
+        message_type,
+        topic,
+        _ignore,
+        profile,
+        raw=True,
+        event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
+    )
+    return Tap(subscription, profile, message_type)
+
+
+def compatible(publishers: Sequence[TopicEndpointInfo], depth: int) -> QoSProfile:
+    """The strictest profile that still matches every one of `publishers`."""
+    offered = [p.qos_profile for p in publishers]
+    reliable = all(q.reliability is ReliabilityPolicy.RELIABLE for q in offered)
+    latched = all(q.durability is DurabilityPolicy.TRANSIENT_LOCAL for q in offered)
+    return QoSProfile(
+        history=HistoryPolicy.KEEP_LAST,
+        depth=depth,
+        reliability=ReliabilityPolicy.RELIABLE if reliable else ReliabilityPolicy.BEST_EFFORT,
+        durability=DurabilityPolicy.TRANSIENT_LOCAL if latched else DurabilityPolicy.VOLATILE,
+    )
+
+
+def offered(publishers: Sequence[TopicEndpointInfo]) -> tuple[Qos, ...]:
+    """The distinct profiles that publishers offer, for the bag."""
+    return tuple(dict.fromkeys(_qos(p.qos_profile) for p in publishers))
+
+
+def _qos(profile: QoSProfile) -> Qos:
+    return Qos(
+        QosHistory(int(profile.history)),
+        profile.depth,
+        QosReliability(int(profile.reliability)),
+        QosDurability(int(profile.durability)),
+        _time(profile.deadline),
+        _time(profile.lifespan),
+        QosLiveliness(int(LivelinessPolicy(profile.liveliness))),
+        _time(profile.liveliness_lease_duration),
+        profile.avoid_ros_namespace_conventions,
+    )
+
+
+def _time(duration: Duration) -> QosTime:
+    return QosTime(*divmod(duration.nanoseconds, 1_000_000_000))
+
+
+def _ignore(message: Any) -> None:
+    """Never called: messages are taken, not delivered."""
