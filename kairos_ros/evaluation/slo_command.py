@@ -24,6 +24,17 @@ from kairos_ros.evaluation.slo import (
     throughput,
 )
 
+_HEADS = (
+    "invo-\ncations",
+    "in time",
+    "held",
+    "P50\nms",
+    "P95\nms",
+    "P99\nms",
+    "actions\nper s",
+    "qualified\nper s",
+)
+
 
 def judge(run: NamedRun, slo: Slo) -> tuple[Attainment, Throughput]:
     """How a run did against an SLO for System 1. Raises ConfigError for another component."""
@@ -72,10 +83,9 @@ def _table(slo: Slo, judged: list[tuple[str, Attainment, Throughput]]) -> Table:
         title_justify="left",
         box=None,
     )
-    heads = "invocations, in time, held, P50 ms, P95 ms, P99 ms, actions/s, qualified actions/s"
-    table.add_column("run")
-    for head in heads.split(", "):
-        table.add_column(head, justify="right")
+    table.add_column("run", overflow="fold")
+    for head in _HEADS:
+        table.add_column(head, justify="right", no_wrap=True)
     for name, attained, rate in judged:
         table.add_row(
             name,

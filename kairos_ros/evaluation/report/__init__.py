@@ -1,0 +1,1 @@
+"""`kairos report`: runs compared on one self-contained page."""
