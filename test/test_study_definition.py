@@ -85,7 +85,7 @@ def test_several_things_varied_add_options_of_one_scheduling_policy(tmp_path):
         ({"sizes__huge": {"seeds": 1}}, r"sizes.huge.*'quick' or 'full'"),
         ({"figure__x": "laod"}, r"figure: 'laod' is not varied here, only load, policy"),
         ({"figure__lines": "load"}, r"figure: policy is varied but neither x, lines"),
-        ({"figure__colour": "red"}, r"no field 'figure.colour'; allowed are: x, lines"),
+        ({"figure__colour": "red"}, r"no field 'figure.colour'; allowed are: kind, x, lines"),
         ({"figure__baseline": ["LIFO"]}, r"figure: policy has no value 'LIFO', only FIFO, ours"),
         ({"claims__0__per": []}, r"claims.0: says nothing of load; add it to at or per"),
         ({"claims__0__ours": {"policy": "best"}}, r"claims.0: policy has no value 'best'"),

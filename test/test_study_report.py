@@ -73,8 +73,9 @@ def test_a_cell_that_has_not_run_is_no_row(study):
 
 def test_the_finding_says_what_helped_what_hurt_and_what_reached_the_goal(study, frame):
     text = finding(study, frame)
-    assert "lower on every seed, by 50.0 % (50.0 to 50.0) on vam-bridge" in text
-    assert "higher on every seed, by 25.0 % (25.0 to 25.0) on pi05-libero" in text
+    assert "Average latency of a task 50 % lower on every seed on vam-bridge; " in text
+    assert "25 % higher on every seed on pi05-libero" in text
+    assert "is lowest at FIFO everywhere" in text
     assert "goal of 30.0 % lower reached in 1 of 2" in text
     assert "at load 1.5" in text
     assert "| average latency of a task (s) | load 1.5, vam-bridge | 10.50 | 5.25 |" in text

@@ -41,10 +41,12 @@ class SizeOptions(_Section):
 
 
 class Figure(_Section):
-    """Small multiples of lines: medians over seeds, with a band from the least to the greatest."""
+    """Small multiples: medians over seeds, with their range from the least to the greatest."""
 
+    kind: Literal["lines", "bars"] = "lines"
+    """bars: one per x, lying, without lines."""
     x: str
-    lines: str
+    lines: str | None = None
     columns: str | None = None
     rows: str | None = None
     y: Annotated[list[str], Field(min_length=1)] = ["latency_mean_s"]
@@ -52,7 +54,7 @@ class Figure(_Section):
     relative_to: Value = None
     """This x is 100 %."""
     baseline: list[Value] = []
-    """Lines drawn in grey; the others are ours."""
+    """Lines, or bars, drawn in grey; the others are ours."""
     bold: list[Value] = []
     x_label: str = ""
     log_y: bool = False
@@ -119,8 +121,10 @@ class Study(_Section):
         drawn = {figure.x, figure.lines, figure.columns, figure.rows}
         if left := set(self.vary) - drawn:
             raise ValueError(f"figure: {_list(left)} is varied but neither x, lines, columns, rows")
-        for name, value in [(figure.lines, v) for v in (*figure.baseline, *figure.bold)]:
-            self._value("figure", name, value)
+        if (figure.lines is None) != (figure.kind == "bars"):
+            raise ValueError("figure: lines says what the lines tell apart; bars have none")
+        for value in (*figure.baseline, *figure.bold):
+            self._value("figure", figure.lines or figure.x, value)
         for i, claim in enumerate(self.claims):
             self._claim(f"claims.{i}", claim)
         for size in self.sizes.values():

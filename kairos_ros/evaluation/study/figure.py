@@ -36,44 +36,49 @@ def draw_study(path: Path, study: Study, frame: pd.DataFrame, title: str, subtit
     from matplotlib import pyplot
 
     spec = study.figure
+    bars = spec.kind == "bars"
     columns = _values(frame, spec.columns)
     rows: Sequence[Value] = _values(frame, spec.rows) if spec.rows else spec.y
     figure, axes = pyplot.subplots(
         len(rows),
         len(columns),
-        figsize=(max(6.4, 1.2 + 3.05 * len(columns)), 1.9 + 2.75 * len(rows)),
-        sharex=True,
-        sharey="row" if spec.relative_to is not None else False,
+        figsize=(max(7.2, 1.2 + 3.05 * len(columns)), 1.9 + 2.75 * len(rows)),
+        sharex=not bars,
+        sharey="row" if spec.relative_to is not None and not bars else False,
         squeeze=False,
         layout="constrained",
     )
-    styles = _styles(spec, _values(frame, spec.lines))
+    styles = _styles(spec, _values(frame, spec.x if bars else spec.lines))
     positions = _positions(_values(frame, spec.x))
     for (r, row), (c, column) in ((a, b) for a in enumerate(rows) for b in enumerate(columns)):
         ax, cells = axes[r][c], _only(frame, spec.columns, column)
         cells, y = (_only(cells, spec.rows, row), spec.y[0]) if spec.rows else (cells, str(row))
-        _panel(ax, spec, cells, y, styles, positions)
+        (_bars if bars else _lines)(ax, spec, cells, y, styles, positions)
         heading = [str(column)] if spec.columns and r == 0 else []
-        heading += [f"{spec.rows}: {row}"] if spec.rows and (c == 0 or len(rows) > 1) else []
-        ax.set_title(" · ".join(heading), loc="left", fontsize=10)
+        heading += [f"{row} {spec.rows.replace('_', ' ')}"] if spec.rows else []
+        ax.set_title(" · ".join(heading), loc="left", fontsize=9.5)
+        value, category = _y_label(spec, y), spec.x_label or spec.x.replace("_", " ")
         if c == 0:
-            ax.set_ylabel(_y_label(spec, y))
-        if r == len(rows) - 1:
-            ax.set_xlabel(spec.x_label or spec.x.replace("_", " "))
+            ax.set_ylabel("" if bars else value)
+        if r == len(rows) - 1 or bars:
+            ax.set_xlabel(value if bars else category)
+        if c > 0 and bars:
+            ax.set_yticklabels([])
     handles, labels = axes[0][0].get_legend_handles_labels()
     if len(labels) > 1:
         figure.legend(
             handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False
         )
-    figure.suptitle(title + "\n", fontsize=13, x=0.01, ha="left")
+    figure.suptitle(_capital(title) + "\n", fontsize=13, x=0.01, ha="left")
     figure.text(
         0.01, 0.985, "\n" + subtitle, fontsize=9, va="top", linespacing=2.0, color="#555555"
     )
+    figure.get_layout_engine().set(h_pad=0.08, w_pad=0.08)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
 
-def _panel(
+def _lines(
     ax: "Axes",
     spec: Figure,
     cells: pd.DataFrame,
@@ -82,15 +87,9 @@ def _panel(
     positions: Mapping[Value, float],
 ) -> None:
     for label, style in styles.items():
-        line = _only(cells, spec.lines, label)
-        if spec.relative_to is not None:
-            line = _relative(line, spec, y)
-        groups = line.groupby(spec.x, sort=False)[y]
-        factor = METRICS[y].scale if spec.relative_to is None else 1.0
-        medians = groups.median().dropna() * factor
+        medians, low, high = _spread(spec, _only(cells, spec.lines, label), y)
         if medians.empty:
             continue
-        low, high = groups.min()[medians.index] * factor, groups.max()[medians.index] * factor
         at = [positions[x] for x in medians.index]
         ax.fill_between(at, low, high, color=style.colour, alpha=0.13, linewidth=0)
         ax.plot(
@@ -115,6 +114,40 @@ def _panel(
     ax.spines[["top", "right"]].set_visible(False)
 
 
+def _bars(
+    ax: "Axes",
+    spec: Figure,
+    cells: pd.DataFrame,
+    y: str,
+    styles: Mapping[Value, _Style],
+    positions: Mapping[Value, float],
+) -> None:
+    """Median as a bar, the range over seeds as a whisker, the number behind it."""
+    medians, low, high = _spread(spec, cells, y)
+    for x, median in medians.items():
+        at = -positions[x]  # the first one on top
+        ax.barh(at, median, height=0.72, color=styles[x].colour)
+        ax.plot([low[x], high[x]], [at, at], color="#222222", linewidth=1)
+        ax.text(high[x], at, f" {median:.3g}", va="center", fontsize=7.5, color="#444444")
+    ax.set_yticks([-at for at in positions.values()], [str(x) for x in positions])
+    ax.margins(x=0.14)
+    ax.set_xlim(left=0)
+    ax.tick_params(axis="y", length=0)
+    ax.spines[["top", "right", "left"]].set_visible(False)
+
+
+def _spread(
+    spec: Figure, cells: pd.DataFrame, y: str
+) -> tuple["pd.Series[float]", "pd.Series[float]", "pd.Series[float]"]:
+    """Median, least and greatest over seeds by x, in the unit that is shown."""
+    if spec.relative_to is not None:
+        cells = _relative(cells, spec, y)
+    factor = METRICS[y].scale if spec.relative_to is None else 1.0
+    groups = cells.groupby(spec.x, sort=False)[y]
+    medians = groups.median().dropna() * factor
+    return medians, groups.min()[medians.index] * factor, groups.max()[medians.index] * factor
+
+
 def _relative(line: pd.DataFrame, spec: Figure, y: str) -> pd.DataFrame:
     """In percent of the same seed's value at the reference."""
     reference = line[line[spec.x] == spec.relative_to].set_index("seed")[y]
@@ -124,7 +157,8 @@ def _relative(line: pd.DataFrame, spec: Figure, y: str) -> pd.DataFrame:
 def _y_label(spec: Figure, y: str) -> str:
     if spec.relative_to is None:
         return METRICS[y].axis
-    return f"{METRICS[y].label}\n(% of that at {spec.x.replace('_', ' ')} {spec.relative_to})"
+    name = "" if spec.kind == "bars" else f"{spec.x.replace('_', ' ')} "
+    return f"{METRICS[y].label}\n(% of {name}{spec.relative_to})"
 
 
 def _styles(spec: Figure, lines: Sequence[Value]) -> dict[Value, _Style]:
@@ -151,6 +185,10 @@ def _numeric(values: Sequence[Value]) -> bool:
 
 def _long(values: Sequence[Value]) -> bool:
     return sum(len(str(v)) for v in values) > 24
+
+
+def _capital(text: str) -> str:
+    return text[:1].upper() + text[1:]
 
 
 def _values(frame: pd.DataFrame, name: str | None) -> list[Value]:

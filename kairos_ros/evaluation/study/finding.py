@@ -14,6 +14,8 @@ from kairos_ros.evaluation.study.comparison import (
 from kairos_ros.evaluation.study.definition import Best, Claim, Compare, Study, Value
 from kairos_ros.evaluation.study.metrics import METRICS
 
+LISTED = 4
+"""Places that a sentence lists; more are counted."""
 NOTHING = "No cell of this comparison has run yet."
 
 
@@ -26,13 +28,13 @@ def headline(study: Study, frame: pd.DataFrame) -> str:
         found = [o for o in optima(frame, claim) if o.metric == name]
         if not found:
             return NOTHING
-        bests = ", ".join(_with_places(_grouped({_place(o.per): str(o.best) for o in found})))
+        bests = ", ".join(dict.fromkeys(str(o.best) for o in found))
         return f"{_capital(label)} is lowest at {claim.over.replace('_', ' ')} {bests}"
     pairs = [r for r in reductions(frame, claim) if r.metric == name]
     if not pairs:
         return NOTHING
     return (
-        f"{_names(claim.ours)} against {_names(claim.baseline)}: {label} "
+        f"{_place(claim.ours)} against {_place(claim.baseline)}: {label} "
         f"{_range([r.median for r in pairs])}{_resolved_at(pairs)}"
     )
 
@@ -58,32 +60,33 @@ def _claim(claim: Claim, frame: pd.DataFrame) -> tuple[str, str]:
 
 def _sentence(claim: Compare, found: Sequence[Reduction]) -> str:
     if not found:
-        return f"{_names(claim.ours)} against {_names(claim.baseline)}: {NOTHING}"
+        return f"{_place(claim.ours)} against {_place(claim.baseline)}: {NOTHING}"
     parts = []
     for name in claim.metric:
         pairs = [r for r in found if r.metric == name]
         verdicts = [_verdict(v, pairs) for v in ("lower", "higher", "unclear", "same")]
-        parts.append(f"{METRICS[name].label} is {'; '.join(filter(None, verdicts))}")
+        parts.append(f"{METRICS[name].label} {'; '.join(filter(None, verdicts))}")
         goals = [r for r in pairs if r.goal is not None]
         if goals and goals[0].goal is not None:
             reached = sum(bool(r.reached) for r in goals)
             goal = f"{100 * goals[0].goal:.1f} %"
             parts[-1] += f" (goal of {goal} lower reached in {reached} of {len(goals)})"
-    where = _resolved_at(found)
-    return f"**{_names(claim.ours)}** against {_names(claim.baseline)}{where}: {'. '.join(parts)}."
+    who = f"**{_place(claim.ours)}** against {_place(claim.baseline)}{_resolved_at(found)}"
+    return f"{who}: {'. '.join(map(_capital, parts))}."
 
 
 def _verdict(verdict: Verdict, pairs: Sequence[Reduction]) -> str:
+    """Where the change is so, and between which medians."""
     chosen = [r for r in pairs if r.verdict == verdict]
     if not chosen:
         return ""
+    where = _where([r.per for r in chosen], len(pairs))
     if verdict == "same":
-        return f"the same {_on(chosen)}".rstrip()
+        return f"the same{where}"
     if verdict == "unclear":
-        ranges = (_spread(r, signed=True) for r in chosen)
-        return "lower or higher by seed " + _list(_at_place(chosen, ranges))
-    ranges = (_spread(r, signed=False) for r in chosen)
-    return f"{verdict} on every seed, by " + _list(_at_place(chosen, ranges))
+        low, high = min(min(r.by_seed) for r in chosen), max(max(r.by_seed) for r in chosen)
+        return f"{-100 * low:.1f} % higher to {100 * high:.1f} % lower depending on the seed{where}"
+    return f"{_range([r.median for r in chosen])} on every seed{where}"
 
 
 def _best_sentence(claim: Best, found: Sequence[Optimum]) -> str:
@@ -93,24 +96,40 @@ def _best_sentence(claim: Best, found: Sequence[Optimum]) -> str:
     parts = []
     for name in claim.metric:
         some = [o for o in found if o.metric == name]
+        groups: dict[Value, list[Optimum]] = {}
+        for o in some:
+            groups.setdefault(o.best, []).append(o)
         texts = [
-            f"{o.best} ({_change(o.gain.median)} against {claim.reference}"
-            f"{'' if o.gain.verdict in ('lower', 'same') else ', not on every seed'}; "
-            f"worst {o.worst}, {_change(o.loss.median)})"
-            if o.best != claim.reference
-            else f"{o.best} (worst {o.worst}, {_change(o.loss.median)})"
-            for o in some
+            f"{best}{_gain(claim, chosen)}{_where([o.per for o in chosen], len(some))}"
+            for best, chosen in groups.items()
         ]
-        places = [_place(o.per) for o in some]
-        best = _list([f"{t} on {p}" if p else t for t, p in zip(texts, places, strict=True)])
-        parts.append(f"{METRICS[name].label} is lowest at {best}")
-    return f"**{_capital(over)}**: {'. '.join(parts)}."
+        parts.append(f"{METRICS[name].label} is lowest at {'; '.join(texts)}")
+    return f"**{_capital(over)}**: {'. '.join(map(_capital, parts))}."
+
+
+def _gain(claim: Best, chosen: Sequence[Optimum]) -> str:
+    """By how much the best value beats the reference, if it is another one."""
+    if chosen[0].best == claim.reference:
+        return ""
+    sure = all(o.gain.verdict == "lower" for o in chosen)
+    seeds = "on every seed" if sure else "not on every seed"
+    change = _range([o.gain.median for o in chosen], digits=1)
+    return f" ({change} than at {claim.reference}, {seeds})"
+
+
+def _where(places: Sequence[Mapping[str, Value]], every: int) -> str:
+    """` on a, b`, in words that stay short; the table has all of them."""
+    if len(places) == every:
+        return " everywhere" if every > 1 else ""
+    if len(places) > LISTED:
+        return f" in {len(places)} of {every} cases"
+    return f" on {_places(places)}"
 
 
 def _table(claim: Compare, found: Sequence[Reduction]) -> str:
     if not found:
         return ""
-    rows = [["metric", "where", _names(claim.baseline), _names(claim.ours), "reduction", "seeds"]]
+    rows = [["metric", "where", _place(claim.baseline), _place(claim.ours), "reduction", "seeds"]]
     if claim.goal:
         rows[0].append("goal")
     for r in found:
@@ -120,7 +139,7 @@ def _table(claim: Compare, found: Sequence[Reduction]) -> str:
             _place({**r.at, **r.per}) or "-",
             f"{r.baseline * shown.scale:.2f}",
             f"{r.ours * shown.scale:.2f}",
-            _spread(r, signed=True),
+            _spread(r),
             str(len(r.by_seed)),
         ]
         if claim.goal:
@@ -142,7 +161,7 @@ def _best_table(claim: Best, found: Sequence[Optimum]) -> str:
             METRICS[o.metric].label,
             _place({**o.at, **o.per}) or "-",
             str(o.best),
-            _spread(o.gain, signed=True),
+            _spread(o.gain),
             str(o.worst),
             f"{-100 * o.loss.median:.1f} %",
         ]
@@ -156,25 +175,19 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
     return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
 
 
-def _spread(found: Reduction, *, signed: bool) -> str:
-    """Median and range over seeds, in percent; unsigned: of the change's size."""
-    sign = 1 if signed or found.median >= 0 else -1
-    low, high = sorted((sign * min(found.by_seed), sign * max(found.by_seed)))
-    return f"{100 * sign * found.median:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+def _spread(found: Reduction) -> str:
+    """Median and range over seeds, in percent."""
+    low, high = min(found.by_seed), max(found.by_seed)
+    return f"{100 * found.median:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
 
 
-def _change(reduction: float) -> str:
-    return f"{-100 * reduction:+.1f} %"
-
-
-def _range(medians: Sequence[float]) -> str:
+def _range(medians: Sequence[float], digits: int = 0) -> str:
     low, high = 100 * min(medians), 100 * max(medians)
-    if len(medians) == 1:
-        return f"{abs(low):.0f} % {'lower' if low >= 0 else 'higher'}"
-    if low >= 0 or high <= 0:
-        a, b = sorted((abs(low), abs(high)))
-        return f"{a:.0f} to {b:.0f} % {'lower' if low >= 0 else 'higher'}"
-    return f"from {-low:.0f} % higher to {high:.0f} % lower"
+    word = "lower" if low >= 0 else "higher"
+    if low < 0 < high:
+        return f"from {-low:.{digits}f} % higher to {high:.{digits}f} % lower"
+    a, b = sorted((f"{abs(v):.{digits}f}" for v in (low, high)), key=float)
+    return f"{a} % {word}" if a == b else f"{a} to {b} % {word}"
 
 
 def _resolved_at(found: Sequence[Reduction]) -> str:
@@ -187,30 +200,16 @@ def _resolved_at(found: Sequence[Reduction]) -> str:
     return f" at {', '.join(shared)}" if shared else ""
 
 
-def _at_place(found: Sequence[Reduction], texts: object) -> list[str]:
-    shared = {n for n, v in found[0].at.items() if all(r.at.get(n) == v for r in found)}
-    places = [
-        _place({**r.per, **{n: v for n, v in r.at.items() if n not in shared}}) for r in found
-    ]
-    return [f"{t} on {p}" if p else str(t) for t, p in zip(texts, places, strict=True)]  # type: ignore[call-overload]
-
-
-def _on(found: Sequence[Reduction]) -> str:
-    places = list(filter(None, (_place(r.per) for r in found)))
-    return f"on {_list(places)}" if places else ""
-
-
-def _grouped(values: Mapping[str, str]) -> dict[str, list[str]]:
+def _places(labels: Sequence[Mapping[str, Value]]) -> str:
+    """`replay (a, b), observation (a)`: the last label in groups of the others."""
     groups: dict[str, list[str]] = {}
-    for place, value in values.items():
-        groups.setdefault(value, []).append(place)
-    return groups
-
-
-def _with_places(groups: Mapping[str, Sequence[str]]) -> list[str]:
-    if len(groups) == 1:
-        return list(groups)
-    return [f"{value} ({', '.join(places)})" for value, places in groups.items()]
+    for per in labels:
+        *names, last = per or {"": ""}
+        outer = _place({name: per[name] for name in names})
+        groups.setdefault(outer, []).append(_place({last: per[last]}) if per else "")
+    if list(groups) == [""]:
+        return ", ".join(groups[""])
+    return ", ".join(f"{outer} ({', '.join(inner)})" for outer, inner in groups.items())
 
 
 def _place(labels: Mapping[str, Value]) -> str:
@@ -221,14 +220,6 @@ def _place(labels: Mapping[str, Value]) -> str:
         else value
         for name, value in labels.items()
     )
-
-
-def _names(labels: Mapping[str, Value]) -> str:
-    return _place(labels)
-
-
-def _list(items: Sequence[str]) -> str:
-    return ", ".join(items)
 
 
 def _capital(text: str) -> str:
