@@ -102,6 +102,7 @@ def _ended(path: Path) -> bool:
     with path.open("rb") as file:
         if file.read(len(MAGIC)) != MAGIC:
             return False
+        file.seek(0)
         with suppress(McapError, ValueError, OSError):
             return make_reader(file).get_summary() is not None
     return False

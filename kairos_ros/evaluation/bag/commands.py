@@ -1,0 +1,80 @@
+"""`kairos bag` and `kairos trace extract`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kairos_ros.evaluation.bag.extract import extract
+from kairos_ros.evaluation.bag.fleet_run import read_bag
+from kairos_ros.evaluation.bag.reader import Bag
+from kairos_ros.evaluation.bag.repair import repair
+from kairos_ros.evaluation.summary import summarise
+from kairos_ros.evaluation.trace_file import write_traces
+
+_Path = Annotated[Path, typer.Argument(help="The bag's folder, or its .mcap file.", metavar="BAG")]
+
+
+def info_command(bag: _Path) -> None:
+    """Topics of a bag, and the tasks that it holds. Repairs it first where that is needed."""
+    console = Console()
+    with Bag(bag, _say) as opened:
+        table = Table("topic", "type", "messages")
+        for topic in opened.topics:
+            table.add_row(topic.name, topic.type, str(topic.messages))
+        length_s = opened.length_s
+    console.print(table)
+    run = _working("reading the tasks", lambda: read_bag(bag))
+    summary = summarise(run)
+    console.print(
+        f"{length_s:.1f} s, {len(run.robots)} robots, {summary.tasks} tasks finished "
+        f"({summary.succeeded} succeeded), {summary.unfinished} not, {len(run.rounds)} rounds",
+        highlight=False,
+    )
+
+
+def repair_command(bag: _Path) -> None:
+    """Make a bag readable whose recorder was killed: rebuild its index and metadata.yaml.
+
+    Reading a bag does the same. What is torn at its end is moved to a file beside it.
+    """
+    folder = bag.parent if bag.is_file() else bag
+    done = _working("repairing", lambda: repair(folder))
+    typer.echo(f"{folder}: {done or 'nothing to repair'}")
+
+
+def extract_command(
+    bag: _Path,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write, .jsonl or .jsonl.gz.")
+    ] = Path("traces.jsonl.gz"),
+    full_updates: Annotated[
+        bool,
+        typer.Option(
+            "--full-updates", help="Keep every sampler step's update where the bag has it."
+        ),
+    ] = False,
+) -> None:
+    """Turn the finished tasks of a bag into traces, for kairos replay and kairos simulate."""
+    found = _working("reading the bag", lambda: extract(bag, full_updates=full_updates))
+    _working("writing the traces", lambda: write_traces(out, found.traces))
+    rounds = sum(len(trace.rounds) for trace in found.traces)
+    typer.echo(f"{out}: {len(found.traces)} traces, {rounds} rounds")
+    for reason, count in found.left_out.most_common():
+        typer.echo(f"left out {count}: {reason}")
+    if found.without_chunks:
+        typer.echo(
+            f"{found.without_chunks} have rounds without chunks: their chunk_updates are missing"
+        )
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _working(what: str, work: Callable[[], Any]) -> Any:
+    with Console(stderr=True).status(what):
+        return work()

@@ -1,0 +1,184 @@
+"""A bag as a `FleetRun`: what every metric, report and comparison is computed from."""
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from kairos_ros.evaluation.bag.events import events
+from kairos_ros.evaluation.bag.reader import Bag
+from kairos_ros.evaluation.bag.tasks import BagContent, BagRound, BagTask, sort_events
+from kairos_ros.evaluation.run import (
+    CANCELED,
+    LOST,
+    FleetRun,
+    RoundRecord,
+    TaskRecord,
+    Timeline,
+)
+
+
+def read_bag(path: Path) -> FleetRun:
+    """The run that a bag holds, on the recorder's clock from the bag's first message on.
+
+    Tasks are numbered in the order in which they began; a robot got each when it arrived. A task
+    that the bag does not see the end of is canceled, or lost where its robot went away.
+    Raises ConfigError for what is no bag.
+    """
+    with Bag(path) as bag:
+        return fleet_run(sort_events(events(bag)), bag.length_s)
+
+
+def fleet_run(content: BagContent, length_s: float) -> FleetRun:
+    """length_s: first to last message of the bag."""
+    timeline = Timeline()
+    for status in content.statuses:
+        timeline.report(status.robot, status.at_s, status.activity)
+    given = sorted((task for task in content.tasks if _known(task)), key=_given_s)
+    tasks = tuple(_task(number, task, content, length_s) for number, task in enumerate(given))
+    robots = {s.robot for s in content.statuses} | {t.key.robot for t in content.tasks}
+    starts = [task.given_s for task in tasks]
+    return FleetRun(
+        robots=tuple(sorted(robots, key=_natural)),
+        length_s=length_s,
+        tasks=tasks,
+        spans=timeline.spans(length_s),
+        open_s=((min(starts), max(starts)),) if len(starts) > 1 else ((0.0, length_s),),
+        rounds=tuple(record for task in content.tasks for record in _rounds(task)),
+    )
+
+
+def task_name(task: BagTask) -> str:
+    """Unique in a bag: a robot counts its tasks from 1 again when its node starts again."""
+    return f"{task.key.session[:8]}/{task.key.task}"
+
+
+def _known(task: BagTask) -> bool:
+    return task.began is not None or task.ended is not None or bool(task.rounds)
+
+
+def _given_s(task: BagTask) -> float:
+    if task.began is not None:
+        return task.began.at_s
+    if task.ended is not None:  # it began before the recorder did
+        return max(0.0, task.ended.first_request_s)
+    return min(asked.at_s for r in task.rounds.values() for asked in r.asked.values())
+
+
+def _task(number: int, task: BagTask, content: BagContent, length_s: float) -> TaskRecord:
+    ended = task.ended
+    goal = task.began or (ended.goal if ended else None)
+    given_s = _given_s(task)
+    if ended is None or goal is None:
+        end_s, outcome = _unfinished(task, content, length_s)
+        asked = next((a for r in task.rounds.values() for a in r.asked.values()), None)
+        return TaskRecord(
+            number=number,
+            robot=task.key.robot,
+            scene=(goal.scene or goal.kind) if goal else asked.kind if asked else "",
+            seed=goal.seed if goal else asked.seed if asked else 0,
+            wanted_s=given_s,
+            given_s=given_s,
+            ended_s=end_s,
+            outcome=outcome,
+            task=task_name(task),
+        )
+    return TaskRecord(
+        number=number,
+        robot=task.key.robot,
+        scene=goal.scene or goal.kind,
+        seed=goal.seed,
+        wanted_s=given_s,
+        given_s=given_s,
+        ended_s=ended.at_s,
+        outcome=ended.outcome,
+        success=ended.success,
+        duration_s=ended.duration_s,
+        first_wait_s=ended.first_wait_s,
+        stalled_s=ended.stalled_s,
+        actions=ended.actions,
+        round_latency_s=ended.round_latency_s,
+        round_executed=ended.round_executed,
+        refusals=ended.refusals,
+        dropped=ended.dropped,
+        guarded=ended.guarded,
+        task=task_name(task),
+    )
+
+
+def _unfinished(task: BagTask, content: BagContent, length_s: float) -> tuple[float, str]:
+    """When and how a task without a result ended."""
+    mine = [s for s in content.statuses if s.robot == task.key.robot]
+    gone = [s.at_s for s in mine if s.session == task.key.session and s.activity == "down"]
+    gone += [s.at_s for s in mine if s.session != task.key.session and s.at_s > _given_s(task)]
+    return (min(gone), LOST) if gone else (length_s, CANCELED)
+
+
+def _rounds(task: BagTask) -> Iterator[RoundRecord]:
+    for number, found in sorted(task.rounds.items()):
+        if found.asked:  # else it was asked for before the recorder came
+            yield _round(task, number, found)
+
+
+def _round(task: BagTask, number: int, found: BagRound) -> RoundRecord:
+    answer = found.answer
+    served = answer is not None and not answer.refused
+    first = found.asked[min(found.asked)]
+    observed = found.asked.get(answer.attempt, first) if answer is not None else first
+    start_s, end_s = _execution(task, number)
+    return RoundRecord(
+        robot=task.key.robot,
+        task=task_name(task),
+        round=number,
+        attempts=max(found.asked) + 1,
+        requested_s=first.at_s,
+        answered_s=answer.at_s if answer is not None and served else math.nan,
+        exec_start_s=start_s,
+        exec_end_s=end_s,
+        requested_at=task.executed_at(first),
+        observed_at=task.executed_at(observed),
+        horizon=answer.horizon if answer is not None and served else 0,
+        chunk_size=answer.chunk_size if answer is not None and served else 0,
+        executed=task.executed(number),
+        queued_s=answer.queued_s if answer else math.nan,
+        compute_s=answer.compute_s if answer else math.nan,
+        server_s=answer.server_s if answer else math.nan,
+        batch_size=answer.batch_size if answer else 0,
+        tier=answer.tier if answer else "",
+        engine=answer.engine if answer else "",
+        horizon_reason=answer.horizon_reason if answer else "",
+        reason=answer.reason if answer else "",
+    )
+
+
+def _execution(task: BagTask, number: int) -> tuple[float, float]:
+    """From the task's result; where there is none, from what later requests say."""
+    if task.ended is not None:
+        if number > len(task.ended.round_started_s):
+            return math.nan, math.nan
+        began = task.ended.first_request_s
+        return (
+            began + task.ended.round_started_s[number - 1],
+            began + task.ended.round_ended_s[number - 1],
+        )
+    reports = [
+        asked
+        for later in task.rounds.values()
+        for asked in later.asked.values()
+        if asked.executing == number
+    ]
+    starts = [asked.started_s for asked in reports if not math.isnan(asked.started_s)]
+    ends = [asked.ended_s for asked in reports if not math.isnan(asked.ended_s)]
+    return _last(starts), _last(ends)
+
+
+def _last(values: Sequence[float]) -> float:
+    return values[-1] if values else math.nan
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """arm_2 before arm_10."""
+    return [
+        (int(part or -1), part) if part.isdigit() else (-1, part)
+        for part in re.split(r"(\d+)", name)
+    ]
