@@ -20,6 +20,11 @@ COMMANDS = {
     "report": "kairos_ros.evaluation.report.command:report_command",
     "slo": "kairos_ros.evaluation.slo_command:slo_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",
+    "keys new": "kairos_ros.transport.keys_command:new_command",
+    "keys list": "kairos_ros.transport.keys_command:list_command",
+    "keys export": "kairos_ros.transport.keys_command:export_command",
+    "keys import": "kairos_ros.transport.keys_command:import_command",
+    "keys revoke": "kairos_ros.transport.keys_command:revoke_command",
     "train": "kairos_ros.training.command:train_command",
     "evaluate": "kairos_ros.training.command:evaluate_command",
 }
@@ -28,6 +33,7 @@ COMMANDS = {
 GROUPS = {
     "schedule": "Ask the scheduler why.",
     "bag": "Look into bags, and repair them.",
+    "keys": "Who may use a network link.",
     "trace": "Tasks to replay and to simulate.",
 }
 """Group -> what its commands are for."""
