@@ -14,8 +14,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
+from kairos_ros.core.calibration import Calibrated
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizon import parse_horizon
 from kairos_ros.engine.orphan import die_with_parent
+from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.share import share
 
 LAUNCHER_PID = "KAIROS_LAUNCHER_PID"
@@ -40,9 +43,20 @@ def serving(**parameters: Any) -> NodeSpec:
         "serving_node",
         "serving",
         namespace="kairos",
-        parameters={"policy": str(share() / "models" / "metaworld_flow")} | parameters,
+        parameters={"policy": str(shipped_policy())} | parameters,
         params_file=share() / "config" / "serving.yaml",
     )
+
+
+def shipped_policy() -> Path:
+    """The folder of the policy that is served where none is named."""
+    return share() / "models" / "metaworld_flow"
+
+
+def check_horizon(text: str, policy: str = "") -> None:
+    """Raises ConfigError for a horizon policy that a server of `policy` would refuse."""
+    calibration = find_calibration(policy or str(shipped_policy()))
+    parse_horizon(text, Calibrated(calibration) if calibration else None)
 
 
 def robot(name: str, **parameters: Any) -> NodeSpec:
@@ -63,21 +77,34 @@ def robot(name: str, **parameters: Any) -> NodeSpec:
     )
 
 
+def recorder(out: Path | str, **parameters: Any) -> NodeSpec:
+    """The node that records the fleet into the new bag folder `out`, as /kairos/recorder."""
+    return NodeSpec(
+        "recorder_node",
+        "recorder",
+        parameters={"out": str(out)} | parameters,
+        params_file=share() / "config" / "recorder.yaml",
+    )
+
+
 def plan(
     robots: int | Sequence[str] = 8,
     *,
+    record: Path | str = "",
     serve: Mapping[str, Any] | None = None,
     robot_parameters: Mapping[str, Any] | None = None,
 ) -> list[NodeSpec]:
-    """One serving node and its robots.
+    """One serving node and its robots, and last the recorder if there shall be one.
 
     Args:
         robots: how many (named arm_1 ...), or their names.
+        record: folder of the bag to record into; empty: no bag.
         serve: parameters of the serving node.
         robot_parameters: parameters of every robot node.
     """
     names = [f"arm_{i}" for i in range(1, robots + 1)] if isinstance(robots, int) else robots
-    return [serving(**(serve or {})), *(robot(name, **(robot_parameters or {})) for name in names)]
+    specs = [serving(**(serve or {})), *(robot(name, **(robot_parameters or {})) for name in names)]
+    return [*specs, recorder(record)] if record else specs
 
 
 def command(spec: NodeSpec) -> list[str]:

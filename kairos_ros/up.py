@@ -9,9 +9,8 @@ from typing import IO, Annotated
 
 import typer
 
-from kairos_ros.bringup import Fleet, plan
+from kairos_ros.bringup import Fleet, check_horizon, plan
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import parse_horizon
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.demo.interrupt import Interrupt
 
@@ -30,9 +29,12 @@ def up_command(
     serving: Annotated[
         bool, typer.Option(help="Start the serving node, too; it may also run elsewhere.")
     ] = True,
-    out: Annotated[Path, typer.Option(help="Where the folder of the log files is made.")] = Path(
-        "runs"
-    ),
+    record: Annotated[
+        bool, typer.Option("--record", help="Record everything into a bag, too.")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option(help="Where the folder of the log files, and of the bag, is made.")
+    ] = Path("runs"),
 ) -> None:
     """Run the serving node and simulated arms until Ctrl-C, without ros2 launch.
 
@@ -41,13 +43,18 @@ def up_command(
     if scheduling:
         parse_scheduling(scheduling)
     if horizon:
-        parse_horizon(horizon)
+        check_horizon(horizon, policy)
     wanted = {"policy": policy, "scheduling": scheduling, "horizon": horizon}
-    specs = plan(robots, serve={name: value for name, value in wanted.items() if value})
+    folder = out / datetime.now().strftime("up_%Y-%m-%d_%H-%M-%S")
+    specs = plan(
+        robots,
+        record=folder / "bag" if record else "",
+        serve={name: value for name, value in wanted.items() if value},
+    )
     specs = specs if serving else specs[1:]
     if not specs:
         raise ConfigError("nothing to start: give --robots or leave out --no-serving")
-    fleet = Fleet(specs, out / datetime.now().strftime("up_%Y-%m-%d_%H-%M-%S"))
+    fleet = Fleet(specs, folder)
     raise typer.Exit(run(fleet))
 
 

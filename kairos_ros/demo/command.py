@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from kairos_ros.core.horizon import parse_horizon
+from kairos_ros.bringup import check_horizon
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.demo.workload import BACK_TO_BACK, parse_arrivals
 from kairos_ros.domain import stay_on_this_host
@@ -51,6 +51,9 @@ def demo_command(
             "of a third of the duration each.",
         ),
     ] = False,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record everything into a bag in the run's folder.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where the folder of this run is made.")] = Path("runs"),
     view: Annotated[bool, typer.Option(help="Show the live view when in a terminal.")] = True,
 ) -> None:
@@ -64,12 +67,12 @@ def demo_command(
     if scheduling:
         parse_scheduling(scheduling)
     if horizon:
-        parse_horizon(horizon)
+        check_horizon(horizon, policy)
     stay_on_this_host()
     from kairos_ros.demo import experiment  # ROS is loaded only for this command
 
     experiment.scenes(policy)
-    options = experiment.Options(robots, duration, arrivals, seed, policy, _folder(out))
+    options = experiment.Options(robots, duration, arrivals, seed, policy, _folder(out), record)
     serving = {"scheduling": scheduling, "horizon": horizon}
     run = experiment.run_comparison if compare else experiment.run_once
     raise typer.Exit(run(options, serving, view=view))

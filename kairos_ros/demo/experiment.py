@@ -50,6 +50,8 @@ class Options:
     """Folder, hub id or `emulated:...`; empty: the policy that ships."""
     folder: Path
     """Of this demo: logs, summary and pictures."""
+    record: bool = False
+    """Whether to record a bag there, too."""
 
 
 def run_once(options: Options, serving: Mapping[str, str], *, view: bool) -> int:
@@ -161,7 +163,8 @@ def _output(view: bool) -> tuple[Console, Display]:
 
 
 def _session(options: Options, to: Display) -> Session:
-    return Session(options.robots, options.policy, options.folder / "logs", to)
+    bag = options.folder / "bag" if options.record else None
+    return Session(options.robots, options.policy, options.folder / "logs", to, bag)
 
 
 def _arrivals(options: Options, first: int) -> Arrivals:
@@ -230,7 +233,8 @@ def _failed(console: Console, error: FleetError) -> int:
 def _conclude(console: Console, options: Options, session: Session, *, finished: int) -> int:
     """Says where everything is and what went wrong; the exit code."""
     _point_latest(options.folder)
-    console.print(f"{options.folder}/: summary.json, fleet.png, logs/", highlight=False)
+    bag = ", bag/" if options.record else ""
+    console.print(f"{options.folder}/: summary.json, fleet.png, logs/{bag}", highlight=False)
     for failure in session.failures:
         console.print(failure, style="red", highlight=False, markup=False, soft_wrap=True)
     if session.failures:

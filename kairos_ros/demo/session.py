@@ -47,6 +47,8 @@ class Session:
     """Parameter `policy` of the serving node; empty: the policy that ships."""
     logs: Path
     display: Display
+    bag: Path | None = None
+    """Folder to record the fleet into."""
     failures: list[str] = field(default_factory=list)
     """Processes that ended by themselves, with what they printed last."""
 
@@ -83,7 +85,11 @@ class Session:
     @property
     def stopped(self) -> bool:
         """Interrupted, or the serving node or every robot is gone: no further run makes sense."""
-        return self.interrupt.requested or "kairos" in self._gone or len(self._gone) >= self.robots
+        return (
+            self.interrupt.requested
+            or "kairos" in self._gone
+            or self.live.robots.keys() <= self._gone
+        )
 
     def start(self, serving: Mapping[str, str]) -> Startup | None:
         """Starts all processes and waits until every robot can be given a task.
@@ -91,7 +97,7 @@ class Session:
         Returns None when interrupted. Raises FleetError when a process ends or time runs out.
         """
         began = time.monotonic()
-        specs = bringup.plan(self.robots, serve=self._parameters(serving))
+        specs = bringup.plan(self.robots, record=self.bag or "", serve=self._parameters(serving))
         for spec in specs:
             self.fleet.start(spec)
         seen: dict[str, float] = {}

@@ -4,6 +4,7 @@ One thread looks at all topics in turn and hands what came to the thread that wr
 """
 
 import importlib
+import math
 import signal
 import sys
 import threading
@@ -39,6 +40,8 @@ DISCOVER_EVERY_S = 0.2
 """A topic that appears is recorded at the latest so much later."""
 ADAPT_EVERY_S = 2.0
 SPIN_EVERY_S = 0.1
+LINGER_S = 1.0
+"""A node that is stopped together with its fleet hears the robots' last words."""
 MOST_PER_LOOK = 500
 """Messages of one topic before the others get their turn."""
 
@@ -89,7 +92,9 @@ class RecorderNode(Node):
             compression=self.values["compression"],
         )
         self._spool = Spool(bag, round(self.values["queue_mb"] * 1e6))
-        self._sources = rclpy.create_node("recorder_topics", namespace="kairos")
+        self._sources = rclpy.create_node(
+            "recorder_topics", namespace="kairos", use_global_arguments=False
+        )
         self._taps: dict[str, tuple[Topic, Tap]] = {}
         self._refused: set[str] = set()
         self._lost: Counter[str] = Counter()
@@ -221,8 +226,10 @@ def _message_class(kind: str) -> type:
     return found
 
 
-def record(stop: threading.Event, tell: Callable[[str], None], **parameters: Any) -> Path:
-    """Records until `stop` is set or the duration is over, and closes the bag.
+def record(
+    stop: threading.Event, tell: Callable[[str], None], linger_s: float = 0.0, **parameters: Any
+) -> Path:
+    """Records until `stop` is set and `linger_s` more, or the duration is over; closes the bag.
 
     Returns its folder. Raises KairosError where it cannot begin, or ended for want of space.
     """
@@ -236,10 +243,11 @@ def record(stop: threading.Event, tell: Callable[[str], None], **parameters: Any
     due = {"discover": began, "adapt": began + ADAPT_EVERY_S, "tell": began + every_s}
     due["spin"] = began
     try:
-        while not stop.is_set() and not node.failure:
-            now = time.monotonic()
-            if limit_s and now - began >= limit_s:
-                break
+        end = began + limit_s if limit_s else math.inf
+        while (now := time.monotonic()) < end and not node.failure:
+            if stop.is_set():
+                end = min(end, now + linger_s)
+                stop.clear()
             if now >= due["discover"]:
                 node.discover()
                 due["discover"] = now + DISCOVER_EVERY_S
@@ -273,7 +281,7 @@ def main() -> int:
     rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
     logger = rclpy.logging.get_logger("kairos.recorder")
     try:
-        record(stop, logger.info)
+        record(stop, logger.info, LINGER_S)
     except KairosError as error:
         print(f"recorder_node: {error}", file=sys.stderr)
         return 1

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from kairos_ros.evaluation.bag.events import events
+from kairos_ros.evaluation.bag.events import Asked, events
 from kairos_ros.evaluation.bag.reader import Bag
 from kairos_ros.evaluation.bag.tasks import BagContent, BagRound, BagTask, sort_events
 from kairos_ros.evaluation.run import (
@@ -21,8 +21,8 @@ from kairos_ros.evaluation.run import (
 def read_bag(path: Path) -> FleetRun:
     """The run that a bag holds, on the recorder's clock from the bag's first message on.
 
-    Tasks are numbered in the order in which they began; a robot got each when it arrived. A task
-    that the bag does not see the end of is canceled, or lost where its robot went away.
+    Tasks are numbered by their seeds where these all differ, so that bags of one workload agree on
+    the numbers, else in the order in which they began. A robot got each when it arrived. A task that the bag does not see the end of is canceled, or lost where its robot went away.
     Raises ConfigError for what is no bag.
     """
     with Bag(path) as bag:
@@ -34,8 +34,12 @@ def fleet_run(content: BagContent, length_s: float) -> FleetRun:
     timeline = Timeline()
     for status in content.statuses:
         timeline.report(status.robot, status.at_s, status.activity)
-    given = sorted((task for task in content.tasks if _known(task)), key=_given_s)
-    tasks = tuple(_task(number, task, content, length_s) for number, task in enumerate(given))
+    given = sorted((task for task in content.tasks if _begun(task)), key=_given_s)
+    seeds = [_seed(task) for task in given]
+    numbers = seeds if len(set(seeds)) == len(seeds) else range(len(given))
+    tasks = tuple(
+        _task(number, task, content, length_s) for number, task in zip(numbers, given, strict=True)
+    )
     robots = {s.robot for s in content.statuses} | {t.key.robot for t in content.tasks}
     starts = [task.given_s for task in tasks]
     return FleetRun(
@@ -53,8 +57,20 @@ def task_name(task: BagTask) -> str:
     return f"{task.key.session[:8]}/{task.key.task}"
 
 
-def _known(task: BagTask) -> bool:
-    return task.began is not None or task.ended is not None or bool(task.rounds)
+def _begun(task: BagTask) -> bool:
+    """Whether the bag tells when; it may hold no more than an answer."""
+    asked = any(round_.asked for round_ in task.rounds.values())
+    return task.began is not None or task.ended is not None or asked
+
+
+def _asked(task: BagTask) -> Asked:
+    """The first request of a task that has one."""
+    return next(a for r in task.rounds.values() for a in r.asked.values())
+
+
+def _seed(task: BagTask) -> int:
+    goal = task.began or (task.ended.goal if task.ended else None)
+    return goal.seed if goal else _asked(task).seed
 
 
 def _given_s(task: BagTask) -> float:
@@ -62,7 +78,7 @@ def _given_s(task: BagTask) -> float:
         return task.began.at_s
     if task.ended is not None:  # it began before the recorder did
         return max(0.0, task.ended.first_request_s)
-    return min(asked.at_s for r in task.rounds.values() for asked in r.asked.values())
+    return _asked(task).at_s
 
 
 def _task(number: int, task: BagTask, content: BagContent, length_s: float) -> TaskRecord:
@@ -71,12 +87,11 @@ def _task(number: int, task: BagTask, content: BagContent, length_s: float) -> T
     given_s = _given_s(task)
     if ended is None or goal is None:
         end_s, outcome = _unfinished(task, content, length_s)
-        asked = next((a for r in task.rounds.values() for a in r.asked.values()), None)
         return TaskRecord(
             number=number,
             robot=task.key.robot,
-            scene=(goal.scene or goal.kind) if goal else asked.kind if asked else "",
-            seed=goal.seed if goal else asked.seed if asked else 0,
+            scene=(goal.scene or goal.kind) if goal else _asked(task).kind,
+            seed=_seed(task),
             wanted_s=given_s,
             given_s=given_s,
             ended_s=end_s,
