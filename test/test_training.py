@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizon import Static
 from kairos_ros.robot.metaworld_scenes import SCENES, make_scene, policy_state, reset_scene
 from kairos_ros.robot.sim import SimAdapter
 from kairos_ros.training.dataset import ChunkDataset
@@ -143,7 +144,7 @@ def test_episodes_count_the_rounds_and_actions_of_their_horizon(trained):
     folder, _ = trained
     seeds = range(HELD_OUT_SEED, HELD_OUT_SEED + 3)
     arms = [SimAdapter() for _ in range(2)]
-    results = run_episodes(PolicyUnderTest(folder / "policy"), "reach-v3", seeds, "static:25", arms)
+    results = run_episodes(PolicyUnderTest(folder / "policy"), "reach-v3", seeds, Static(25), arms)
     assert [r.seed for r in results] == list(seeds)
     assert [r.rounds for r in results] == [-(-r.actions // 25) for r in results]
     assert all(r.success or r.actions == 500 for r in results)

@@ -162,13 +162,24 @@ BUILTIN: dict[str, Callable[..., HorizonPolicy]] = {
 }
 
 
-def parse_horizon(text: str) -> HorizonPolicy:
+def parse_horizon(text: str, calibrated: HorizonPolicy | None = None) -> HorizonPolicy:
     """Builds the policy named by, for example, `static:10` or `confidence:t=0.4,h_min=5`.
 
-    Names that are not built in are looked up in entry point group `kairos_ros.horizon`.
+    `calibrated`: what that name stands for, where there is a calibration. Names that are not built
+    in are looked up in entry point group `kairos_ros.horizon`.
     Raises ConfigError, also for h_min=0: a robot that executes nothing never gets anywhere.
     """
-    policy = cast(HorizonPolicy, build_policy(text, BUILTIN, ENTRY_POINT_GROUP))
+
+    def of_calibration() -> HorizonPolicy:
+        if calibrated is None:
+            raise ConfigError(
+                "horizon policy 'calibrated' needs a calibration of the served policy; make one "
+                "with 'kairos calibrate', or use another horizon policy"
+            )
+        return calibrated
+
+    known = {**BUILTIN, "calibrated": of_calibration}
+    policy = cast(HorizonPolicy, build_policy(text, known, ENTRY_POINT_GROUP))
     if getattr(policy, "h_min", 1) < 1:
         raise ConfigError(f"{text!r}: a robot must execute at least one action; use h_min>=1")
     return policy

@@ -6,6 +6,7 @@ from typing import Any
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.nodes.parameters import ParameterSpec
+from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.serving.dispatcher import ServingOptions
 
 SERVING_PARAMETERS = (
@@ -18,6 +19,9 @@ SERVING_PARAMETERS = (
     ParameterSpec("tokenizer", "", "Replaces the tokenizer that the saved policy names"),
     ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options"),
     ParameterSpec("horizon", "confidence", "Horizon policy of requests that name none"),
+    ParameterSpec(
+        "horizon_calibration", "", "JSON of kairos calibrate; empty: the policy folder's, if any"
+    ),
     ParameterSpec("stale_after_s", 0.05, "Age at which an observation is refetched", 0.0, 60.0),
     ParameterSpec("default_deadline_s", 10.0, "For requests that name none", 0.01, 3600.0),
     ParameterSpec("max_queue", 1000, "More pending requests are refused", 1, 1_000_000),
@@ -45,4 +49,5 @@ def serving_options(values: Mapping[str, Any]) -> ServingOptions:
         max_queue=values["max_queue"],
         max_bytes=round(values["max_message_mb"] * 1e6),
         batch_cap=values["max_batch"],
+        calibration=find_calibration(values["policy"], values["horizon_calibration"]),
     )

@@ -9,6 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from kairos_ros.core.calibration import Calibrated, HorizonCalibration
 from kairos_ros.core.decision import Decision, Pending, SchedulingPolicy
 from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode
 from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
@@ -54,9 +55,15 @@ class ServingOptions:
     max_bytes: int = 8_000_000
     batch_cap: int = 1_000_000
     """Largest batch, besides the profile's saturation and the engine's own limit."""
+    calibration: HorizonCalibration | None = None
+    """What the horizon policy `calibrated` stands for; None: it is refused."""
 
     def __post_init__(self) -> None:
-        parse_horizon(self.horizon)
+        self.parse_horizon(self.horizon)
+
+    def parse_horizon(self, text: str) -> HorizonPolicy:
+        """The policy that `text` names at this server. Raises ConfigError."""
+        return parse_horizon(text, Calibrated(self.calibration) if self.calibration else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +140,10 @@ class Dispatcher:
     def engine_ready(
         self, now_ns: int, name: str, description: EngineDescription, profile: EngineProfile
     ) -> list[Effect]:
-        """Raises ConfigError for another policy than the other engines serve, or its profile."""
+        """Raises ConfigError for another policy than the other engines serve, or whose profile or
+        horizon calibration is of another policy."""
+        if self.options.calibration:
+            self.options.calibration.require_policy(description.policy_id)
         for other in self.engines.values():
             served = other.description
             if other.name != name and served and served.policy_id != description.policy_id:
@@ -229,7 +239,7 @@ class Dispatcher:
             if len(self._horizons) >= 1000:
                 self._horizons.clear()
             try:
-                self._horizons[text] = parse_horizon(text)
+                self._horizons[text] = self.options.parse_horizon(text)
             except ConfigError as error:
                 return Refusal(RefusalCode.BAD_HORIZON_POLICY, str(error))
         return self._horizons[text]

@@ -159,7 +159,9 @@ def _score_scene(
     bodies = [SimAdapter() for _ in range(min(ARMS_PER_CALL, len(seeds)))]
     scores = []
     for horizon in horizons:
-        results = run_episodes(under_test, scene, seeds, horizon, bodies, disturbance)
+        results = run_episodes(
+            under_test, scene, seeds, parse_horizon(horizon), bodies, disturbance
+        )
         scores.append(
             Score(
                 scene,

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from kairos_ros.core.horizon import HorizonContext, parse_horizon
+from kairos_ros.core.horizon import HorizonContext, HorizonPolicy
 from kairos_ros.engine.policy import load_policy
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.taps import find_sampler
@@ -48,6 +48,8 @@ class PolicyUnderTest:
     def __init__(self, folder: Path) -> None:
         self._loaded = load_policy(EngineOptions(str(folder), device="cpu"), lambda _: None)
         self._sampler = find_sampler(self._loaded.policy)
+        self.policy_id = self._loaded.policy_id
+        self.chunk_size = self._sampler.chunk_size
 
     @torch.inference_mode()
     def __call__(self, states: np.ndarray, instruction: str, seeds: Sequence[int]) -> Chunks:
@@ -76,11 +78,11 @@ def run_episodes(
     policy: PolicyUnderTest,
     scene: str,
     seeds: Sequence[int],
-    horizon: str,
+    decide: HorizonPolicy,
     bodies: Sequence[SimAdapter],
     disturbance: float = 0.0,
 ) -> list[EpisodeResult]:
-    """One episode per seed under the horizon policy `horizon`, up to `len(bodies)` at a time.
+    """One episode per seed under the horizon policy `decide`, up to `len(bodies)` at a time.
 
     `disturbance`: standard deviation of white noise on the hand's motion at each action, in action
     units. Everything is a function of the seeds, whatever the number of bodies.
@@ -91,7 +93,7 @@ def run_episodes(
         for arm in arms:
             arm.body.reset(TaskGoal(SCENES[scene], scene, arm.seed))
         while running := [arm for arm in arms if not arm.over]:
-            _one_round(policy, SCENES[scene], running, horizon, disturbance)
+            _one_round(policy, scene, running, decide, disturbance)
         results += [
             EpisodeResult(scene, arm.seed, arm.body.succeeded(), arm.rounds, arm.actions)
             for arm in arms
@@ -100,14 +102,17 @@ def run_episodes(
 
 
 def _one_round(
-    policy: PolicyUnderTest, instruction: str, arms: list[_Arm], horizon: str, disturbance: float
+    policy: PolicyUnderTest,
+    scene: str,
+    arms: list[_Arm],
+    decide: HorizonPolicy,
+    disturbance: float,
 ) -> None:
-    decide = parse_horizon(horizon)
     states = np.stack([arm.body.observe().state for arm in arms])
-    chunks = policy(states, instruction, [arm.seed * MAX_ACTIONS + arm.rounds for arm in arms])
+    chunks = policy(states, SCENES[scene], [arm.seed * MAX_ACTIONS + arm.rounds for arm in arms])
     for row, arm in enumerate(arms):
         chunk = chunks.normalised[row]
-        context = HorizonContext(instruction, arm.rounds, arm.tail)
+        context = HorizonContext(scene, arm.rounds, arm.tail)
         length = decide(chunks.updates[:, row], chunk, context).length
         rng = np.random.default_rng((arm.seed, arm.rounds, 1))
         noise = disturbance * rng.standard_normal((length, chunk.shape[1]))
