@@ -70,7 +70,6 @@ def record(bag: Path, logs: Path, options: argparse.Namespace) -> None:
     with display, Session(options.robots, "", logs, display, bag) as session:
         if session.start({"horizon": options.horizon}) is None:
             return
-        session.build_scenes(scenes(""))
         arrivals = Arrivals(jobs(scenes(""), options.seed, None), poisson=False)
         done = 0
         while done < options.tasks and not session.stopped:

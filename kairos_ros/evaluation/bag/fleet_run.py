@@ -22,7 +22,8 @@ def read_bag(path: Path) -> FleetRun:
     """The run that a bag holds, on the recorder's clock from the bag's first message on.
 
     Tasks are numbered by their seeds where these all differ, so that bags of one workload agree on
-    the numbers, else in the order in which they began. A robot got each when it arrived. A task that the bag does not see the end of is canceled, or lost where its robot went away.
+    the numbers, else in the order in which they began. A robot got each when it arrived. A task
+    that the bag does not see the end of is canceled, or lost where its robot went away.
     Raises ConfigError for what is no bag.
     """
     with Bag(path) as bag:
