@@ -118,17 +118,17 @@ def test_a_table_that_lost_lines_is_found_out(tmp_path: Path) -> None:
         load_run(tmp_path)
 
 
-def test_a_wrong_value_is_named_with_its_line(tmp_path: Path) -> None:
+def test_a_wrong_value_is_named_with_its_record(tmp_path: Path) -> None:
     table = saved(tmp_path) / "rounds.csv"
     table.write_text(table.read_text().replace(",50,", ",many,"))
-    with pytest.raises(ConfigError, match=r"rounds\.csv:2: chunk_size cannot be 'many'"):
+    with pytest.raises(ConfigError, match=r"rounds\.csv: record 1: chunk_size cannot be 'many'"):
         load_run(tmp_path)
 
 
 def test_a_torn_line_is_named(tmp_path: Path) -> None:
     table = saved(tmp_path) / "rounds.csv"
     table.write_text(table.read_text()[:-30])
-    with pytest.raises(ConfigError, match=r"rounds\.csv:2: \d+ columns, not 21"):
+    with pytest.raises(ConfigError, match=r"rounds\.csv: record 1 has \d+ columns, not 21"):
         load_run(tmp_path)
 
 

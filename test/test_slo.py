@@ -170,7 +170,7 @@ def test_the_age_of_an_observation_grows_along_its_chunk():
 def test_after_a_refetch_the_age_counts_from_the_newer_observation():
     again = replace(SECOND, attempts=2, observed_at=10)
     # observed after the last action of round 1 had ended, at 2.5 s
-    assert observation_ages_s([again, FIRST])[10] == pytest.approx(3.25 - 2.5)
+    assert observation_ages_s([again, FIRST])[0] == pytest.approx(3.25 - 2.5)
 
 
 def test_a_stall_is_charged_to_queueing_before_compute_and_network():

@@ -12,6 +12,7 @@ import math
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, asdict, astuple, fields
+from itertools import islice
 from pathlib import Path
 from typing import Any, cast, get_args, get_type_hints
 
@@ -26,6 +27,8 @@ VERSION = 1
 DOCUMENT = "run.json"
 TASKS = "tasks.csv"
 ROUNDS = "rounds.csv"
+_BLOCK = 10_000
+"""Records that are read at once."""
 
 
 def save_run(folder: Path, run: FleetRun, configuration: Mapping[str, Any]) -> None:
@@ -136,17 +139,54 @@ def _records(file: Path, kind: type, count: int) -> tuple[Any, ...]:
         for name, hint in hints.items()
     }
     needed = {f.name for f in fields(kind) if f.default is MISSING}
+    records: list[Any] = []
     try:
         with file.open(newline="") as stream:
             rows = csv.reader(stream)
             header = next(rows, [])
             _check_header(file, header, known, needed)
-            records = [_record(file, rows.line_num, kind, header, known, row) for row in rows]
+            while block := list(islice(rows, _BLOCK)):
+                records += _block(file, kind, header, known, block, len(records))
     except (OSError, UnicodeDecodeError, csv.Error) as error:
         raise ConfigError(f"{file}: {error}") from None
     if len(records) != count:
         raise ConfigError(f"{file}: {len(records)} records, but {DOCUMENT} says {count}")
     return tuple(records)
+
+
+def _block(
+    file: Path,
+    kind: type,
+    header: Sequence[str],
+    readers: Mapping[str, Callable[[str], Any]],
+    rows: Sequence[Sequence[str]],
+    before: int,
+) -> Iterable[Any]:
+    """Records of some rows, `before` of which came earlier in the file. Raises ConfigError."""
+    for i, row in enumerate(rows, before + 1):
+        if len(row) != len(header):
+            raise ConfigError(f"{file}: record {i} has {len(row)} columns, not {len(header)}")
+    columns = {}
+    for name, texts in zip(header, zip(*rows, strict=True), strict=True):
+        try:
+            columns[name] = list(map(readers[name], texts))
+        except ValueError:
+            i, text = _first_wrong(readers[name], texts)
+            raise ConfigError(
+                f"{file}: record {before + i + 1}: {name} cannot be {text!r}"
+            ) from None
+    names = list(columns)
+    for values in zip(*columns.values(), strict=True):
+        yield kind(**dict(zip(names, values, strict=True)))
+
+
+def _first_wrong(reader: Callable[[str], Any], texts: Iterable[str]) -> tuple[int, str]:
+    for i, text in enumerate(texts):
+        try:
+            reader(text)
+        except ValueError:
+            return i, text
+    raise AssertionError("no text is wrong")
 
 
 def _check_header(
@@ -156,25 +196,6 @@ def _check_header(
         raise ConfigError(f"{file}:1: columns {sorted(missing)} are missing")
     if unknown := set(header).difference(known):
         raise ConfigError(f"{file}:1: columns {sorted(unknown)} are unknown")
-
-
-def _record(
-    file: Path,
-    line: int,
-    kind: type,
-    header: Sequence[str],
-    readers: Mapping[str, Callable[[str], Any]],
-    row: Sequence[str],
-) -> Any:
-    if len(row) != len(header):
-        raise ConfigError(f"{file}:{line}: {len(row)} columns, not {len(header)}")
-    values = {}
-    for name, text in zip(header, row, strict=True):
-        try:
-            values[name] = readers[name](text)
-        except ValueError:
-            raise ConfigError(f"{file}:{line}: {name} cannot be {text!r}") from None
-    return kind(**values)
 
 
 def _flag(text: str) -> bool:

@@ -147,35 +147,63 @@ def throughput(
     with a period, was sent no longer ago than the period plus the SLO, which is when the answer to
     the next invocation must be there.
     """
-    time_s = sum(end - start for start, end in run.open_s)
-    if not time_s:
-        return Throughput(0.0, 0.0)
     allowed_s = min((s.latency_s for s in slos if s.component == SYSTEM1), default=float("inf"))
     obligations = [s for s in slos if s.component != SYSTEM1]
+    counted = CountedActions.of(run)
+    if not obligations:
+        return counted.throughput(allowed_s)
     if not run.rounds:
-        if obligations:
-            raise ConfigError("without recorded rounds, only an SLO for system1 can be judged")
-        executed = [
-            (n, latency_s <= allowed_s)
-            for task in run.tasks
-            if any(start <= task.ended_s <= end for start, end in run.open_s)
-            for n, latency_s in zip(task.round_executed, task.round_latency_s, strict=True)
-        ]
-        raw = sum(n for n, _ in executed)
-        return Throughput(raw / time_s, sum(n for n, met in executed if met) / time_s)
-    valid = {
-        slo.component: _validity(slo, (others or {}).get(slo.component, ())) for slo in obligations
-    }
-    raw = qualified = 0
+        raise ConfigError("without recorded rounds, only an SLO for system1 can be judged")
+    valid = [_validity(slo, (others or {}).get(slo.component, ())) for slo in obligations]
+    qualified = 0
     for record in run.rounds:
-        if not record.executed:
-            continue
-        at_s = action_starts_s(record)
-        at_s = at_s[_within(at_s, run.open_s)]
-        raw += len(at_s)
-        if record.latency_s <= allowed_s:
-            qualified += _covered(record, at_s, valid)
-    return Throughput(raw / time_s, qualified / time_s)
+        if record.executed and record.latency_s <= allowed_s:
+            at_s = action_starts_s(record)
+            qualified += _covered(record, at_s[_within(at_s, run.open_s)], valid)
+    raw = counted.throughput(allowed_s).actions_per_s
+    return Throughput(raw, qualified / counted.time_s if counted.time_s else 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class CountedActions:
+    """The actions of a run that were executed while tasks were given, by round."""
+
+    time_s: float
+    """How long tasks were given."""
+    latency_s: np.ndarray
+    """float64 [R], of the round; NaN where it was not recorded."""
+    actions: np.ndarray
+    """int64 [R]."""
+
+    @staticmethod
+    def of(run: FleetRun) -> "CountedActions":
+        time_s = sum(end - start for start, end in run.open_s)
+        if run.rounds:
+            pairs = [(r.latency_s, _counted(r, run.open_s)) for r in run.rounds if r.executed]
+        else:
+            pairs = [
+                pair
+                for task in run.tasks
+                if any(start <= task.ended_s <= end for start, end in run.open_s)
+                for pair in zip(task.round_latency_s, task.round_executed, strict=True)
+            ]
+        latency_s, actions = np.array(pairs, float).reshape(-1, 2).T
+        return CountedActions(time_s, latency_s, actions.astype(int))
+
+    def throughput(self, allowed_s: float) -> Throughput:
+        """With an SLO of `allowed_s` for System 1 alone."""
+        if not self.time_s:
+            return Throughput(0.0, 0.0)
+        qualified = self.actions[self.latency_s <= allowed_s].sum()
+        return Throughput(float(self.actions.sum() / self.time_s), float(qualified / self.time_s))
+
+
+def _counted(record: RoundRecord, open_s: Sequence[tuple[float, float]]) -> int:
+    """Actions of a round that began while tasks were given."""
+    for start, end in open_s:
+        if start <= record.exec_start_s and record.exec_end_s <= end:
+            return record.executed
+    return int(_within(action_starts_s(record), open_s).sum())
 
 
 def _within(at_s: np.ndarray, spans: Iterable[tuple[float, float]]) -> np.ndarray:
@@ -203,10 +231,10 @@ def _validity(slo: Slo, invocations: Sequence[Invocation]) -> _Validity:
     }
 
 
-def _covered(record: RoundRecord, at_s: np.ndarray, valid: Mapping[str, _Validity]) -> int:
+def _covered(record: RoundRecord, at_s: np.ndarray, valid: Iterable[_Validity]) -> int:
     """How many of the actions at `at_s` had a valid answer of every component."""
     covered = np.ones(len(at_s), bool)
-    for by_robot in valid.values():
+    for by_robot in valid:
         answered_s, until_s = by_robot.get(record.robot, (np.empty(0), np.empty(0)))
         newest = np.searchsorted(answered_s, at_s, side="right") - 1
         covered &= newest >= 0

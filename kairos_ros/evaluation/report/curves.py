@@ -8,7 +8,7 @@ import numpy as np
 from kairos_ros.evaluation.observation_age import observation_ages_s
 from kairos_ros.evaluation.run import FleetRun
 from kairos_ros.evaluation.run_source import NamedRun
-from kairos_ros.evaluation.slo import SYSTEM1, Slo, throughput
+from kairos_ros.evaluation.slo import CountedActions, Slo
 
 MOST_POINTS = 250
 """Of one curve; more values are thinned to evenly spaced quantiles."""
@@ -16,7 +16,10 @@ MOST_POINTS = 250
 _ROUND_MS = [digit * 10**power for power in range(6) for digit in (1, 2, 5)]
 
 Figure = dict[str, Any]
-"""`data` and `layout` as plotly.js takes them; the page adds fonts and colours of its theme."""
+"""`data` and `layout` as plotly.js takes them; the page adds fonts and colours of its theme.
+
+Where there is a list `texts`, a trace's `texts` are indices into it that become its `hovertext`.
+"""
 
 
 def latency_figures(runs: Sequence[NamedRun], colours: Sequence[str]) -> list[Figure]:
@@ -58,21 +61,20 @@ def horizon_distribution(runs: Sequence[NamedRun], colours: Sequence[str]) -> Fi
 
 def qualified_figure(runs: Sequence[NamedRun], colours: Sequence[str], chosen: Slo) -> Figure:
     """Qualified actions per second over the SLO, up to four times the chosen one."""
-    steps_s = chosen.latency_s * np.geomspace(1 / 8, 4, 21)
-    data = [
-        {
-            "type": "scatter",
-            "mode": "lines",
-            "name": named.name,
-            "x": (1000 * steps_s).round(2).tolist(),
-            "y": [
-                round(throughput(named.run, [Slo(SYSTEM1, s)]).qualified_per_s, 3)
-                for s in steps_s.tolist()
-            ],
-            "line": {"color": colour, "width": 2},
-        }
-        for named, colour in zip(runs, colours, strict=False)
-    ]
+    steps_s = chosen.latency_s * np.geomspace(1 / 8, 4, 41)
+    data = []
+    for named, colour in zip(runs, colours, strict=False):
+        counted = CountedActions.of(named.run)
+        data.append(
+            {
+                "type": "scatter",
+                "mode": "lines",
+                "name": named.name,
+                "x": (1000 * steps_s).round(2).tolist(),
+                "y": [round(counted.throughput(s).qualified_per_s, 3) for s in steps_s.tolist()],
+                "line": {"color": colour, "width": 2},
+            }
+        )
     layout = axes("SLO for a chunk (ms)", "qualified actions (1/s)")
     layout["xaxis"]["type"] = "log"
     layout["xaxis"] |= {"tickmode": "array", "tickvals": _ROUND_MS, "ticktext": _ROUND_MS}

@@ -120,7 +120,7 @@ def _rows(slo: Slo) -> list[tuple[str, str, str, _Value, float, int, int]]:
             lambda j: None if (age := j.whole.observation_age_s) is None else age.mean,
             1000,
             0,
-            -1,
+            0,
         ),
         ("throughput", "tasks/min", "", lambda j: j.whole.tasks_per_minute, 1, 1, 1),
         ("actions", "1/s", "", lambda j: j.rate.actions_per_s, 1, 1, 1),

@@ -2,8 +2,8 @@
 (() => {
   const figures = JSON.parse(document.getElementById("figures").textContent);
   const dark = matchMedia("(prefers-color-scheme: dark)");
-  const config = { responsive: true, displaylogo: false,
-    modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"] };
+  const config = { responsive: true, displaylogo: false, typesetMath: false, plotlyServerURL: "",
+    modeBarButtons: [["toImage", "zoom2d", "pan2d", "zoomIn2d", "zoomOut2d", "resetScale2d"]] };
 
   const themed = (layout, element) => {
     const colour = name => getComputedStyle(document.documentElement).getPropertyValue(name).trim();
@@ -11,16 +11,19 @@
     const axis = own => ({ gridcolor: colour("--grid"), zerolinecolor: colour("--line"),
       linecolor: colour("--line"), automargin: true, ...own });
     const timeline = element.classList.contains("timeline");
+    const xaxis = axis(layout.xaxis);
+    if (timeline && narrow) xaxis.range = [xaxis.range[0], (2 * xaxis.range[0] + xaxis.range[1]) / 3];
     return { height: 340, paper_bgcolor: "rgba(0,0,0,0)", plot_bgcolor: "rgba(0,0,0,0)",
       font: { color: colour("--ink"), size: narrow ? 11 : 13,
         family: "system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif" },
-      margin: { l: 60, r: narrow ? 8 : 20, t: 24, b: 50 },
+      margin: { l: 60, r: narrow ? 8 : 20, t: timeline ? 60 : 24, b: 50 },
+      modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--quiet"), activecolor: colour("--better") },
       hoverlabel: { align: "left", bgcolor: colour("--band"), bordercolor: colour("--line"),
         font: { color: colour("--ink") } },
       legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0 }, showlegend: true,
       ...layout,
       ...(timeline && narrow ? { height: layout.height + 70 } : {}),
-      xaxis: axis(layout.xaxis), yaxis: axis(layout.yaxis) };
+      xaxis, yaxis: axis(layout.yaxis) };
   };
   const draw = id => {
     const element = document.getElementById(id);
@@ -28,6 +31,9 @@
     const timeline = element.classList.contains("timeline");
     const layout = themed(figure.layout, element);
     element.style.minHeight = `${layout.height}px`;
+    for (const trace of figure.data) {
+      if (figure.texts) trace.hovertext = trace.texts.map(i => figure.texts[i]);
+    }
     return Plotly.react(element, figure.data, layout,
       { ...config, scrollZoom: timeline, displayModeBar: timeline && element.clientWidth > 900 });
   };

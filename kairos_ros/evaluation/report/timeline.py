@@ -16,10 +16,24 @@ _LEAST_STALL_S = 1e-3
 _PIXELS_PER_ROBOT = 46
 
 
+class _Texts:
+    """Hover texts, each kept once: the bars of a round share theirs."""
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+
+    def add(self, text: str) -> int:
+        return self._index.setdefault(text, len(self._index))
+
+    def all(self) -> list[str]:
+        return list(self._index)
+
+
 class _Bars:
     """Horizontal bars of one kind, collected one by one."""
 
-    def __init__(self, name: str, colour: str, offset: float) -> None:
+    def __init__(self, texts: _Texts, name: str, colour: str, offset: float) -> None:
+        self._texts = texts
         self._trace: dict[str, Any] = {
             "type": "bar",
             "orientation": "h",
@@ -29,7 +43,7 @@ class _Bars:
             "base": [],
             "x": [],
             "y": [],
-            "hovertext": [],
+            "texts": [],
             "hoverinfo": "text",
         }
         self._colour = colour
@@ -40,7 +54,7 @@ class _Bars:
         trace["base"].append(round(start_s, 4))
         trace["x"].append(round(end_s - start_s, 4))
         trace["y"].append(row + self._offset)
-        trace["hovertext"].append(text)
+        trace["texts"].append(self._texts.add(text))
         trace["marker"]["color"].append(colour or self._colour)
 
     def traces(self) -> list[dict[str, Any]]:
@@ -60,9 +74,12 @@ def timeline(run: FleetRun, drawn: Sample) -> Figure:
     Where rounds were not recorded, what the robots did is drawn alone.
     """
     rows = {robot: i for i, robot in enumerate(drawn.robots)}
-    data = _rounds(run, drawn, rows) if drawn.rounds else _activities(run, rows)
+    texts = _Texts()
+    draw = _rounds if drawn.rounds else _activities
+    data = draw(run, drawn, rows, texts) + _ends(run, drawn, rows, texts)
     return {
-        "data": data + _ends(run, drawn, rows),
+        "data": data,
+        "texts": texts.all(),
         "layout": {
             "barmode": "overlay",
             "bargap": 0,
@@ -111,12 +128,14 @@ def _first_view(drawn: Sample) -> list[float]:
     return [drawn.start_s, drawn.start_s + (shown_s or 1.0)]
 
 
-def _rounds(run: FleetRun, drawn: Sample, rows: dict[str, int]) -> list[dict[str, Any]]:
-    waiting = _Bars("generation: network, queue", look.WAITING, _ABOVE)
-    compute = _Bars("generation: compute", look.COMPUTE, _ABOVE)
-    execution = _Bars("execution", look.EXECUTING[0], _BELOW)
-    first_wait = _Bars("wait for the first action", look.FIRST_WAIT, _BELOW)
-    stall = _Bars("stall", look.STALLED, _BELOW)
+def _rounds(
+    run: FleetRun, drawn: Sample, rows: dict[str, int], texts: _Texts
+) -> list[dict[str, Any]]:
+    waiting = _Bars(texts, "generation: network, queue", look.WAITING, _ABOVE)
+    compute = _Bars(texts, "generation: compute", look.COMPUTE, _ABOVE)
+    execution = _Bars(texts, "execution", look.EXECUTING[0], _BELOW)
+    first_wait = _Bars(texts, "wait for the first action", look.FIRST_WAIT, _BELOW)
+    stall = _Bars(texts, "stall", look.STALLED, _BELOW)
     ended_s = {(t.robot, t.task): t.ended_s for t in run.tasks if t.task}
     tasks: defaultdict[tuple[str, str], list[RoundRecord]] = defaultdict(list)
     for record in drawn.rounds:
@@ -156,12 +175,14 @@ def _stall(bars: _Bars, row: int, since_s: float, record: RoundRecord) -> None:
         bars.add(row, since_s, record.exec_start_s, text)
 
 
-def _activities(run: FleetRun, rows: dict[str, int]) -> list[dict[str, Any]]:
+def _activities(
+    run: FleetRun, drawn: Sample, rows: dict[str, int], texts: _Texts
+) -> list[dict[str, Any]]:
     kinds = {
-        "executing": _Bars("executing", look.EXECUTING[0], 0),
-        "holding": _Bars("in a task, waiting for actions", look.STALLED, 0),
-        "idle": _Bars("no task", look.IDLE, 0),
-        "down": _Bars("process gone", look.DOWN, 0),
+        "executing": _Bars(texts, "executing", look.EXECUTING[0], 0),
+        "holding": _Bars(texts, "in a task, waiting for actions", look.STALLED, 0),
+        "idle": _Bars(texts, "no task", look.IDLE, 0),
+        "down": _Bars(texts, "process gone", look.DOWN, 0),
     }
     for span in run.spans:
         if span.robot in rows:
@@ -170,7 +191,9 @@ def _activities(run: FleetRun, rows: dict[str, int]) -> list[dict[str, Any]]:
     return [trace for kind in kinds.values() for trace in kind.traces()]
 
 
-def _ends(run: FleetRun, drawn: Sample, rows: dict[str, int]) -> list[dict[str, Any]]:
+def _ends(
+    run: FleetRun, drawn: Sample, rows: dict[str, int], texts: _Texts
+) -> list[dict[str, Any]]:
     """Ends of tasks, as marks."""
     traces = []
     for name, symbol, success in (
@@ -193,9 +216,11 @@ def _ends(run: FleetRun, drawn: Sample, rows: dict[str, int]) -> list[dict[str, 
                     "x": [round(t.ended_s, 3) for t in tasks],
                     "y": [rows[t.robot] for t in tasks],
                     "marker": {"symbol": symbol, "size": 7, "color": "#d4a017"},
-                    "hovertext": [
-                        f"task {t.number} ({_escape(t.scene)}) ended: {_escape(t.outcome)}, "
-                        f"{t.duration_s:.2f} s"
+                    "texts": [
+                        texts.add(
+                            f"task {t.number} ({_escape(t.scene)}) ended: {_escape(t.outcome)}, "
+                            f"{t.duration_s:.2f} s"
+                        )
                         for t in tasks
                     ],
                     "hoverinfo": "text",
