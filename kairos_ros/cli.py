@@ -27,6 +27,7 @@ COMMANDS = {
     "keys revoke": "kairos_ros.transport.keys_command:revoke_command",
     "train": "kairos_ros.training.command:train_command",
     "evaluate": "kairos_ros.training.command:evaluate_command",
+    "calibrate": "kairos_ros.training.calibrate_command:calibrate_command",
 }
 """Command -> module:function."""
 

@@ -56,7 +56,7 @@ def study_command(
         raise ConfigError("name a study, or a file; 'kairos study --list' shows the shipped ones")
     path = study_file(study)
     if path.stem == HORIZON:
-        _run_horizon(path, out or Path("runs/studies") / path.stem, size)
+        _run_horizon(path, out or Path("runs/studies") / path.stem, size, processes)
         return
     from kairos_ros.evaluation.study.definition import read_study
 
@@ -186,7 +186,11 @@ def _list_studies() -> None:
         typer.echo(f"{name:16} {' '.join(str(content.get('question', '')).split())}")
 
 
-def _run_horizon(path: Path, out: Path, size: str) -> None:
+def _run_horizon(path: Path, out: Path, size: str, processes: int) -> None:
     from kairos_ros.training.horizon_study import run_horizon_study
 
-    run_horizon_study(path, out, typer.echo)
+    try:
+        run_horizon_study(path, out, typer.echo, size=size, processes=processes)
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command continues", err=True)
+        raise typer.Exit(130) from None

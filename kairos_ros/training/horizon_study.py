@@ -1,0 +1,231 @@
+"""`kairos study horizon`: success and executed horizon of every horizon policy, on paired episodes.
+
+Each cell is one task under one rule and one disturbance. Finished cells are kept in `cells.jsonl`;
+then `horizon.csv` (tidy, a row per cell and per rule over all tasks), `horizon.png` and
+`finding.md` are written from them.
+"""
+
+import csv
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
+
+from kairos_ros.core.calibration import Calibrated
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.robot.metaworld_scenes import SCENES
+from kairos_ros.serving.calibration_file import read_calibration
+from kairos_ros.share import share
+from kairos_ros.training.bench import arms, policy_under_test
+from kairos_ros.training.cells import Key, run_cells
+from kairos_ros.training.evaluate import wilson
+from kairos_ros.training.horizon_dominance import Outcomes, horizon_interval
+from kairos_ros.training.horizon_finding import finding
+
+COLUMNS = (
+    "disturbance", "task", "rule", "episodes", "successes", "success", "success_low",
+    "success_high", "mean_executed_horizon", "horizon_low", "horizon_high", "rounds_per_episode",
+)  # fmt: skip
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class StudySize(_Section):
+    """How much is run."""
+
+    episodes: Annotated[int, Field(ge=2, le=100_000)]
+    """Per cell."""
+    tasks: list[str] = list(SCENES)
+
+
+class HorizonStudy(_Section):
+    """The content of the study file."""
+
+    question: str
+    policy: str
+    first_seed: Annotated[int, Field(ge=0)]
+    disturbances: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=1)]
+    static: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2)]
+    policies: list[str] = []
+    calibrated: dict[str, str] = {}
+    sizes: dict[str, StudySize]
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All rules under one disturbance, on the same episodes."""
+
+    disturbance: float
+    tasks: tuple[str, ...]
+    static: Mapping[str, Outcomes]
+    dynamic: Mapping[str, Outcomes]
+
+    @property
+    def rules(self) -> dict[str, Outcomes]:
+        return {**self.static, **self.dynamic}
+
+
+def run_horizon_study(
+    config: Path,
+    out: Path,
+    report: Callable[[str], None] = print,
+    *,
+    size: str = "full",
+    processes: int = 1,
+) -> list[Measured]:
+    """Runs what is missing in `out` and writes table, figure and finding there.
+
+    Raises ConfigError for a wrong study file, before anything runs.
+    """
+    study = read_horizon_study(config)
+    if size not in study.sizes:
+        raise ConfigError(f"{config}: sizes has no {size!r}, only {', '.join(study.sizes)}")
+    chosen = study.sizes[size]
+    folder = _policy_folder(study.policy)
+    rules = _rules(study, folder)
+    policy_id = policy_under_test(str(folder)).policy_id
+    keys = [
+        {
+            "policy_id": policy_id,
+            "folder": str(folder),
+            "task": task,
+            "rule": rule,
+            "disturbance": disturbance,
+            "first_seed": study.first_seed,
+            "episodes": chosen.episodes,
+        }
+        for disturbance in study.disturbances
+        for task in chosen.tasks
+        for rule in rules.values()
+    ]
+
+    def tell(left: int, key: Key, result: Any) -> None:
+        ok = np.mean(result["success"])
+        name = next(name for name, rule in rules.items() if rule == key["rule"])
+        report(f"{key['task']} {name} sigma={key['disturbance']:g}: {ok:.0%} ({left} cells left)")
+
+    cells = iter(run_cells(out / "cells.jsonl", keys, _run_cell, processes=processes, report=tell))
+    results = []
+    for disturbance in study.disturbances:
+        rows = [{rule: next(cells) for rule in rules} for _ in chosen.tasks]
+        outcomes = {rule: _outcomes([row[rule] for row in rows]) for rule in rules}
+        static = {f"static:{h}": outcomes.pop(f"static:{h}") for h in study.static}
+        results.append(Measured(disturbance, tuple(chosen.tasks), static, outcomes))
+    write_table(out / "horizon.csv", results)
+    text = finding(results)
+    (out / "finding.md").write_text(text)
+    from kairos_ros.training.horizon_figure import write_figure
+
+    write_figure(out / "horizon.png", results)
+    report(text)
+    return results
+
+
+def read_horizon_study(config: Path) -> HorizonStudy:
+    """Raises ConfigError that names file and field."""
+    try:
+        study = HorizonStudy.model_validate(yaml.safe_load(config.read_text()))
+    except OSError as error:
+        raise ConfigError(f"{config}: {error.strerror}") from None
+    except yaml.YAMLError as error:
+        raise ConfigError(f"{config} is no YAML: {error}") from None
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "the whole"
+        raise ConfigError(f"{config}: {where}: {first['msg']}") from None
+    for size in study.sizes.values():
+        if unknown := [task for task in size.tasks if task not in SCENES]:
+            raise ConfigError(f"{config}: no task {unknown[0]!r}; known are {', '.join(SCENES)}")
+    for name in study.policies:
+        parse_horizon(name)
+    return study
+
+
+def write_table(path: Path, results: list[Measured]) -> None:
+    """One row per disturbance, task (`all`: over all) and rule."""
+    with path.open("w", newline="") as stream:
+        writer = csv.writer(stream, lineterminator="\n")
+        writer.writerow(COLUMNS)
+        for measured in results:
+            for rule, outcomes in measured.rules.items():
+                for task, part in [("all", outcomes), *_parts(measured.tasks, outcomes)]:
+                    ok, n = int(part.success.sum()), part.success.size
+                    numbers = (part.rate, *wilson(ok, n), part.horizon, *horizon_interval(part))
+                    row = [measured.disturbance, task, rule, n, ok]
+                    row += [f"{number:.4f}" for number in (*numbers, part.rounds_per_episode)]
+                    writer.writerow(row)
+
+
+def _parts(tasks: tuple[str, ...], outcomes: Outcomes) -> list[tuple[str, Outcomes]]:
+    return [
+        (
+            task,
+            Outcomes(
+                outcomes.success[i : i + 1],
+                outcomes.rounds[i : i + 1],
+                outcomes.actions[i : i + 1],
+            ),
+        )
+        for i, task in enumerate(tasks)
+    ]
+
+
+def _rules(study: HorizonStudy, folder: Path) -> dict[str, str]:
+    """Name in the tables -> what the cell runs; a calibration is named by its content."""
+    rules = {f"static:{h}": f"static:{h}" for h in study.static}
+    rules |= {name: name for name in study.policies}
+    for label, name in study.calibrated.items():
+        file = folder / name
+        read_calibration(file).require_policy(policy_under_test(str(folder)).policy_id)
+        rules[label] = f"{name}@{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+    return rules
+
+
+def _policy_folder(policy: str) -> Path:
+    """As given, or of the installed package."""
+    folder = Path(policy)
+    if not folder.is_dir():
+        folder = share() / policy
+    if not folder.is_dir():
+        raise ConfigError(f"policy {policy!r} is no folder, neither here nor in {share()}")
+    return folder
+
+
+def _run_cell(key: Key) -> dict[str, list[int]]:
+    from kairos_ros.training.rollout import run_episodes
+
+    seeds = range(key["first_seed"], key["first_seed"] + key["episodes"])
+    episodes = run_episodes(
+        policy_under_test(key["folder"]),
+        key["task"],
+        seeds,
+        _policy(key["folder"], key["rule"]),
+        arms(key["task"], key["episodes"]),
+        key["disturbance"],
+    )
+    return {
+        "success": [int(episode.success) for episode in episodes],
+        "rounds": [episode.rounds for episode in episodes],
+        "actions": [episode.actions for episode in episodes],
+    }
+
+
+def _policy(folder: str, rule: str) -> HorizonPolicy:
+    name, at, _ = rule.partition("@")
+    return Calibrated(read_calibration(Path(folder) / name)) if at else parse_horizon(rule)
+
+
+def _outcomes(rows: list[dict[str, list[int]]]) -> Outcomes:
+    return Outcomes(
+        np.array([row["success"] for row in rows], bool),
+        np.array([row["rounds"] for row in rows]),
+        np.array([row["actions"] for row in rows]),
+    )

@@ -1,0 +1,146 @@
+"""The horizon study: statistics that can be computed by hand, cells that survive, one real run."""
+
+import csv
+import json
+
+import numpy as np
+import pytest
+
+pytest.importorskip("pydantic")
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.training.cells import read_cells, run_cells
+from kairos_ros.training.horizon_dominance import (
+    Outcomes,
+    best_per_task,
+    best_static,
+    judge,
+    longest_equal,
+)
+from kairos_ros.training.horizon_study import read_horizon_study, run_horizon_study
+
+
+def outcomes(successes: list[int], horizon: int, episodes: int = 100) -> Outcomes:
+    """Tasks of which the first `successes[i]` episodes succeed, in ten rounds each."""
+    success = np.arange(episodes) < np.array(successes)[:, None]
+    rounds = np.full(success.shape, 10)
+    return Outcomes(success, rounds, rounds * horizon)
+
+
+STATIC = {
+    "static:5": outcomes([100, 100], 5),
+    "static:10": outcomes([100, 98], 10),
+    "static:50": outcomes([100, 50], 50),
+}
+
+
+def test_the_reference_is_the_longest_static_horizon_within_a_point_of_the_best():
+    assert best_static(STATIC) == "static:5"
+    assert longest_equal(STATIC) == "static:10"  # 99 % against 100 %
+
+
+def test_the_best_static_horizon_per_task_is_the_longest_that_loses_nothing_there():
+    names, together = best_per_task(STATIC)
+    assert names == ["static:50", "static:5"]
+    assert (together.rate, together.horizon) == (1.0, 27.5)
+
+
+def test_a_rule_below_a_longer_static_horizon_is_dominated():
+    verdict = judge(STATIC, "confidence", outcomes([100, 90], 8))
+    assert verdict.dominated_by == "static:10"
+    assert verdict.dominated > 0.99
+    assert verdict.against_curve == pytest.approx(0.95 - (1.0 - 0.01 * 3 / 5))
+
+
+def test_a_rule_above_the_static_curve_is_not_dominated():
+    verdict = judge(STATIC, "calibrated", outcomes([100, 99], 30))
+    assert (verdict.dominated_by, verdict.dominated) == ("", 0.0)
+    assert (verdict.reference, verdict.ratio) == ("static:10", 3.0)
+    assert verdict.gap == pytest.approx(-0.005)
+    low, high = verdict.gap_95
+    assert low < -0.005 < high <= 0.0
+    assert verdict.against_curve_95[0] > 0
+
+
+def double(key):
+    return {"twice": 2 * key["n"]}
+
+
+def refuse(key):
+    raise AssertionError(f"{key} ran again")
+
+
+def test_cells_that_finished_are_not_run_again(tmp_path):
+    file, seen = tmp_path / "cells.jsonl", []
+    keys = [{"n": n} for n in range(3)]
+    run_cells(file, keys[:2], double, processes=1, report=lambda left, *_: seen.append(left))
+    assert seen == [1, 0]
+    again = run_cells(file, keys[:2], refuse, processes=1, report=lambda *_: None)
+    assert again == [{"twice": 0}, {"twice": 2}]
+
+
+def test_a_torn_line_is_a_cell_that_is_missing(tmp_path):
+    file = tmp_path / "cells.jsonl"
+    keys = [{"n": 1}, {"n": 2}]
+    run_cells(file, keys, double, processes=1, report=lambda *_: None)
+    file.write_text(file.read_text()[:-8])
+    assert len(read_cells(file)) == 1
+    results = run_cells(file, keys, double, processes=1, report=lambda *_: None)
+    assert results == [{"twice": 2}, {"twice": 4}]
+    assert len(read_cells(file)) == 2
+
+
+@pytest.fixture
+def config(tmp_path):
+    file = tmp_path / "horizon.yaml"
+    file.write_text(
+        "question: how long?\npolicy: models/metaworld_flow\nfirst_seed: 4000000\n"
+        "disturbances: [0.0]\nstatic: [10, 50]\npolicies: ['tail_agreement:t=1.5']\n"
+        "sizes:\n  tiny: {episodes: 2, tasks: [reach-v3]}\n"
+    )
+    return file
+
+
+@pytest.mark.parametrize(
+    ("wrong", "complaint"),
+    [
+        ("static: [10, 50]", "static"),
+        ("policies: ['tail_agreement:t=1.5']", "stattic"),
+        ("sizes:\n  tiny: {episodes: 2, tasks: [reach-v3]}", "make-coffee"),
+    ],
+)
+def test_a_wrong_study_file_is_refused(config, wrong, complaint):
+    instead = {
+        "static": "static: [0, 50]",
+        "stattic": "policies: ['stattic:5']",
+        "make-coffee": "sizes:\n  tiny: {episodes: 2, tasks: [make-coffee]}",
+    }
+    config.write_text(config.read_text().replace(wrong, instead[complaint]))
+    with pytest.raises(ConfigError, match=complaint):
+        read_horizon_study(config)
+
+
+@pytest.mark.slow
+def test_a_study_of_the_shipped_policy_writes_table_figure_and_finding_and_continues(
+    config, tmp_path
+):
+    pytest.importorskip("lerobot")
+    pytest.importorskip("metaworld")
+    out, lines = tmp_path / "out", []
+    [measured] = run_horizon_study(config, out, lines.append, size="tiny")
+    assert [line.split(" (")[1] for line in lines[:3]] == [f"{n} cells left)" for n in (2, 1, 0)]
+    assert measured.static["static:10"].horizon <= 10 < measured.static["static:50"].horizon <= 50
+    rows = list(csv.DictReader((out / "horizon.csv").open()))
+    assert [(r["task"], r["rule"]) for r in rows[:2]] == [
+        ("all", "static:10"),
+        ("reach-v3", "static:10"),
+    ]
+    assert "tail_agreement:t=1.5" in (out / "finding.md").read_text()
+    assert (out / "horizon.png").stat().st_size > 5000
+    cells = [json.loads(line) for line in (out / "cells.jsonl").read_text().splitlines()]
+    assert len(cells) == 3
+
+    lines.clear()
+    [again] = run_horizon_study(config, out, lines.append, size="tiny")
+    assert len(lines) == 1  # the finding only: no cell ran
+    assert np.array_equal(again.static["static:10"].actions, measured.static["static:10"].actions)
