@@ -2,12 +2,12 @@
 
 import logging
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
-from rosbags.interfaces import Connection, MessageDefinitionFormat
+from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
 from rosbags.rosbag2 import Reader, ReaderError
 from rosbags.rosbag2.storage_mcap import ReaderError as McapReaderError
 from rosbags.typesys import (
@@ -86,7 +86,7 @@ class Bag:
             return
         store = get_typestore(Stores.EMPTY)
         for connection in wanted:
-            _learn(store, connection)
+            store.register(_types(connection.msgdef, connection.msgtype))
         try:
             for connection, stamp_ns, data in self._reader.messages(wanted):
                 yield BagMessage(
@@ -99,17 +99,17 @@ class Bag:
             raise ConfigError(f"{self.path} is damaged: {error}") from error
 
 
-def _learn(store: Any, connection: Connection) -> None:
-    """Takes the message definition from the bag; where it has none, the installed one."""
-    definition, name = connection.msgdef, connection.msgtype
-    with suppress(TypesysError):
+@cache  # parsing takes longer than reading many a bag
+def _types(definition: MessageDefinition, name: str) -> Any:
+    """The types of a definition in a bag; where it has none, the installed ones."""
+    try:
         match definition.format:
             case MessageDefinitionFormat.IDL:
-                store.register(get_types_from_idl(definition.data))
+                return get_types_from_idl(definition.data)
             case MessageDefinitionFormat.MSG:
-                store.register(get_types_from_msg(definition.data, name))
+                return get_types_from_msg(definition.data, name)
             case _:
-                text = Definitions(installed_prefixes()).of(name).text
-                store.register(get_types_from_msg(text, name))
-        return
-    raise ConfigError(f"the definition of {name} in the bag cannot be read")
+                installed = Definitions(installed_prefixes()).of(name)
+                return get_types_from_msg(installed.text, name)
+    except TypesysError as error:
+        raise ConfigError(f"the bag's definition of {name} cannot be read: {error}") from error

@@ -6,15 +6,14 @@ time than reading it once. A torn or foreign tail is moved to a file beside it.
 
 import fcntl
 import os
+import struct
 import zlib
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from mcap.data_stream import RecordBuilder
-from mcap.exceptions import McapError
 from mcap.opcode import Opcode
 from mcap.reader import make_reader
 from mcap.records import DataEnd, Footer, McapRecord, SummaryOffset
@@ -32,6 +31,8 @@ from kairos_ros.evaluation.bag.metadata import (
 from kairos_ros.evaluation.bag.writer import OFFERED_QOS, RECORDED_BY, TYPE_HASH
 
 _COPY_BYTES = 1 << 20
+_END = struct.Struct("<BQQQI8s")
+"""The last record, the footer, with its kind and length, and the magic behind it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +99,20 @@ def _repair(folder: Path, path: Path, file: IO[bytes]) -> Repair:
 
 
 def _ended(path: Path) -> bool:
-    """Whether an MCAP file has an end, with an index."""
+    """Whether an MCAP file has its end, with an index that is whole."""
+    size = path.stat().st_size
+    if size < len(MAGIC) + _END.size:
+        return False
     with path.open("rb") as file:
-        if file.read(len(MAGIC)) != MAGIC:
+        file.seek(-_END.size, os.SEEK_END)
+        end = file.read()
+        opcode, length, start, _, checksum, magic = _END.unpack(end)
+        if (opcode, length, magic) != (Opcode.FOOTER, 20, MAGIC) or not 0 < start < size:
             return False
-        file.seek(0)
-        with suppress(McapError, ValueError, OSError):
-            return make_reader(file).get_summary() is not None
-    return False
+        file.seek(start)
+        summary = file.read(size - start - _END.size)
+    checked = zlib.crc32(end[: -len(MAGIC) - 4], zlib.crc32(summary))
+    return not checksum or checksum == checked
 
 
 def _lock(file: IO[bytes], folder: Path) -> None:
