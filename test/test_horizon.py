@@ -147,7 +147,10 @@ def test_policies_are_named_in_one_line():
     ("text", "what"),
     [
         ("", "names no policy"),
-        ("stattic:10", "unknown policy 'stattic'; known here: calibrated, confidence, static, tail_agreement"),
+        (
+            "stattic:10",
+            "unknown policy 'stattic'; known here: calibrated, confidence, static, tail_agreement",
+        ),
         ("static:n=10", "no option 'n'; its options are: h"),
         ("static:ten", "h must be of type int, not 'ten'"),
         ("static:0", "whole number >= 1, not 0"),

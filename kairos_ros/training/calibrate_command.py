@@ -28,7 +28,7 @@ def calibrate_command(
     ] = 0.0,
     out: Annotated[
         Path | None,
-        typer.Option(help="JSON file [default: horizon_calibration.json in the policy folder]."),
+        typer.Option(help="JSON file; without it horizon_calibration.json in the policy folder."),
     ] = None,
     work: Annotated[Path, typer.Option(help="Finished tasks are kept here.")] = Path(
         "runs/calibrate"

@@ -102,8 +102,8 @@ def run_horizon_study(
             "first_seed": study.first_seed,
             "episodes": chosen.episodes,
         }
-        for disturbance in study.disturbances
         for task in chosen.tasks
+        for disturbance in study.disturbances
         for rule in rules.values()
     ]
 
@@ -113,10 +113,12 @@ def run_horizon_study(
         report(f"{key['task']} {name} sigma={key['disturbance']:g}: {ok:.0%} ({left} cells left)")
 
     cells = iter(run_cells(out / "cells.jsonl", keys, _run_cell, processes=processes, report=tell))
+    rows = [
+        [{rule: next(cells) for rule in rules} for _ in study.disturbances] for _ in chosen.tasks
+    ]
     results = []
-    for disturbance in study.disturbances:
-        rows = [{rule: next(cells) for rule in rules} for _ in chosen.tasks]
-        outcomes = {rule: _outcomes([row[rule] for row in rows]) for rule in rules}
+    for disturbance, of_tasks in zip(study.disturbances, zip(*rows, strict=True), strict=True):
+        outcomes = {rule: _outcomes([row[rule] for row in of_tasks]) for rule in rules}
         static = {f"static:{h}": outcomes.pop(f"static:{h}") for h in study.static}
         results.append(Measured(disturbance, tuple(chosen.tasks), static, outcomes))
     write_table(out / "horizon.csv", results)
