@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import time
+from pathlib import Path
 from types import FrameType
 
 import zmq
@@ -18,7 +19,8 @@ from kairos_ros.engine.exit_status import WorkerExit
 from kairos_ros.engine.loading import load_engine
 from kairos_ros.engine.orphan import die_with_parent
 from kairos_ros.engine.seam import Engine, EngineLostError, EngineOptions
-from kairos_ros.engine.worker_link import Job, WorkerLink
+from kairos_ros.engine.worker_link import Job, Listening, WorkerLink
+from kairos_ros.transport.endpoint import Insecure, is_local
 from kairos_ros.transport.engine_wire import (
     BatchError,
     BatchResult,
@@ -26,6 +28,8 @@ from kairos_ros.transport.engine_wire import (
     result_message,
 )
 from kairos_ros.transport.frames import Message
+from kairos_ros.transport.key_file import Role
+from kairos_ros.transport.key_folder import KeyFolder, default_folder
 
 log = logging.getLogger(__name__)
 
@@ -51,12 +55,22 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if args.parent_pid:
             die_with_parent(args.parent_pid)
-        link = WorkerLink(args.listen, args.exit_if_silent_s)
+        link = WorkerLink(args.listen, args.exit_if_silent_s, _security(args))
         link.start()
     except (KairosError, zmq.ZMQError) as error:
         log.error("cannot listen on %s: %s", args.listen, error)
         return WorkerExit.OPTIONS
     return _run(options, link)
+
+
+def _security(args: argparse.Namespace) -> Listening | Insecure | None:
+    """Keys on the network, unless loopback without them was asked for; nothing on one host."""
+    if is_local(args.listen):
+        return None
+    if args.insecure_loopback:
+        return Insecure.LOOPBACK
+    keys = KeyFolder(Path(args.keys) if args.keys else default_folder())
+    return Listening(keys.own(Role.SERVER, args.key), keys)
 
 
 def _run(options: EngineOptions, link: WorkerLink) -> int:
@@ -127,7 +141,9 @@ def _parser() -> argparse.ArgumentParser:
         description="Serves one policy to a serving node. Started by it; by hand for debugging.",
     )
     defaults = EngineOptions(policy="")
-    parser.add_argument("--listen", required=True, help="endpoint to serve, ipc://PATH")
+    parser.add_argument(
+        "--listen", required=True, help="endpoint to serve, ipc://PATH or tcp://ADDRESS:PORT"
+    )
     parser.add_argument(
         "--policy",
         required=True,
@@ -139,6 +155,15 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--max-batch", type=int, default=defaults.max_batch)
     parser.add_argument(
         "--tokenizer", default="", help="replaces the tokenizer that the policy names"
+    )
+    parser.add_argument("--key", default="", help="server key of this host, where it has several")
+    parser.add_argument(
+        "--keys", default="", help="folder of keys (KAIROS_KEYS, else ~/.config/kairos/keys)"
+    )
+    parser.add_argument(
+        "--insecure-loopback",
+        action="store_true",
+        help="serve tcp://127.0.0.1 without keys, to every user of this host",
     )
     parser.add_argument(
         "--parent-pid", type=int, default=0, help="die with this process, which started the worker"

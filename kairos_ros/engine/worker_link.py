@@ -1,5 +1,6 @@
 """The worker's network side: a thread that answers at once, whatever the engine is busy with."""
 
+import contextlib
 import logging
 import os
 import queue
@@ -10,8 +11,10 @@ from dataclasses import dataclass
 
 import zmq
 
-from kairos_ros.core.errors import RefusalCode, WireError
+from kairos_ros.core.errors import KairosError, RefusalCode, WireError
 from kairos_ros.engine.exit_status import WorkerExit
+from kairos_ros.transport.door import Door
+from kairos_ros.transport.endpoint import Insecure, is_local
 from kairos_ros.transport.engine_wire import (
     BatchError,
     WorkerStatus,
@@ -22,14 +25,27 @@ from kairos_ros.transport.engine_wire import (
     status_message,
 )
 from kairos_ros.transport.frames import Message, decode, encode
+from kairos_ros.transport.inbox import Inbox
+from kairos_ros.transport.key_file import KeyPair
+from kairos_ros.transport.key_folder import KeyFolder
 from kairos_ros.transport.messages import EngineDescription, InferRequest
-from kairos_ros.transport.sockets import bind_router, receive
+from kairos_ros.transport.rate import RateLimit
+from kairos_ros.transport.sockets import Behind, bind_router
 
 log = logging.getLogger(__name__)
 
 OUTBOX = "inproc://outbox"
 MAX_QUEUED = 64
 """Batches that may wait in a worker; the queue proper is in front of it, where it is ordered."""
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """How a worker that listens on the network is secured."""
+
+    own: KeyPair
+    keys: KeyFolder
+    """Whose `clients/` may connect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +60,21 @@ class Job:
 class WorkerLink:
     """Owns the ROUTER socket. The engine's thread talks to it through `jobs` and `post` only."""
 
-    def __init__(self, endpoint: str, exit_if_silent_s: float = 0.0) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        exit_if_silent_s: float = 0.0,
+        security: Listening | Insecure | None = None,
+        rate: RateLimit | None = None,
+    ) -> None:
+        """`rate` limits every client; on the network it has a default."""
         self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         """Batches in order of arrival; None only wakes the reader."""
         self._endpoint = endpoint
         self._exit_if_silent_s = exit_if_silent_s
+        self._security = security
+        self._rate = rate or (None if is_local(endpoint) else RateLimit())
+        self._door: Door | None = None
         self._context = zmq.Context()
         self._outbox = self._context.socket(zmq.PAIR)
         self._outbox.bind(OUTBOX)
@@ -59,8 +85,18 @@ class WorkerLink:
         self._thread = threading.Thread(target=self._serve, name="worker-link", daemon=True)
 
     def start(self) -> None:
-        """Binds the endpoint; raises zmq.ZMQError when that is impossible."""
-        self._router = bind_router(self._context, self._endpoint)
+        """Binds the endpoint; raises zmq.ZMQError when that is impossible, or ConfigError."""
+        security = self._security
+        if isinstance(security, Listening):
+            self._door = Door(self._context, security.keys)
+            security = Behind(security.own, self._door)
+        try:
+            self._router = bind_router(self._context, self._endpoint, security=security)
+        except (KairosError, zmq.ZMQError):
+            if self._door is not None:
+                self._door.close()
+            raise
+        self._inbox = Inbox(self._router, self._door, self._rate)
         self._thread.start()
 
     def loading(self, stage: str) -> None:
@@ -98,6 +134,8 @@ class WorkerLink:
         self._thread.join()
         self._outbox.close(linger=0)
         self._router.close(linger=1000)
+        if self._door is not None:
+            self._door.close()
         self._context.term()
 
     def _serve(self) -> None:
@@ -124,10 +162,11 @@ class WorkerLink:
                 self._send(client, frames)
             if self._router in ready:
                 heard = time.monotonic()
-                client, *frames = receive(self._router)
-                answer = self._answer(client, frames)
-                if answer is not None:
-                    self._send(client, encode(answer))
+                with contextlib.suppress(zmq.Again):
+                    client, *frames = self._inbox.receive()
+                    answer = self._answer(client, frames)
+                    if answer is not None:
+                        self._send(client, encode(answer))
             elif 0 < self._exit_if_silent_s < time.monotonic() - heard:
                 log.error("no client for %.0f s: exiting", self._exit_if_silent_s)
                 os._exit(WorkerExit.SILENCE)

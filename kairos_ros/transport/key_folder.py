@@ -1,10 +1,10 @@
 """The folder of keys of a host: its own ones, the clients it lets in, the servers it trusts.
 
-    ~/.config/kairos/keys/        0700; KAIROS_KEYS names another place
-        own/NAME.secret           0600; both halves of a key made here
-        clients/NAME.key          public keys of clients that may connect
-        servers/NAME.key          public keys of servers that this host dials
-        revoked/ROLE-NAME-FINGERPRINT.key
+~/.config/kairos/keys/        0700; KAIROS_KEYS names another place
+    own/NAME.secret           0600; both halves of a key made here
+    clients/NAME.key          public keys of clients that may connect
+    servers/NAME.key          public keys of servers that this host dials
+    revoked/ROLE-NAME-FINGERPRINT.key
 """
 
 import os
@@ -139,10 +139,7 @@ class KeyFolder:
         """Trusts nobody of that name any more; live connections end too (`Door`)."""
         checked_name(name)
         gone = [
-            (path, key)
-            for role in Role
-            for path, key in self._trusted(role)
-            if key.name == name
+            (path, key) for role in Role for path, key in self._trusted(role) if key.name == name
         ]
         if not gone:
             if any(pair.key.name == name for pair in self.own_keys()):
@@ -199,5 +196,3 @@ def read_keys(folder: Path) -> Iterator[tuple[Path, PublicKey]]:
             yield path, parse_public(read_text(path), str(path))
         except ConfigError:
             continue
-
-

@@ -1,32 +1,89 @@
-"""ZeroMQ sockets as engines use them: bounded, local, and read without trusting the peer."""
+"""ZeroMQ sockets as engines use them: bounded, secured, and read without trusting the peer.
+
+On a link over tcp the side that binds is the CURVE server, behind a `Door`; the side that connects
+knows the server's public key. A worker may be either: `bind_router` and `connect_dealer` where the
+serving node dials, `bind_dealer` and `connect_router` where a worker behind NAT dials out.
+"""
+
+from dataclasses import dataclass
 
 import zmq
 
-from kairos_ros.core.errors import ConfigError
+from kairos_ros.transport.door import ZAP_DOMAIN, Door
+from kairos_ros.transport.endpoint import Insecure, check_endpoint, is_local
 from kairos_ros.transport.frames import LIMITS, FrameLimits
+from kairos_ros.transport.key_file import KeyPair, PublicKey
 
 HIGH_WATER = 256
-"""Messages that may wait on a socket; heartbeats stop long before."""
+"""Messages that may wait on a local socket; heartbeats stop long before."""
+NETWORK_HIGH_WATER = 64
+"""The same on a network link, whose far side is trusted less."""
+HANDSHAKE_MS = 5000
+"""A peer that has not proved its key by then is cut off."""
+HEARTBEAT_MS = 500
+SILENCE_MS = 3000
+"""A connection without a sign of life for so long is closed, and dialled again."""
 
 
-def bind_router(context: zmq.Context, endpoint: str, limits: FrameLimits = LIMITS) -> zmq.Socket:
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """Security of the side that binds: its key, and the door that knows who may come in."""
+
+    own: KeyPair
+    door: Door
+
+
+@dataclass(frozen=True, slots=True)
+class Towards:
+    """Security of the side that connects: its key, and the server it wants to find there."""
+
+    own: KeyPair
+    server: PublicKey
+
+
+def bind_router(
+    context: zmq.Context,
+    endpoint: str,
+    limits: FrameLimits = LIMITS,
+    security: Behind | Insecure | None = None,
+) -> zmq.Socket:
     """The engine's end: a ROUTER that serves any number of clients."""
-    socket = _socket(context, zmq.ROUTER, endpoint, limits)
-    socket.bind(endpoint)
-    return socket
+    return _bind(context, zmq.ROUTER, endpoint, limits, security)
 
 
-def connect_dealer(context: zmq.Context, endpoint: str, limits: FrameLimits = LIMITS) -> zmq.Socket:
+def connect_dealer(
+    context: zmq.Context,
+    endpoint: str,
+    limits: FrameLimits = LIMITS,
+    security: Towards | Insecure | None = None,
+) -> zmq.Socket:
     """The client's end: a DEALER that keeps connecting until the engine is there."""
-    socket = _socket(context, zmq.DEALER, endpoint, limits)
-    socket.setsockopt(zmq.RECONNECT_IVL, 20)
-    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
-    socket.connect(endpoint)
-    return socket
+    return _connect(context, zmq.DEALER, endpoint, limits, security)
+
+
+def bind_dealer(
+    context: zmq.Context,
+    endpoint: str,
+    limits: FrameLimits = LIMITS,
+    security: Behind | Insecure | None = None,
+) -> zmq.Socket:
+    """The client's end for an engine that dials in. One engine per socket: a DEALER deals its
+    messages out in turn, so narrow the door to that engine's key (`Door(..., only=)`)."""
+    return _bind(context, zmq.DEALER, endpoint, limits, security)
+
+
+def connect_router(
+    context: zmq.Context,
+    endpoint: str,
+    limits: FrameLimits = LIMITS,
+    security: Towards | Insecure | None = None,
+) -> zmq.Socket:
+    """The engine's end where it dials out, to a `bind_dealer`."""
+    return _connect(context, zmq.ROUTER, endpoint, limits, security)
 
 
 def receive(socket: zmq.Socket, limits: FrameLimits = LIMITS) -> list[bytes]:
-    """One multipart message, without blocking.
+    """One multipart message of a peer that is trusted to be fair, without blocking (else `Inbox`).
 
     At most `limits.frames + 2` frames are kept (identity and one too many, so that the decoder
     refuses the message); the rest of a longer one is read and thrown away.
@@ -40,21 +97,64 @@ def receive(socket: zmq.Socket, limits: FrameLimits = LIMITS) -> list[bytes]:
     return frames
 
 
-def check_endpoint(endpoint: str) -> None:
-    """Engines are reached over ipc:// and inproc:// until links can be encrypted."""
-    if not endpoint.startswith(("ipc://", "inproc://")):
-        raise ConfigError(
-            f"engine endpoint {endpoint!r}: only ipc:// (and inproc:// in one process) is served, "
-            "because a network link needs keys"
-        )
+def _bind(
+    context: zmq.Context,
+    kind: int,
+    endpoint: str,
+    limits: FrameLimits,
+    security: Behind | Insecure | None,
+) -> zmq.Socket:
+    check_endpoint(endpoint, security if isinstance(security, Behind | Insecure) else None)
+    socket = _socket(context, kind, endpoint, limits)
+    try:
+        if isinstance(security, Behind) and not is_local(endpoint):
+            socket.setsockopt(zmq.CURVE_SERVER, 1)
+            socket.setsockopt(zmq.CURVE_SECRETKEY, security.own.secret)
+            socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
+            # Without a door nobody comes in; libzmq's default is that everybody does.
+            socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
+            security.door.guard(socket)
+        socket.bind(endpoint)
+    except zmq.ZMQError:
+        socket.close()
+        raise
+    return socket
+
+
+def _connect(
+    context: zmq.Context,
+    kind: int,
+    endpoint: str,
+    limits: FrameLimits,
+    security: Towards | Insecure | None,
+) -> zmq.Socket:
+    check_endpoint(endpoint, security if isinstance(security, Towards | Insecure) else None)
+    socket = _socket(context, kind, endpoint, limits)
+    socket.setsockopt(zmq.RECONNECT_IVL, 20)
+    socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+    if isinstance(security, Towards) and not is_local(endpoint):
+        socket.setsockopt(zmq.CURVE_SERVERKEY, security.server.public)
+        socket.setsockopt(zmq.CURVE_PUBLICKEY, security.own.key.public)
+        socket.setsockopt(zmq.CURVE_SECRETKEY, security.own.secret)
+    try:
+        socket.connect(endpoint)
+    except zmq.ZMQError:
+        socket.close()
+        raise
+    return socket
 
 
 def _socket(context: zmq.Context, kind: int, endpoint: str, limits: FrameLimits) -> zmq.Socket:
-    check_endpoint(endpoint)
     socket = context.socket(kind)
+    local = is_local(endpoint)
     socket.setsockopt(zmq.LINGER, 0)
-    socket.setsockopt(zmq.SNDHWM, HIGH_WATER)
-    socket.setsockopt(zmq.RCVHWM, HIGH_WATER)
+    socket.setsockopt(zmq.SNDHWM, HIGH_WATER if local else NETWORK_HIGH_WATER)
+    socket.setsockopt(zmq.RCVHWM, HIGH_WATER if local else NETWORK_HIGH_WATER)
     # libzmq drops a peer that announces a larger frame, before allocating it.
     socket.setsockopt(zmq.MAXMSGSIZE, max(limits.header_bytes, limits.array_bytes))
+    if not local:
+        socket.setsockopt(zmq.IPV6, int("[" in endpoint))
+        socket.setsockopt(zmq.HANDSHAKE_IVL, HANDSHAKE_MS)
+        socket.setsockopt(zmq.HEARTBEAT_IVL, HEARTBEAT_MS)
+        socket.setsockopt(zmq.HEARTBEAT_TIMEOUT, SILENCE_MS)
     return socket

@@ -1,0 +1,73 @@
+"""Which endpoints an engine may be reached on, and what each must be secured with."""
+
+import ipaddress
+import re
+from enum import Enum
+
+from kairos_ros.core.errors import ConfigError
+
+LOCAL = ("ipc://", "inproc://")
+TCP = re.compile(r"tcp://(?:\[(?P<v6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[\w.*-]+)):(?P<port>\d{1,5}|\*)")
+
+
+class Insecure(Enum):
+    """Asking for a link without keys, which only one host's loopback may have."""
+
+    LOOPBACK = "loopback"
+
+
+def is_local(endpoint: str) -> bool:
+    """Guarded by the file system (ipc://, in a folder of this user) or within the process."""
+    return endpoint.startswith(LOCAL)
+
+
+def is_loopback(endpoint: str) -> bool:
+    """tcp:// on an address that no other host can reach. Host names are not looked up."""
+    host = _host(endpoint)
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def check_endpoint(endpoint: str, security: object = None) -> None:
+    """Raises ConfigError for an endpoint that is none, or one that `security` is not enough for.
+
+    `security` is None, `Insecure.LOOPBACK`, or something with keys.
+    """
+    if endpoint.startswith("ipc://@"):
+        raise ConfigError(
+            f"engine endpoint {endpoint!r}: every user of this host can open an abstract socket; "
+            "use ipc:///PATH in a folder of your own"
+        )
+    if is_local(endpoint):
+        return
+    _host(endpoint)
+    if security is None:
+        local = (
+            ", or allow it without them (insecure loopback), which lets every user of this host in"
+            if is_loopback(endpoint)
+            else ""
+        )
+        raise ConfigError(
+            f"engine endpoint {endpoint!r} can be reached over the network and has no keys: make "
+            f"them with `kairos keys new NAME [--server]`{local}, or use ipc://PATH on one host"
+        )
+    if security is Insecure.LOOPBACK and not is_loopback(endpoint):
+        raise ConfigError(
+            f"engine endpoint {endpoint!r}: without keys only a loopback address is served (such "
+            "as tcp://127.0.0.1:5555), because everybody who reaches this one could use the GPU, "
+            "read what cameras see, and tell robots how to move; use keys (`kairos keys new`)"
+        )
+
+
+def _host(endpoint: str) -> str:
+    match = TCP.fullmatch(endpoint)
+    if match is None:
+        raise ConfigError(
+            f"engine endpoint {endpoint!r:.200}: write ipc:///PATH, tcp://ADDRESS:PORT or "
+            "tcp://[IPV6]:PORT"
+        )
+    return match["v6"] or match["host"]

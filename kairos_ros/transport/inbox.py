@@ -1,0 +1,98 @@
+"""Reading a socket that others can reach: who may speak, and how much, before what was said."""
+
+import contextlib
+import logging
+import time
+
+import zmq
+
+from kairos_ros.core.errors import RefusalCode
+from kairos_ros.transport.door import Door
+from kairos_ros.transport.engine_wire import BatchError, error_message
+from kairos_ros.transport.frames import LIMITS, FrameLimits, encode
+from kairos_ros.transport.rate import Budgets, RateLimit, Verdict
+
+log = logging.getLogger(__name__)
+
+MAX_DROPS = 64
+"""Messages that one call throws away at most, so that its caller's other work goes on."""
+
+
+class Inbox:
+    """The receiving side of a ROUTER or DEALER, for the thread that owns it.
+
+    `door` where the socket is bound behind one; `rate` None for a peer that is trusted.
+    """
+
+    def __init__(
+        self,
+        socket: zmq.Socket,
+        door: Door | None = None,
+        rate: RateLimit | None = None,
+        limits: FrameLimits = LIMITS,
+    ) -> None:
+        self._socket = socket
+        self._routes = socket.type == zmq.ROUTER
+        self._door = door
+        self._budgets = Budgets(rate) if rate else None
+        self._limits = limits
+
+    @property
+    def dropped(self) -> int:
+        """Messages of peers that sent too much."""
+        return self._budgets.dropped if self._budgets else 0
+
+    def receive(self) -> list[bytes]:
+        """The next message that may be decoded (a ROUTER's begins with the peer's routing id).
+
+        Peers that send too much are told so once, with an `error` that names no batch. Never
+        blocks; raises zmq.Again when nothing waits.
+        """
+        for _ in range(MAX_DROPS):
+            frames, peer, size = self._read()
+            if frames is None:
+                continue
+            verdict = Verdict.READ
+            if self._budgets:
+                verdict = self._budgets.spend(peer or frames[0], size, time.monotonic())
+            if verdict is Verdict.READ:
+                return frames
+            if verdict is Verdict.DROP_AND_TELL:
+                self._tell(frames[0], peer)
+        raise zmq.Again
+
+    def _read(self) -> tuple[list[bytes] | None, str, int]:
+        """Frames (None: not to be read), who sent them where that is proved, and their bytes.
+
+        At most `limits.frames + 2` frames are kept (routing id, and one too many, so that the
+        decoder refuses the message); the rest of a longer one is thrown away.
+        """
+        first = self._socket.recv(zmq.NOBLOCK, copy=False)
+        peer, admitted = "", True
+        if self._door is not None:
+            peer = _said(first)
+            admitted = self._door.admits(peer, first.get(zmq.SRCFD))
+        frames, size = [first.bytes], len(first)
+        while self._socket.getsockopt(zmq.RCVMORE):
+            frame = self._socket.recv(copy=False)
+            size += len(frame)
+            if admitted and len(frames) < self._limits.frames + 2:
+                frames.append(frame.bytes)
+        return (frames if admitted else None), peer, size
+
+    def _tell(self, route: bytes, peer: str) -> None:
+        who = self._door.site(peer) if self._door else "a client"
+        log.warning("%s sends more than it may: its messages are dropped", who)
+        if self._routes:
+            reason = "you send more messages or bytes than this engine accepts: slow down"
+            refusal = encode(error_message(BatchError(None, RefusalCode.OVERLOADED, reason)))
+            with contextlib.suppress(zmq.Again):
+                self._socket.send_multipart([route, *refusal], zmq.NOBLOCK)
+
+
+def _said(frame: zmq.Frame) -> str:
+    """The key that the peer proved to hold, as Door named it; nothing where there is none."""
+    try:
+        return str(frame.get("User-Id"))
+    except zmq.ZMQError:
+        return ""
