@@ -17,6 +17,8 @@ import pytest
 from kairos_ros.demo.driver import Driver
 from kairos_ros.demo.live import LiveFleet, LiveRobot
 from kairos_ros.demo.workload import jobs
+from kairos_ros.evaluation.run_files import load_run
+from kairos_ros.evaluation.run_source import find_runs
 
 KAIROS = Path(sys.prefix, "bin", "kairos")
 QUICK_ENGINE = "emulated:latency_ms=20+2b,chunk=50,dim=4,state=39"
@@ -128,6 +130,9 @@ def test_two_arms_do_their_tasks_and_the_demo_sums_up(demo):
     assert {span["activity"] for span in document["spans"]} >= {"executing", "idle"}
     assert document["server"]["counters"]["chunks"] >= summary["tasks"]
     assert (run.folder / "latest" / "fleet.png").read_bytes().startswith(b"\x89PNG")
+    saved, configuration = load_run(run.folder / "latest")
+    assert len(saved.tasks) == len(document["tasks"])
+    assert configuration == document["configuration"]
     for part in ("end-to-end latency, P95", "mean executed horizon", "inferences per task"):
         assert part in run.output()
 
@@ -152,6 +157,7 @@ def test_a_comparison_gives_both_configurations_the_same_tasks(demo):
     assert ratios["end-to-end latency, average"] > 0
     for picture in ("fleet.png", "ours.png", "baseline.png"):
         assert (run.folder / "latest" / picture).read_bytes().startswith(b"\x89PNG")
+    assert [path.name for path in find_runs([run.folder / "latest"])] == ["baseline", "ours"]
 
 
 @pytest.mark.slow

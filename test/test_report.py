@@ -189,7 +189,7 @@ def test_runs_are_found_below_a_folder_once_and_bags_beside_them(study: Path):
     (study / "bag").mkdir()
     (study / "bag" / "bag_0.mcap").touch()
     found = find_runs([study / "ours", study])
-    assert [path.name for path in found] == ["ours", "bag", "fifo"]
+    assert [path.name for path in found] == ["ours", "fifo", "bag"]
 
 
 def test_a_folder_without_runs_and_a_missing_one_are_refused(tmp_path: Path):

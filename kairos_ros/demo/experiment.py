@@ -28,6 +28,7 @@ from kairos_ros.demo.report import (
 from kairos_ros.demo.session import FleetError, Session, Startup
 from kairos_ros.demo.workload import Arrivals, jobs, parse_arrivals
 from kairos_ros.evaluation.run import FleetRun, joined, shared_tasks
+from kairos_ros.evaluation.run_files import save_run
 from kairos_ros.evaluation.summary import summarise
 from kairos_ros.robot.metaworld_scenes import SCENES
 
@@ -74,6 +75,7 @@ def run_once(options: Options, serving: Mapping[str, str], *, view: bool) -> int
     summary = summarise(report.run)
     outcome = {"interrupted": session.interrupt.requested, "failures": session.failures}
     write_json(options.folder / "summary.json", outcome | report.document())
+    save_run(options.folder, report.run, report.configuration)
     _draw_fleet(options.folder / "fleet.png", report)
     console.print(scene_table(report))
     console.print(summary_table(report))
@@ -126,6 +128,7 @@ def run_comparison(options: Options, serving: Mapping[str, str], *, view: bool) 
     )
     _draw_comparison(options.folder / "fleet.png", ours, baseline)
     for name, report in reports.items():
+        save_run(options.folder / name, report.run, report.configuration)
         _draw_fleet(options.folder / f"{name}.png", report)
     console.print(comparison_table(ours, baseline))
     console.print(
@@ -235,6 +238,7 @@ def _conclude(console: Console, options: Options, session: Session, *, finished:
     _point_latest(options.folder)
     bag = ", bag/" if options.record else ""
     console.print(f"{options.folder}/: summary.json, fleet.png, logs/{bag}", highlight=False)
+    console.print(f"as a page: kairos report {options.folder}", highlight=False, soft_wrap=True)
     for failure in session.failures:
         console.print(failure, style="red", highlight=False, markup=False, soft_wrap=True)
     if session.failures:

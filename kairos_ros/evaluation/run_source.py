@@ -9,6 +9,8 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.evaluation.run import FleetRun
 from kairos_ros.evaluation.run_files import is_run, load_run
 
+BAG = "bag"
+"""Folder of a run in which the same run was recorded."""
 DEPTH = 4
 """Folders below the one given that are searched for runs."""
 
@@ -42,12 +44,23 @@ def find_runs(paths: Iterable[Path]) -> list[Path]:
 
 
 def read_run(path: Path) -> tuple[FleetRun, dict[str, Any]]:
-    """A run folder or a bag. Raises ConfigError."""
+    """A run folder or a bag. Raises ConfigError.
+
+    A run that was not told its rounds but lies beside its bag, as a recorded demo does, is read
+    from the bag.
+    """
     if is_run(path):
-        return load_run(path)
+        run, configuration = load_run(path)
+        if run.rounds or not _is_bag(path / BAG):
+            return run, configuration
+        return _read_bag(path / BAG), configuration
+    return _read_bag(path), {"bag": path.name}
+
+
+def _read_bag(path: Path) -> FleetRun:
     from kairos_ros.evaluation.bag import read_bag
 
-    return read_bag(path), {"bag": path.name}
+    return read_bag(path)
 
 
 def read_runs(paths: Iterable[Path]) -> Iterator[NamedRun]:
@@ -61,7 +74,8 @@ def _below(path: Path, depth: int) -> Iterator[Path]:
     if is_run(path) or _is_bag(path):
         yield path
     elif path.is_dir() and depth:
-        for child in sorted(path.iterdir()):
+        # a recorded comparison: its runs first, then the bag that holds all of them
+        for child in sorted(path.iterdir(), key=lambda child: (_is_bag(child), child.name)):
             # a link such as runs/latest leads to what is found anyway
             if child.is_dir() and not child.is_symlink() and not child.name.startswith("."):
                 yield from _below(child, depth - 1)

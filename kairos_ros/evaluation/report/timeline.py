@@ -14,6 +14,7 @@ _HEIGHT = 0.34
 _LEAST_STALL_S = 1e-3
 """Shorter gaps are rounding."""
 _PIXELS_PER_ROBOT = 46
+_FIRST_VIEW_S = 20.0
 
 
 class _Texts:
@@ -123,9 +124,11 @@ def describe_round(record: RoundRecord) -> str:
 
 def _first_view(drawn: Sample) -> list[float]:
     """Short enough to tell rounds apart; the rest is a drag away."""
-    length_s = drawn.end_s - drawn.start_s
-    shown_s = min(length_s, 20.0) if drawn.rounds else length_s
-    return [drawn.start_s, drawn.start_s + (shown_s or 1.0)]
+    start_s, end_s = drawn.start_s, drawn.end_s
+    if drawn.rounds:
+        start_s = drawn.rounds[0].requested_s
+        end_s = min(end_s, start_s + _FIRST_VIEW_S)
+    return [start_s, max(end_s, start_s + 1.0)]
 
 
 def _rounds(
