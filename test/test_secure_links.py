@@ -480,7 +480,7 @@ def test_a_client_that_floods_is_dropped_and_another_is_served(worker, site):
     ("arguments", "reason"),
     [
         (["tcp://0.0.0.0:5555", "--insecure-loopback"], "only a loopback address is served"),
-        (["tcp://0.0.0.0:5555"], "no server key in"),
+        (["tcp://0.0.0.0:5555"], "a network link needs keys"),
     ],
 )
 def test_a_worker_without_keys_does_not_open_a_public_address(tmp_path, arguments, reason):

@@ -415,15 +415,6 @@ def test_a_worker_that_nobody_talks_to_leaves(tmp_path):
     assert subprocess.run(silent, timeout=60).returncode == WorkerExit.SILENCE
 
 
-def test_a_worker_listens_on_no_network_address():
-    command = [sys.executable, "-m", "kairos_ros.engine.worker", "--policy", "emulated:"]
-    refused = subprocess.run(
-        [*command, "--listen", "tcp://127.0.0.1:5555"], timeout=60, capture_output=True, text=True
-    )
-    assert refused.returncode == WorkerExit.OPTIONS
-    assert "a network link needs keys" in refused.stderr
-
-
 def test_the_serving_side_imports_no_torch():
     check = "import sys, kairos_ros.engine.handle; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", check], timeout=60).returncode == 0

@@ -80,7 +80,8 @@ class KeyFolder:
         if chosen:
             raise ConfigError(f"which {role} key? {self.path} has {have}; name one")
         raise ConfigError(
-            f"no {role} key in {self.path}; make one with `kairos keys new NAME{server}`"
+            f"a network link needs keys, and no {role} key is in {self.path}; make one with "
+            f"`kairos keys new NAME{server}`"
         )
 
     def own_keys(self) -> list[KeyPair]:
