@@ -16,7 +16,7 @@ from kairos_ros.evaluation.report.headline import headline, shared_numbers
 from kairos_ros.evaluation.report.sampling import MOST_ROBOTS, MOST_ROUNDS, sample
 from kairos_ros.evaluation.run import FleetRun
 from kairos_ros.evaluation.run_files import save_run
-from kairos_ros.evaluation.run_source import NamedRun, find_runs
+from kairos_ros.evaluation.run_source import NamedRun, find_runs, read_runs
 from kairos_ros.evaluation.slo import Slo
 from kairos_ros.evaluation.summary import summarise
 
@@ -190,6 +190,13 @@ def test_runs_are_found_below_a_folder_once_and_bags_beside_them(study: Path):
     (study / "bag" / "bag_0.mcap").touch()
     found = find_runs([study / "ours", study])
     assert [path.name for path in found] == ["ours", "fifo", "bag"]
+
+
+def test_runs_are_named_by_what_differs(tmp_path: Path, fifo: FleetRun):
+    for load in ("0.5", "0.9"):
+        save_run(tmp_path / f"order=fifo,load={load}" / "seed_1", fifo, {})
+    assert [run.name for run in read_runs([tmp_path])] == ["load=0.5", "load=0.9"]
+    assert [run.name for run in read_runs([tmp_path / "order=fifo,load=0.5"])] == ["seed_1"]
 
 
 def test_a_folder_without_runs_and_a_missing_one_are_refused(tmp_path: Path):

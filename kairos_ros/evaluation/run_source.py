@@ -88,10 +88,19 @@ def _is_bag(path: Path) -> bool:
 
 
 def _names(paths: list[Path]) -> list[str]:
-    """The last part of each path, and as many before it as it takes to tell all apart."""
+    """As much of the end of each path as it takes to tell all apart, without what all share."""
     parts = [path.resolve().parts for path in paths]
     for length in range(1, max(map(len, parts), default=1) + 1):
         names = ["/".join(p[-length:]) for p in parts]
         if len(set(names)) == len(names):
             break
-    return names
+    return _without_shared(_without_shared(names, "/"), ",")
+
+
+def _without_shared(names: list[str], separator: str) -> list[str]:
+    """Drops the pieces between separators that are the same at the same place in all names."""
+    pieces = [name.split(separator) for name in names]
+    if len(names) < 2 or len({len(p) for p in pieces}) > 1:
+        return names
+    differing = [i for i, column in enumerate(zip(*pieces, strict=True)) if len(set(column)) > 1]
+    return [separator.join(p[i] for i in differing) for p in pieces]

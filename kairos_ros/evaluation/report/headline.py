@@ -27,6 +27,7 @@ class Row:
     label: str
     unit: str
     note: str
+    """`∩` where the row counts the tasks that all runs finished only."""
     cells: tuple[Cell, ...]
 
 
@@ -64,7 +65,7 @@ def headline(runs: Sequence[NamedRun], summaries: Sequence[Summary], slo: Slo) -
             tasks = summarise(replace(named.run, tasks=kept, rounds=()))
         judged.append(_Judged(summary, tasks, throughput(named.run, [slo])))
     rows = tuple(
-        Row(label, unit, note, _cells(judged, value, scale, digits, wanted))
+        Row(label, unit, note if use_shared else "", _cells(judged, value, scale, digits, wanted))
         for label, unit, note, value, scale, digits, wanted in _rows(slo)
         if any(_number(value(j)) is not None for j in judged)
     )
@@ -181,6 +182,11 @@ def _finding(runs: Sequence[NamedRun], judged: Sequence[_Judged]) -> str:
     if first is None or len(timed) < 2:
         return "Too few tasks finished to compare the runs"
     best, name = min(timed[1:], key=lambda pair: pair[0].mean)
+    if len(runs) > 2 and best.mean >= first.mean:
+        return (
+            f"No run has shorter tasks than {runs[0].name}; in {name} they take "
+            f"{best.mean / first.mean:.2f} times as long on average"
+        )
     return (
         f"{name}: tasks take {best.mean / first.mean:.2f} times as long as in {runs[0].name} on "
         f"average, {best.p95 / first.p95:.2f} times at P95"

@@ -20,7 +20,7 @@
       modebar: { bgcolor: "rgba(0,0,0,0)", color: colour("--quiet"), activecolor: colour("--better") },
       hoverlabel: { align: "left", bgcolor: colour("--band"), bordercolor: colour("--line"),
         font: { color: colour("--ink") } },
-      legend: { orientation: "h", y: 1, yanchor: "bottom", x: 0 }, showlegend: true,
+      showlegend: Boolean(layout.legend),
       ...layout,
       ...(timeline && narrow ? { height: layout.height + 70 } : {}),
       xaxis, yaxis: axis(layout.yaxis) };
