@@ -41,6 +41,7 @@ class Asked:
     """A chunk request."""
 
     at_s: float
+    """When its observation was taken: received less `observed_ago_s`."""
     key: TaskKey
     round: int
     attempt: int
@@ -158,7 +159,8 @@ def _status(message: BagMessage) -> Status:
 
 
 def _asked(message: BagMessage) -> Asked:
-    body, doing, at_s = message.body, message.body.execution, message.at_s
+    body, doing = message.body, message.body.execution
+    at_s = message.at_s - body.observed_ago_s
     ended = doing.started and not doing.actions_remaining
     return Asked(
         at_s=at_s,

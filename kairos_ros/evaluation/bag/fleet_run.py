@@ -142,13 +142,16 @@ def _round(task: BagTask, number: int, found: BagRound) -> RoundRecord:
     first = found.asked[min(found.asked)]
     observed = found.asked.get(answer.attempt, first) if answer is not None else first
     start_s, end_s = _execution(task, number)
+    answered_s = answer.at_s if answer is not None and served else math.nan
+    if task.ended is not None and number <= len(task.ended.round_latency_s):
+        answered_s = first.at_s + task.ended.round_latency_s[number - 1]  # as the robot knows it
     return RoundRecord(
         robot=task.key.robot,
         task=task_name(task),
         round=number,
         attempts=max(found.asked) + 1,
         requested_s=first.at_s,
-        answered_s=answer.at_s if answer is not None and served else math.nan,
+        answered_s=answered_s,
         exec_start_s=start_s,
         exec_end_s=end_s,
         requested_at=task.executed_at(first),
@@ -172,11 +175,11 @@ def _execution(task: BagTask, number: int) -> tuple[float, float]:
     if task.ended is not None:
         if number > len(task.ended.round_started_s):
             return math.nan, math.nan
-        began = task.ended.first_request_s
-        return (
-            began + task.ended.round_started_s[number - 1],
-            began + task.ended.round_ended_s[number - 1],
-        )
+        began, starts = task.ended.first_request_s, task.ended.round_started_s
+        end = task.ended.round_ended_s[number - 1]
+        # a late control period is followed by a short one: the next round may begin before its end
+        after = min((s for s in starts[number:] if not math.isnan(s)), default=end)
+        return began + starts[number - 1], began + min(end, after)
     reports = [
         asked
         for later in task.rounds.values()
