@@ -23,6 +23,7 @@ LAYER = {
     "cli": 5,
     "domain": 5,
     "record": 5,
+    "replay": 5,
     "up": 5,
 }
 GENERATED = {"msg", "srv", "action"}

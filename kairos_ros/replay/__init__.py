@@ -1,0 +1,1 @@
+"""Recorded tasks against a live serving node, in real time, over DDS."""

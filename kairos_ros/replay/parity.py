@@ -1,0 +1,58 @@
+"""Did the rounds of a replay come out as they were recorded?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kairos_ros.evaluation.run import FleetRun, RoundRecord
+from kairos_ros.evaluation.trace import Trace
+
+
+@dataclass(frozen=True, slots=True)
+class Parity:
+    """Of finished tasks. All counts in rounds."""
+
+    recorded: int
+    replayed: int
+    """Those that were recorded and have come again."""
+    same_request: int
+    """Requested at the recorded action index."""
+    same_horizon: int
+    """Cut to the recorded length by the server."""
+    latency_ratio: float | None
+    """Mean latency of the replayed rounds over that of the recorded ones; None without any."""
+
+    @property
+    def exact(self) -> bool:
+        """Same rounds, request indices and horizons."""
+        return self.recorded == self.replayed == self.same_request == self.same_horizon
+
+
+def parity(run: FleetRun, traces: Mapping[int, Trace]) -> Parity:
+    """Compares `run` with what was recorded.
+
+    traces: of every task, by its number. Rounds of the recording that got no chunk are left out.
+    """
+    rounds: dict[tuple[str, str], list[RoundRecord]] = {}
+    for record in run.rounds:
+        rounds.setdefault((record.robot, record.task), []).append(record)
+    recorded = replayed = same_request = same_horizon = 0
+    before_s = now_s = 0.0
+    for task in run.tasks:
+        if not task.finished:
+            continue
+        came = {r.round: r for r in rounds.get((task.robot, task.task), []) if r.horizon}
+        for wanted in traces[task.number].rounds:
+            if not wanted.horizon:
+                continue
+            recorded += 1
+            record = came.get(wanted.round)
+            if record is None:
+                continue
+            replayed += 1
+            same_request += record.requested_at == wanted.requested_at
+            same_horizon += record.horizon == wanted.horizon
+            before_s += wanted.latency_s
+            now_s += record.latency_s
+    return Parity(
+        recorded, replayed, same_request, same_horizon, now_s / before_s if before_s else None
+    )

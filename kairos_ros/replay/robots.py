@@ -1,0 +1,214 @@
+"""A process of virtual robots: `python -m kairos_ros.replay.robots FD`, driven over a pipe.
+
+One thread. Answers are taken from DDS every `POLL_S` and count from the moment they arrived;
+control periods in which something is decided are computed when due, all others by count.
+"""
+
+import heapq
+import os
+import sys
+import time
+import uuid
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from multiprocessing.connection import Connection
+
+import numpy as np
+import rclpy
+from rclpy.signals import SignalHandlerOptions
+
+from kairos_ros.bringup import leave_with_launcher
+from kairos_ros.core.errors import WireError
+from kairos_ros.evaluation.replay.virtual_robot import Assignment, Ended, Send, VirtualRobot
+from kairos_ros.msg import RobotStatus
+from kairos_ros.nodes.robot_messages import Identity, request_message
+from kairos_ros.replay.answers import to_answer
+from kairos_ros.replay.orders import Begin, Cancel, Crew, Done, Give, Images, Leave, Ready, Tally
+from kairos_ros.replay.topics import RobotTopics
+from kairos_ros.robot.adapter import Observation
+
+POLL_S = 0.002
+SETTLE_S = 0.5
+"""After our side has found the serving node: it may still be about to find ours, and what it says
+before that is lost."""
+
+
+class _Robot:
+    """A virtual robot and what it is doing."""
+
+    def __init__(self, who: Identity, virtual: VirtualRobot) -> None:
+        self.who = who
+        self.virtual = virtual
+        self.horizon = ""
+        self.last_ns = 0
+        """Newest instant it was told of: its time never goes back."""
+        self.due_ns: int | None = None
+        """Of the one event in the heap that counts."""
+
+
+class RobotProcess:
+    """All robots of this process."""
+
+    def __init__(self, crew: Crew, parent: Connection, topics: RobotTopics) -> None:
+        self._crew = crew
+        self._parent = parent
+        self._topics = topics
+        self._robots: dict[str, _Robot] = {}
+        self._heap: list[tuple[int, str]] = []
+        self._late_ms: list[float] = []
+        self._dropped: Counter[str] = Counter()
+        self._requests = 0
+        self._images: dict[int, Images] = {
+            id(recorded): images
+            for role in crew.roles
+            for recorded, images in zip(role.trace.rounds, role.images, strict=False)
+        }
+        self._blank = np.zeros(crew.spec.state_dim, np.float32)
+        self._sessions = {name: uuid.uuid4().hex for name in crew.robots}
+
+    def live(self) -> None:
+        """Until told to leave, or until the parent is gone."""
+        for name, session in self._sessions.items():
+            self._topics.open(Identity(name, session, self._crew.spec))
+        self._wait_for_the_server()
+        try:
+            while self._obey():
+                self._receive()
+                self._advance()
+                self._parent.poll(self._pause_s())
+        finally:
+            for name in self._sessions:
+                self._topics.close(name)
+
+    def _wait_for_the_server(self) -> None:
+        found_s: float | None = None
+        while found_s is None or time.monotonic() < found_s + SETTLE_S:
+            if found_s is None and all(map(self._topics.ready, self._sessions)):
+                found_s = time.monotonic()
+            self._topics.stay_alive()
+            if self._parent.poll(0.02):  # nobody orders anything yet but to leave
+                return
+        self._parent.send(Ready())
+
+    def _obey(self) -> bool:
+        """Carries out what was ordered; False: leave."""
+        while self._parent.poll():
+            match self._parent.recv():
+                case Begin(epoch_ns):
+                    self._begin(epoch_ns)
+                case Give() as give:
+                    self._start(give)
+                case Cancel():
+                    now_ns = time.monotonic_ns()
+                    for robot in self._robots.values():
+                        robot.last_ns = max(now_ns, robot.last_ns)
+                        self._apply(robot, robot.virtual.cancel(robot.last_ns))
+                case Leave():
+                    self._parent.send(self._tally())
+                    return False
+        return True
+
+    def _begin(self, epoch_ns: int) -> None:
+        rules, spec = self._crew.rules, self._crew.spec
+        self._robots = {
+            name: _Robot(
+                Identity(name, session, spec), VirtualRobot(name, session, rules, epoch_ns)
+            )
+            for name, session in self._sessions.items()
+        }
+
+    def _start(self, give: Give) -> None:
+        robot, role = self._robots[give.robot], self._crew.roles[give.role]
+        robot.horizon = role.horizon
+        rate_hz = role.trace.control_rate_hz
+        robot.who = replace(robot.who, spec=replace(robot.who.spec, control_rate_hz=rate_hz))
+        task = str(give.number)
+        robot.last_ns = max(give.at_ns, robot.last_ns)
+        robot.virtual.start(Assignment(task, give.number, role.trace, give.wanted_s), robot.last_ns)
+        self._topics.tell(give.robot, RobotStatus.RUNNING, task)
+        self._schedule(robot)
+
+    def _receive(self) -> None:
+        for message, arrived_ns in self._topics.take():
+            robot = self._robots.get(message.robot)
+            if robot is None:
+                continue
+            try:
+                answer = to_answer(message)
+            except WireError:
+                self._dropped["malformed"] += 1
+                continue
+            robot.last_ns = max(arrived_ns, robot.last_ns)
+            self._apply(robot, robot.virtual.receive(answer, robot.last_ns))
+
+    def _advance(self) -> None:
+        now_ns = time.monotonic_ns()
+        while self._heap and self._heap[0][0] <= now_ns:
+            due_ns, name = heapq.heappop(self._heap)
+            robot = self._robots[name]
+            if robot.due_ns != due_ns:
+                continue
+            self._late_ms.append((now_ns - due_ns) / 1e6)
+            robot.last_ns = max(now_ns, robot.last_ns)
+            self._apply(robot, robot.virtual.advance(robot.last_ns))
+
+    def _apply(self, robot: _Robot, effects: list[Send | Ended]) -> None:
+        for effect in effects:
+            if isinstance(effect, Send):
+                self._send(robot, effect)
+            else:
+                self._topics.tell(robot.who.robot, RobotStatus.IDLE)
+                self._parent.send(Done(robot.who.robot, effect))
+        self._schedule(robot)
+
+    def _send(self, robot: _Robot, send: Send) -> None:
+        self._requests += 1
+        request, observed = send.request, send.observed
+        if robot.horizon:
+            task = replace(request.task, horizon_policy=robot.horizon)
+            request = replace(request, task=task)
+        state = self._blank if observed.state is None else observed.state
+        observation = Observation(state, self._images.get(id(observed), {}))
+        age_ns = max(0, time.monotonic_ns() - send.sent_ns)
+        self._topics.send(request_message(robot.who, request, observation, age_ns, 0.0))
+
+    def _schedule(self, robot: _Robot) -> None:
+        due_ns = robot.virtual.next_event_ns()
+        if due_ns is not None and due_ns != robot.due_ns:
+            heapq.heappush(self._heap, (due_ns, robot.who.robot))
+        robot.due_ns = due_ns
+
+    def _pause_s(self) -> float:
+        if not self._heap:
+            return POLL_S
+        return min(POLL_S, max(0.0, (self._heap[0][0] - time.monotonic_ns()) / 1e9))
+
+    def _tally(self) -> Tally:
+        dropped = Counter(self._dropped)
+        for robot in self._robots.values():
+            dropped += robot.virtual.dropped
+        return Tally(
+            cpu_s=time.process_time(),
+            late_ms=self._late_ms,
+            dropped=dropped,
+            silences=sum(robot.virtual.silences for robot in self._robots.values()),
+            requests=self._requests,
+        )
+
+
+def main() -> None:
+    leave_with_launcher()
+    parent = Connection(int(sys.argv[1]))
+    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
+    node = rclpy.create_node(f"virtual_robots_{os.getpid()}")
+    try:
+        with suppress(EOFError, BrokenPipeError):  # the parent is gone: so is the run
+            RobotProcess(parent.recv(), parent, RobotTopics(node)).live()
+    finally:
+        node.destroy_node()
+        rclpy.try_shutdown()
+
+
+if __name__ == "__main__":
+    main()
