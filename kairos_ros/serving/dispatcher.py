@@ -281,26 +281,38 @@ class Dispatcher:
         effects: list[Effect] = []
         ready = [slot for slot in self.engines.values() if slot.state == "ready"]
         if self.pending and any(slot.running is None for slot in ready):
-            eligible = []
-            for key, entry in self.pending.items():
-                effects += self._refetch(now_ns, now_ns, entry)
-                if now_ns >= entry.hold_until_ns:
-                    eligible.append(key)
-            if eligible:
-                capacity = Capacity(tuple(slot.capacity(now_ns) for slot in ready))
-                effects += self._dispatch(now_ns, eligible, capacity)
+            capacity = Capacity(tuple(slot.capacity(now_ns) for slot in ready))
+            waiting = [k for k, entry in self.pending.items() if now_ns >= entry.hold_until_ns]
+            fresh = [k for k in waiting if not self._is_stale(now_ns, self.pending[k])]
+            if len(fresh) < len(waiting):
+                effects += self._refetch_next(now_ns, now_ns, waiting, capacity)
+            if fresh:
+                effects += self._dispatch(now_ns, fresh, capacity)
         for slot in ready:
             running = slot.running
             if running is None or running.prefetched or not self.pending:
                 continue
             if now_ns >= running.expected_end_ns - REFETCH_LEAD_NS:
                 running.prefetched = True
-                keys = list(self.pending)
+                if not self.options.stale_after_ns:
+                    continue
                 capacity = Capacity((slot.capacity(now_ns, free=True),))
-                for batch in self._decide(now_ns, keys, capacity).batches:
-                    for i in batch.indices:
-                        entry = self.pending[keys[i]]
-                        effects += self._refetch(now_ns, running.expected_end_ns, entry)
+                dispatch_ns = running.expected_end_ns
+                effects += self._refetch_next(now_ns, dispatch_ns, list(self.pending), capacity)
+        return effects
+
+    def _refetch_next(
+        self, now_ns: int, dispatch_ns: int, keys: list[str], capacity: Capacity
+    ) -> list[Effect]:
+        """Asks for newer observations where a batch of `keys` would be dispatched with stale ones.
+
+        Those further back in the queue are left alone: they would be stale again when it is their
+        turn, and taking an observation costs the robot.
+        """
+        effects: list[Effect] = []
+        for batch in self._decide(now_ns, keys, capacity).batches:
+            for i in batch.indices:
+                effects += self._refetch(now_ns, dispatch_ns, self.pending[keys[i]])
         return effects
 
     def _decide(self, now_ns: int, keys: list[str], capacity: Capacity) -> Decision:
@@ -333,9 +345,13 @@ class Dispatcher:
         requests = [infer_request(entry.query) for entry in entries]
         return Submit(slot.name, batch, requests, slot.latency_of(len(entries)) / 1e9)
 
-    def _refetch(self, now_ns: int, dispatch_ns: int, entry: Entry) -> list[Effect]:
+    def _is_stale(self, dispatch_ns: int, entry: Entry) -> bool:
+        """Too old to be dispatched then, and a newer observation was not asked for yet."""
         stale = self.options.stale_after_ns
-        if not stale or dispatch_ns - entry.observed_ns <= stale or entry.hold_until_ns:
+        return bool(stale) and dispatch_ns - entry.observed_ns > stale and not entry.hold_until_ns
+
+    def _refetch(self, now_ns: int, dispatch_ns: int, entry: Entry) -> list[Effect]:
+        if not self._is_stale(dispatch_ns, entry):
             return []
         entry.hold_until_ns = now_ns + REFETCH_LEAD_NS
         self.counters["refetched"] += 1
