@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from browser import CHROMIUM, visit
-from queueing_fleet import queueing_run
+from simulated_fleet import simulated_run
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.evaluation.report.command import report_command
@@ -18,6 +18,7 @@ from kairos_ros.evaluation.run import FleetRun
 from kairos_ros.evaluation.run_files import save_run
 from kairos_ros.evaluation.run_source import NamedRun, find_runs, read_runs
 from kairos_ros.evaluation.slo import Slo
+from kairos_ros.evaluation.stalls import stall_causes
 from kairos_ros.evaluation.summary import summarise
 
 SLO = Slo("system1", 0.5)
@@ -28,12 +29,12 @@ in_a_browser = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def fifo() -> FleetRun:
-    return queueing_run(12, 20.0, "oldest", compute_s=0.13)
+    return simulated_run(12, 20.0, "fifo", horizon=10)
 
 
 @pytest.fixture(scope="module")
 def ours() -> FleetRun:
-    return queueing_run(12, 20.0, "neediest", compute_s=0.13)
+    return simulated_run(12, 20.0, "wait_ratio")
 
 
 @pytest.fixture
@@ -84,7 +85,7 @@ def test_the_page_can_be_searched_and_the_run_chosen(study: Path, tmp_path: Path
             "</body>",
             """<script>setTimeout(() => {
               const search = document.getElementById("search");
-              search.value = "ours arm_3 NEEDIEST";
+              search.value = "ours robot_03 BUCKET";
               search.dispatchEvent(new Event("input"));
               const chooser = document.querySelector("#timelines select");
               chooser.selectedIndex = 1;
@@ -97,7 +98,7 @@ def test_the_page_can_be_searched_and_the_run_chosen(study: Path, tmp_path: Path
     table = seen.dom[seen.dom.index('id="table"') :].split("</table>")[0]
     rows = [re.findall(r"<td>(.*?)</td>", row) for row in table.split("<tr>")[2:]]
     assert rows
-    assert {(row[0], row[2]) for row in rows} == {("ours", "arm_3")}
+    assert {(row[0], row[2]) for row in rows} == {("ours", "robot_03")}
     timelines = seen.dom[seen.dom.index('id="timelines"') : seen.dom.index('id="horizons"')]
     assert timelines.count("js-plotly-plot") == 2
 
@@ -168,8 +169,16 @@ def test_a_report_of_a_run_in_which_nothing_finished_says_so(tmp_path: Path):
     assert "No robot waited" in text
 
 
+def test_the_causes_of_stalls_add_up_to_all_stalls(fifo: FleetRun, ours: FleetRun):
+    for run in (fifo, ours):
+        stalled_s = sum(task.stalled_s for task in run.tasks)
+        assert sum(stall_causes(run).values()) == pytest.approx(stalled_s)
+    # twelve robots at the capacity of four: what they wait for is the queue
+    assert stall_causes(fifo)["queueing"] > 5 * stall_causes(fifo)["compute"]
+
+
 def test_a_large_run_is_sampled_and_says_so():
-    large = sample(queueing_run(40, 60.0, "oldest", most=16))
+    large = sample(simulated_run(40, 200.0, "fifo", horizon=10))
     assert len(large.robots) == MOST_ROBOTS
     assert len(large.rounds) == MOST_ROUNDS
     assert {r.robot for r in large.rounds} == set(large.robots)

@@ -9,12 +9,14 @@ from kairos_ros.evaluation.run_source import NamedRun
 from kairos_ros.evaluation.stalls import stall_causes
 
 _PIXELS_PER_RUN = 34
+_LEAST_S = 1e-3
+"""Less than this of all robots together is rounding."""
 
 
 def waits_by_cause(run: FleetRun) -> dict[str, float]:
     """Seconds, by cause; without recorded rounds only the first wait is told from the others."""
     if run.rounds:
-        return {cause: s for cause, s in stall_causes(run).items() if s > 0}
+        return {cause: s for cause, s in stall_causes(run).items() if s > _LEAST_S}
     first_s = sum(task.first_wait_s for task in run.tasks)
     later_s = sum(task.stalled_s for task in run.tasks) - first_s
     return {"first wait": first_s, "after the first action": max(0.0, later_s)}
