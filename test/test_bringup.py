@@ -17,6 +17,7 @@ from wire import until
 from kairos_ros.bringup import Fleet, NodeSpec, command, plan, robot, serving, share
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.nodes.parameters import ParameterSpec
+from kairos_ros.nodes.recorder_parameters import RECORDER_PARAMETERS
 from kairos_ros.nodes.robot_parameters import ROBOT_PARAMETERS
 from kairos_ros.nodes.serving_parameters import SERVING_PARAMETERS
 
@@ -42,6 +43,11 @@ def test_a_plan_is_one_serving_node_and_its_robots_each_in_its_namespace():
     assert specs[0].parameters["policy"].endswith("models/metaworld_flow")
     assert all(spec.parameters == {"deadline_s": 1.0} for spec in specs[1:])
     assert all(spec.params_file.is_file() for spec in specs)
+
+
+def test_a_plan_ends_with_its_recorder_where_a_bag_is_wanted():
+    assert [s.name for s in plan(1, record="runs/bag")] == ["serving", "robot", "recorder"]
+    assert plan(1, record="runs/bag")[-1].parameters == {"out": "runs/bag"}
 
 
 def test_robots_can_be_named_and_the_policy_replaced():
@@ -87,7 +93,12 @@ def test_parameters_reach_a_node_as_they_are_in_the_plan():
 
 
 @pytest.mark.parametrize(
-    ("file", "table"), [("serving.yaml", SERVING_PARAMETERS), ("robot.yaml", ROBOT_PARAMETERS)]
+    ("file", "table"),
+    [
+        ("serving.yaml", SERVING_PARAMETERS),
+        ("robot.yaml", ROBOT_PARAMETERS),
+        ("recorder.yaml", RECORDER_PARAMETERS),
+    ],
 )
 def test_a_params_file_names_every_parameter_of_its_node_and_no_other(
     file, table: tuple[ParameterSpec, ...]
