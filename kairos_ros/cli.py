@@ -16,6 +16,7 @@ COMMANDS = {
     "bag repair": "kairos_ros.evaluation.bag.commands:repair_command",
     "trace extract": "kairos_ros.evaluation.bag.commands:extract_command",
     "replay": "kairos_ros.replay.command:replay_command",
+    "simulate": "kairos_ros.evaluation.simulate_command:simulate_command",
     "schedule explain": "kairos_ros.evaluation.explain:explain_command",
     "horizon": "kairos_ros.evaluation.horizon_command:horizon_command",
     "report": "kairos_ros.evaluation.report.command:report_command",
