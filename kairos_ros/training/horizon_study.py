@@ -1,8 +1,8 @@
 """`kairos study horizon`: success and executed horizon of every horizon policy, on paired episodes.
 
-Each cell is one task under one rule and one disturbance. Finished cells are kept in `cells.jsonl`;
-then `horizon.csv` (tidy, a row per cell and per rule over all tasks), `horizon.png` and
-`finding.md` are written from them.
+Each cell is a few episodes of one task under one rule and one disturbance. Finished cells are kept
+in `cells.jsonl`; then `horizon.csv` (tidy, a row per task and rule and one over all tasks),
+`horizon.png` and `finding.md` are written from them.
 """
 
 import csv
@@ -34,6 +34,10 @@ COLUMNS = (
 )  # fmt: skip
 
 
+BLOCK = 16
+"""Episodes per cell: what one policy call can serve together, and so that a study can grow."""
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -42,7 +46,7 @@ class StudySize(_Section):
     """How much is run."""
 
     episodes: Annotated[int, Field(ge=2, le=100_000)]
-    """Per cell."""
+    """Of each task, rule and disturbance."""
     tasks: list[str] = list(SCENES)
 
 
@@ -92,6 +96,10 @@ def run_horizon_study(
     folder = _policy_folder(study.policy)
     rules = _rules(study, folder)
     policy_id = policy_under_test(str(folder)).policy_id
+    blocks = [
+        (study.first_seed + at, min(BLOCK, chosen.episodes - at))
+        for at in range(0, chosen.episodes, BLOCK)
+    ]
     keys = [
         {
             "policy_id": policy_id,
@@ -99,12 +107,13 @@ def run_horizon_study(
             "task": task,
             "rule": rule,
             "disturbance": disturbance,
-            "first_seed": study.first_seed,
-            "episodes": chosen.episodes,
+            "first_seed": first_seed,
+            "episodes": episodes,
         }
         for task in chosen.tasks
         for disturbance in study.disturbances
         for rule in rules.values()
+        for first_seed, episodes in blocks
     ]
 
     def tell(left: int, key: Key, result: Any) -> None:
@@ -114,7 +123,11 @@ def run_horizon_study(
 
     cells = iter(run_cells(out / "cells.jsonl", keys, _run_cell, processes=processes, report=tell))
     rows = [
-        [{rule: next(cells) for rule in rules} for _ in study.disturbances] for _ in chosen.tasks
+        [
+            {rule: _joined([next(cells) for _ in blocks]) for rule in rules}
+            for _ in study.disturbances
+        ]
+        for _ in chosen.tasks
     ]
     results = []
     for disturbance, of_tasks in zip(study.disturbances, zip(*rows, strict=True), strict=True):
@@ -223,6 +236,10 @@ def _run_cell(key: Key) -> dict[str, list[int]]:
 def _policy(folder: str, rule: str) -> HorizonPolicy:
     name, at, _ = rule.partition("@")
     return Calibrated(read_calibration(Path(folder) / name)) if at else parse_horizon(rule)
+
+
+def _joined(blocks: list[dict[str, list[int]]]) -> dict[str, list[int]]:
+    return {name: [x for block in blocks for x in block[name]] for name in blocks[0]}
 
 
 def _outcomes(rows: list[dict[str, list[int]]]) -> Outcomes:
