@@ -21,12 +21,13 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from bench import fleet, overhead, record, robots50
+from bench import fleet, hop, overhead, record, robots50
 from bench.report import Result
 from bench.servers import ROOT
 
 BENCHMARKS: dict[str, Callable[..., Result]] = {
     "overhead": overhead.run,
+    "hop": hop.run,
     "fleet": fleet.run,
     "robots50": robots50.run,
     "record": record.run,
@@ -45,7 +46,7 @@ def main() -> int:
     if unknown := set(arguments.names) - set(names):
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; known are {names}")
     chosen = arguments.names or names
-    if {"overhead", "fleet"} & set(chosen) and importlib.util.find_spec("grpc") is None:
+    if {"overhead", "fleet", "hop"} & set(chosen) and importlib.util.find_spec("grpc") is None:
         parser.error("LeRobot's PolicyServer needs grpc: install the dependency group 'bench'")
     signal.signal(signal.SIGTERM, _leave)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
