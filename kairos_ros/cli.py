@@ -17,6 +17,7 @@ COMMANDS = {
     "trace extract": "kairos_ros.evaluation.bag.commands:extract_command",
     "replay": "kairos_ros.replay.command:replay_command",
     "simulate": "kairos_ros.evaluation.simulate_command:simulate_command",
+    "study": "kairos_ros.evaluation.study.command:study_command",
     "schedule explain": "kairos_ros.evaluation.explain:explain_command",
     "horizon": "kairos_ros.evaluation.horizon_command:horizon_command",
     "report": "kairos_ros.evaluation.report.command:report_command",

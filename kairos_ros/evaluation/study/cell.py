@@ -16,12 +16,15 @@ PACKAGE = Path(kairos_ros.evaluation.__file__).parents[1]
 DECIDES = (
     "core",
     "serving",
-    "transport",
+    "transport/messages.py",
+    "robot/latency.py",
+    "robot/run.py",
     "evaluation/replay",
     "evaluation/workloads.py",
     "evaluation/trace.py",
     "evaluation/trace_file.py",
     "evaluation/run.py",
+    "evaluation/observation_age.py",
     "evaluation/summary.py",
     "evaluation/study/cell.py",
     "evaluation/study/simulated.py",
@@ -56,9 +59,10 @@ class Cell(BaseModel):
     lead: Literal["expected", "hidden", "delivery"] | Annotated[int, Field(ge=0, le=1000)] = (
         "hidden"
     )
-    """When the next chunk is requested: expected, as the robots' loop does; hidden, so that an
-    unloaded server just hides its latency; delivery, as soon as the last chunk is there; or a
-    number of actions before the running chunk ends."""
+    """When the next chunk is requested: hidden, so that an unloaded server just hides its latency;
+    expected, as the robots' loop does, with its margin and, counting from the observation, the
+    latency that it measures; delivery, as soon as the last chunk begins; or a number of actions
+    before the running chunk ends."""
     batch_cap: Annotated[int, Field(ge=1, le=1024)] | None = None
     """Largest batch; none: as the workload says."""
     placement: Literal["edge", "cloud", "hybrid"] = "edge"

@@ -101,7 +101,7 @@ def _lines(
             markersize=5 if style.bold else 3.5,
             linewidth=2.4 if style.bold else 1.3,
             alpha=1.0 if style.bold else 0.75,
-            label=str(label),
+            label=str(label) if isinstance(label, str) else f"{spec.lines} {label}",
         )
     if spec.log_y:
         ax.set_yscale("log")
@@ -109,7 +109,9 @@ def _lines(
         ax.set_ylim(bottom=0)
     if not _numeric(list(positions)):
         ax.set_xticks(list(positions.values()), [str(x) for x in positions])
-        ax.tick_params(axis="x", labelrotation=30 if _long(list(positions)) else 0)
+        if _long(list(positions)):
+            for text in ax.get_xticklabels():
+                text.set(rotation=30, ha="right", rotation_mode="anchor")
     ax.grid(alpha=0.25)
     ax.spines[["top", "right"]].set_visible(False)
 
