@@ -20,10 +20,11 @@ from kairos_ros.evaluation.run import FleetRun
 from kairos_ros.evaluation.run_files import save_run
 from kairos_ros.evaluation.summary import summarise
 from kairos_ros.evaluation.trace import Trace
+from kairos_ros.replay.crews import CrewError
 from kairos_ros.replay.orders import Tally
 from kairos_ros.replay.parity import Parity, parity
 from kairos_ros.replay.progress import Display
-from kairos_ros.replay.session import Session, Workload
+from kairos_ros.replay.session import ReplayError, Session, Workload
 from kairos_ros.replay.workload import (
     Inputs,
     check_fit,
@@ -68,15 +69,19 @@ def replay(options: Options) -> int:
     tasks = options.tasks or max(len(traces), TASKS_PER_ROBOT * options.robots)
     session = Session(_serving(options, policy), options.folder / "logs", display)
     run, judged, counters = None, False, {}
-    with display, session:
-        if session.wait_for_the_server():
-            judged = options.rules.accounting == "replay" and session.watch.policy in {
-                trace.policy for trace in traces
-            }
-            work = _workload(options, policy, traces, inputs, tasks, judged)
-            if session.probe(work.roles[0], work.spec):
-                run = session.run(robot_names(options.robots), work)
-                counters = session.watch.counters()
+    try:
+        with display, session:
+            if session.wait_for_the_server():
+                judged = options.rules.accounting == "replay" and session.watch.policy in {
+                    trace.policy for trace in traces
+                }
+                work = _workload(options, policy, traces, inputs, tasks, judged)
+                if session.probe(work.roles[0], work.spec):
+                    run = session.run(robot_names(options.robots), work)
+                    counters = session.watch.counters()
+    except (ReplayError, CrewError) as error:
+        display.print(f"kairos replay: {error}")
+        return 1
     if run is None:
         display.print("interrupted before the first task")
         return 0

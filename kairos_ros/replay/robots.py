@@ -16,6 +16,7 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 import rclpy
+from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from kairos_ros.bringup import leave_with_launcher
@@ -25,8 +26,10 @@ from kairos_ros.msg import RobotStatus
 from kairos_ros.nodes.robot_messages import Identity, request_message
 from kairos_ros.replay.answers import to_answer
 from kairos_ros.replay.orders import Begin, Cancel, Crew, Done, Give, Images, Leave, Ready, Tally
+from kairos_ros.replay.task_events import TaskEvents
 from kairos_ros.replay.topics import RobotTopics
 from kairos_ros.robot.adapter import Observation
+from kairos_ros.robot.exchange import Task
 
 POLL_S = 0.002
 SETTLE_S = 0.5
@@ -41,6 +44,9 @@ class _Robot:
         self.who = who
         self.virtual = virtual
         self.horizon = ""
+        """Asked for in place of what the virtual robot asks for, if not empty."""
+        self.task: Task | None = None
+        """The newest one."""
         self.last_ns = 0
         """Newest instant it was told of: its time never goes back."""
         self.due_ns: int | None = None
@@ -50,10 +56,12 @@ class _Robot:
 class RobotProcess:
     """All robots of this process."""
 
-    def __init__(self, crew: Crew, parent: Connection, topics: RobotTopics) -> None:
+    def __init__(self, crew: Crew, parent: Connection, node: Node) -> None:
+        """`node` must be in no executor, which would take the answers away."""
         self._crew = crew
         self._parent = parent
-        self._topics = topics
+        self._node = node
+        self._topics = RobotTopics(node)
         self._robots: dict[str, _Robot] = {}
         self._heap: list[tuple[int, str]] = []
         self._late_ms: list[float] = []
@@ -110,6 +118,7 @@ class RobotProcess:
         return True
 
     def _begin(self, epoch_ns: int) -> None:
+        self._events = TaskEvents(self._node, self._crew.robots, epoch_ns)
         rules, spec = self._crew.rules, self._crew.spec
         self._robots = {
             name: _Robot(
@@ -126,7 +135,11 @@ class RobotProcess:
         task = str(give.number)
         robot.last_ns = max(give.at_ns, robot.last_ns)
         robot.virtual.start(Assignment(task, give.number, role.trace, give.wanted_s), robot.last_ns)
+        begun = robot.virtual.task
+        assert begun is not None
+        robot.task = replace(begun, horizon_policy=robot.horizon)
         self._topics.tell(give.robot, RobotStatus.RUNNING, task)
+        self._events.began(robot.who, robot.task)
         self._schedule(robot)
 
     def _receive(self) -> None:
@@ -158,7 +171,9 @@ class RobotProcess:
             if isinstance(effect, Send):
                 self._send(robot, effect)
             else:
+                assert robot.task is not None  # that has ended
                 self._topics.tell(robot.who.robot, RobotStatus.IDLE)
+                self._events.ended(robot.who, robot.task, effect)
                 self._parent.send(Done(robot.who.robot, effect))
         self._schedule(robot)
 
@@ -204,7 +219,7 @@ def main() -> None:
     node = rclpy.create_node(f"virtual_robots_{os.getpid()}")
     try:
         with suppress(EOFError, BrokenPipeError):  # the parent is gone: so is the run
-            RobotProcess(parent.recv(), parent, RobotTopics(node)).live()
+            RobotProcess(parent.recv(), parent, node).live()
     finally:
         node.destroy_node()
         rclpy.try_shutdown()

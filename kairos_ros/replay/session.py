@@ -1,5 +1,6 @@
 """One replay: a serving node, virtual robots in a few processes, and the tasks they get."""
 
+import os
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ from kairos_ros.replay.server import ServerWatch
 from kairos_ros.robot.adapter import RobotSpec
 
 READY_WITHIN_S = 240.0
+HEARD_WITHIN_S = 15.0
+"""A serving node that runs already tells of itself five times per second."""
 SILENT_S = 10.0
 """A serving node that is not ours and says nothing for this long is gone."""
 CANCEL_WITHIN_S = 5.0
@@ -94,6 +97,13 @@ class Session:
         while not self.watch.active:
             if self._must_stop("the serving node", began_s):
                 return False
+            unheard = self.serving is None and self.watch.state is None
+            if unheard and time.monotonic() > began_s + HEARD_WITHIN_S:
+                domain = os.environ.get("ROS_DOMAIN_ID", "0")
+                raise ReplayError(
+                    f"no serving node in ROS domain {domain}; set ROS_DOMAIN_ID to that of one "
+                    "that runs, or leave out --external to start one"
+                )
             self.display.say(self.watch.progress())
             self.watch.spin(0.1)
         self.ready_s = time.monotonic() - began_s

@@ -1,0 +1,230 @@
+"""What can be replayed with which policy, and what is said about what cannot."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from kairos_ros.msg import ActionChunk
+from replay_traces import drawn_trace
+
+from kairos_ros.core.errors import ConfigError, RefusalCode, WireError
+from kairos_ros.engine.emulated import EmulatedEngine, parse_emulated
+from kairos_ros.engine.observation import refusal
+from kairos_ros.evaluation.replay.rules import Rules
+from kairos_ros.evaluation.run import FleetRun, RoundRecord, TaskRecord
+from kairos_ros.evaluation.trace_file import write_traces
+from kairos_ros.nodes.serving_messages import from_answer
+from kairos_ros.replay.answers import to_answer
+from kairos_ros.replay.crews import MOST_PROCESSES, split
+from kairos_ros.replay.parity import parity
+from kairos_ros.replay.pictures import blank_pictures
+from kairos_ros.replay.workload import (
+    check_fit,
+    fitting_emulated,
+    load_traces,
+    policy_inputs,
+    robot_spec,
+    roles,
+)
+from kairos_ros.serving.exchange import Actions, Answer, Refetch, Refusal
+from kairos_ros.transport.messages import InferRequest, InferResult
+
+
+def with_states(trace, dim):
+    rounds = (
+        replace(r, state=np.full(dim, i, np.float32)) for i, r in enumerate(trace.rounds, start=1)
+    )
+    return replace(trace, rounds=tuple(rounds))
+
+
+def actions(length):
+    values = np.arange(3.0 * length, dtype=np.float32).reshape(length, 3)
+    return Actions(
+        actions=values,
+        confidence=np.ones(length, np.float32),
+        horizon_reason="as asked",
+        chunk_size=50,
+        queued_s=0.5,
+        compute_s=0.25,
+        server_s=1.0,
+        engine_latency_s=0.125,
+        batch_size=4,
+        tier="edge",
+        engine="edge",
+        policy="p",
+        reason="oldest",
+        whole=InferResult(values, np.zeros((1, length, 3), np.float32)),
+        scale=None,
+        horizon_policy="",
+    )
+
+
+def test_an_answer_survives_its_message():
+    sent = Answer("arm", "s", "7", 3, 1, actions(5))
+    got = to_answer(from_answer(sent))
+    assert (got.robot, got.session, got.task, got.round, got.attempt) == ("arm", "s", "7", 3, 1)
+    assert np.array_equal(got.body.actions, sent.body.actions)
+    for name in ("horizon_reason", "chunk_size", "queued_s", "compute_s", "server_s"):
+        assert getattr(got.body, name) == getattr(sent.body, name)
+    refused = Answer("arm", "s", "7", 3, 1, Refusal(RefusalCode.OVERLOADED, "queue is full", 0.5))
+    assert to_answer(from_answer(refused)) == refused
+    again = Answer("arm", "s", "7", 3, 1, Refetch())
+    assert to_answer(from_answer(again)) == again
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"horizon": 4}, "15 actions"),
+        ({"server_s": float("nan")}, "server_s is nan"),
+        ({"kind": 9}, "kind 9 is unknown"),
+    ],
+)
+def test_an_answer_that_contradicts_itself_is_refused(change, said):
+    message = from_answer(Answer("arm", "s", "7", 3, 1, actions(5)))
+    for name, value in change.items():
+        setattr(message, name, value)
+    with pytest.raises(WireError, match=said):
+        to_answer(message)
+    assert isinstance(message, ActionChunk)
+
+
+def test_robots_are_spread_evenly_over_few_processes():
+    names = [str(i) for i in range(50)]
+    parts = split(names)
+    assert len(parts) == MOST_PROCESSES
+    assert sorted(map(len, parts)) == [12, 12, 13, 13]
+    assert sorted(name for part in parts for name in part) == sorted(names)
+    assert split(["one"]) == [("one",)]
+
+
+def test_an_emulated_policy_takes_the_sizes_it_leaves_open_from_the_traces():
+    traces = [with_states(drawn_trace(1), 39)]
+    spec = parse_emulated(fitting_emulated("emulated:latency_ms=80+35b,chunk=16", traces))
+    assert (spec.state, spec.dim, spec.chunk, spec.base_ms) == (39, 4, 16, 80)
+
+
+@pytest.mark.parametrize(
+    ("policy", "said"),
+    [
+        ("emulated:state=38,dim=4,chunk=50", "state_dim 39.*has 38"),
+        ("emulated:state=39,dim=7,chunk=50", "action_dim 4.*has 7"),
+        ("emulated:state=39,dim=4,chunk=49", "chunk_size 50.*has 49"),
+    ],
+)
+def test_traces_of_another_policy_are_refused_before_anything_starts(policy, said):
+    traces = [with_states(drawn_trace(1, policy="recorded-with"), 39)]
+    with pytest.raises(ConfigError, match=said) as error:
+        check_fit(traces, policy_inputs(policy), policy)
+    assert "recorded-with" in str(error.value)
+
+
+def test_the_shipped_policy_serves_its_own_traces_only():
+    inputs = policy_inputs("")
+    known = with_states(drawn_trace(1), inputs.state_dim)
+    known = replace(known, instruction=inputs.instructions[0])
+    check_fit([known], inputs, "")
+    with pytest.raises(ConfigError, match="state_dim 7"):
+        check_fit([with_states(known, 7)], inputs, "")
+    with pytest.raises(ConfigError, match="does not know the instruction 'dance'"):
+        check_fit([replace(known, instruction="dance")], inputs, "")
+    with pytest.raises(ConfigError, match="'drawn-1' holds no states"):
+        check_fit([drawn_trace(1)], inputs, "")
+
+
+@pytest.mark.parametrize("policy", ["/no/such/folder", "./nothing", "emulated:speed=9"])
+def test_an_unknown_policy_is_named(policy):
+    with pytest.raises(ConfigError, match=policy.rpartition(":")[2]):
+        policy_inputs(policy)
+
+
+def test_of_a_hub_id_nothing_is_known_yet():
+    assert policy_inputs("lerobot/pi05_base").state_dim is None
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [(b"\x00\x01 garbage", "line 1"), (b"", "empty"), (b'{"format": "x"}\n', "line 1")],
+)
+def test_a_garbage_trace_file_is_refused_with_the_line(tmp_path, content, said):
+    path = tmp_path / "t.jsonl"
+    path.write_bytes(content)
+    with pytest.raises(ConfigError, match=said):
+        load_traces(path, print)
+
+
+def test_a_file_that_is_not_there_or_holds_nothing_is_said_so(tmp_path):
+    with pytest.raises(ConfigError, match=r"no\.jsonl: No such file"):
+        load_traces(tmp_path / "no.jsonl", print)
+    with pytest.raises(ConfigError, match="there is no such bag"):
+        load_traces(tmp_path / "no.mcap", print)
+    write_traces(tmp_path / "none.jsonl", [])
+    with pytest.raises(ConfigError, match="nothing to replay"):
+        load_traces(tmp_path / "none.jsonl", print)
+
+
+def test_traces_of_two_policies_are_not_replayed_together(tmp_path):
+    write_traces(tmp_path / "t.jsonl", [drawn_trace(1), drawn_trace(2, policy="another")])
+    with pytest.raises(ConfigError, match=r"mixes policies.*'another'"):
+        load_traces(tmp_path / "t.jsonl", print)
+
+
+def test_made_up_pictures_pass_the_engines_check():
+    policy = "emulated:state=3,images=front@48x64|wrist@224x224"
+    engine = EmulatedEngine(policy, 4)
+    pictures = blank_pictures(parse_emulated(policy).images)
+    request = InferRequest("a", "s", "1", 1, 0, 0, "go", np.zeros(3, np.float32), pictures)
+    assert refusal(request, engine.description) is None
+    assert 10_000 < len(pictures["wrist"]) < 60_000
+
+
+def test_a_real_policy_with_cameras_needs_the_bag(tmp_path):
+    folder = tmp_path / "policy"
+    folder.mkdir()
+    state = {"type": "STATE", "shape": [6]}
+    camera = {"type": "VISUAL", "shape": [3, 48, 64]}
+    features = {"observation.state": state, "observation.images.front": camera}
+    (folder / "config.json").write_text(json.dumps({"type": "x", "input_features": features}))
+    inputs = policy_inputs(str(folder))
+    assert inputs.images == (("observation.images.front", (48, 64)),)
+    traces = [with_states(drawn_trace(1), 6)]
+    check_fit(traces, inputs, str(folder))
+    with pytest.raises(ConfigError, match=r"observation\.images\.front.*replay the bag"):
+        roles(tmp_path / "t.jsonl", traces, inputs, Rules(accounting="replay"), None, [""])
+    assert robot_spec(traces, inputs).images == {"observation.images.front": (48, 64)}
+
+
+def test_another_horizon_makes_other_rounds_of_the_same_length(tmp_path):
+    trace = drawn_trace(1)
+    inputs = policy_inputs("emulated:latency_ms=20")
+    rules = Rules(accounting="replay", horizon="static:8")
+    (role,) = roles(tmp_path / "t.jsonl", [trace], inputs, rules, 20_000_000, [""])
+    assert role.trace.actions == trace.actions
+    assert {r.horizon for r in role.trace.rounds} == {8}
+
+
+def test_parity_counts_rounds_that_did_not_come_again_as_recorded():
+    trace = drawn_trace(1, rounds=4)
+    nan = float("nan")
+
+    def came(recorded, requested_at, horizon):
+        return RoundRecord(
+            "v", "0", recorded.round, 1, 0.0, 0.1, nan, nan, requested_at, requested_at,
+            horizon, 50, 0, 0.0, 0.0, 0.0, 1, "edge", "edge",
+        )  # fmt: skip
+
+    first, second, third, _ = trace.rounds
+    rounds = (
+        came(first, first.requested_at, first.horizon),
+        came(second, second.requested_at + 1, second.horizon),
+        came(third, third.requested_at, third.horizon - 1),
+    )
+    task = TaskRecord(0, "v", "kind", 1, 0.0, 0.0, 1.0, "succeeded", task="0")
+    run = FleetRun(("v",), 1.0, (task,), (), ((0.0, 1.0),), rounds)
+    found = parity(run, {0: trace})
+    assert (found.recorded, found.replayed, found.same_request, found.same_horizon) == (4, 3, 2, 2)
+    assert found.latency_ratio == pytest.approx(2.0)
+    assert not found.exact
+    canceled = replace(run, tasks=(replace(task, outcome="canceled"),))
+    assert parity(canceled, {0: trace}).recorded == 0
