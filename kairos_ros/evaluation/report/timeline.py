@@ -14,7 +14,8 @@ _HEIGHT = 0.34
 _LEAST_STALL_S = 1e-3
 """Shorter gaps are rounding."""
 _PIXELS_PER_ROBOT = 46
-_FIRST_VIEW_S = 20.0
+_FIRST_VIEW_ROUNDS = 24
+"""Of each robot."""
 
 
 class _Texts:
@@ -127,7 +128,8 @@ def _first_view(drawn: Sample) -> list[float]:
     start_s, end_s = drawn.start_s, drawn.end_s
     if drawn.rounds:
         start_s = drawn.rounds[0].requested_s
-        end_s = min(end_s, start_s + _FIRST_VIEW_S)
+        each = len(drawn.rounds) / len(drawn.robots)
+        end_s = start_s + (end_s - start_s) * min(1.0, _FIRST_VIEW_ROUNDS / each)
     return [start_s, max(end_s, start_s + 1.0)]
 
 
