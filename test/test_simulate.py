@@ -1,0 +1,348 @@
+"""A fleet in virtual time obeys the physics of fleets; the dispatcher in it is the real one."""
+
+import math
+from collections import defaultdict
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.evaluation.replay.arrivals import Job, jobs
+from kairos_ros.evaluation.replay.retrim import retrimmed
+from kairos_ros.evaluation.replay.rules import Rules
+from kairos_ros.evaluation.replay.sim_engine import SimEngine, capacity_per_s, linear_profile
+from kairos_ros.evaluation.replay.simulate import FleetOptions, simulate
+from kairos_ros.evaluation.summary import summarise
+from kairos_ros.evaluation.trace import Trace, TraceRound
+from kairos_ros.evaluation.workloads import workload
+from kairos_ros.serving.dispatcher import ServingOptions
+
+RATE_HZ = 30.0
+PERIOD_S = round(1e9 / RATE_HZ) / 1e9
+POLICIES = ["fifo", "least_service", "wait_ratio", "oldest_task", "admit"]
+LIBERO = workload("pi05-libero", tasks=40)
+META = workload("metaworld")
+
+
+def trace(*executed, lead=4, name="t"):
+    rounds, done = [], 0
+    for j, count in enumerate(executed):
+        at = max(0, done - min(lead, executed[j - 1])) if j else 0
+        rounds.append(TraceRound(j + 1, at, at, min(50, count + lead), count))
+        done += count
+    return Trace(
+        name=name,
+        kind="k",
+        instruction="go",
+        seed=0,
+        control_rate_hz=RATE_HZ,
+        chunk_size=50,
+        action_dim=1,
+        policy="p",
+        horizon_policy="recorded",
+        success=True,
+        duration_s=0.0,
+        rounds=tuple(rounds),
+    )
+
+
+def run(
+    given_jobs,
+    robots,
+    *,
+    latency="80+35b",
+    cap=8,
+    scheduling="fifo",
+    rules=None,
+    network_s=0.005,
+    spread=0.0,
+    seed=1,
+    patient=True,
+    stale_ms=0,
+    engines=None,
+    **fleet,
+):
+    rules = rules or Rules("replay")
+    if patient:  # nobody repeats a request, nothing is refused
+        rules = replace(rules, timeout_ns=10**15, timeout_max_ns=10**15)
+    serving = ServingOptions(
+        parse_scheduling(scheduling),
+        "static:10",
+        stale_after_ns=stale_ms * 1_000_000,
+        default_deadline_ns=10**15 if patient else 10 * 10**9,
+        max_queue=10**6,
+    )
+    engines = engines or [SimEngine("edge", linear_profile(latency, cap), spread=spread)]
+    return simulate(
+        given_jobs, FleetOptions(robots, rules, network_s, **fleet), serving, engines, seed
+    )
+
+
+def alone(trace, latency_s, network_s):
+    """Duration (s) of a task that has the engine to itself: every answer takes as long."""
+    free = began = duration = 0.0
+    executed = before = 0
+    for j, recorded in enumerate(trace.rounds):
+        # a chunk's first action runs in its period; the request leaves as its action would begin
+        asked = began + (recorded.requested_at - before) * PERIOD_S if j else 0.0
+        there = asked + latency_s + network_s
+        start = max(free, math.ceil(there / PERIOD_S - 1e-6) * PERIOD_S)
+        before, began = executed, start
+        executed += recorded.executed
+        free = start + recorded.executed * PERIOD_S
+        duration = free - PERIOD_S
+    return duration
+
+
+@given(
+    executed=st.lists(st.integers(1, 40), min_size=1, max_size=10),
+    lead=st.integers(0, 12),
+    latency_ms=st.integers(1, 900),
+    network_ms=st.integers(0, 200),
+)
+@settings(max_examples=100, deadline=None)
+def test_alone_a_task_takes_what_the_closed_form_says(executed, lead, latency_ms, network_ms):
+    recorded = trace(*executed, lead=lead)
+    result = run(
+        [Job(0, recorded, wanted_s=0.0)],
+        1,
+        latency=f"{latency_ms}+0b",
+        cap=1,
+        network_s=network_ms / 1e3,
+    )
+    expected = alone(recorded, latency_ms / 1e3, network_ms / 1e3)
+    assert result.tasks[0].duration_s == pytest.approx(expected, abs=1e-6)
+
+
+@given(
+    seed=st.integers(0, 10**6),
+    scheduling=st.sampled_from(POLICIES),
+    accounting=st.sampled_from(["replay", "observation"]),
+    stale_ms=st.sampled_from([0, 50]),
+    robots=st.integers(1, 30),
+    patient=st.booleans(),
+    spread=st.sampled_from([0.0, 0.3]),
+    rate=st.none() | st.floats(0.1, 10.0),
+)
+@settings(max_examples=25, deadline=None)
+def test_any_fleet_obeys_the_physics(
+    seed, scheduling, accounting, stale_ms, robots, patient, spread, rate
+):
+    traces = LIBERO.traces[:20]
+    result = run(
+        jobs(traces, seed, rate, 20),
+        robots,
+        scheduling=scheduling,
+        rules=Rules(accounting),
+        stale_ms=stale_ms,
+        spread=spread,
+        seed=seed,
+        patient=patient,
+    )
+    by_seed = {t.seed: t for t in traces}
+    assert sorted(t.number for t in result.tasks) == list(range(20))
+    rounds = defaultdict(list)
+    for r in result.rounds:
+        rounds[r.task].append(r)
+    for task in result.tasks:
+        recorded, own = by_seed[task.seed], rounds[task.task]
+        assert task.outcome == "succeeded"
+        assert task.actions == recorded.actions == sum(r.executed for r in own)
+        assert task.given_s >= task.wanted_s - 1e-9
+        assert task.ended_s <= result.length_s
+        floor_s = (recorded.actions - 1) * PERIOD_S + 0.115 * math.exp(-5 * spread)
+        assert task.duration_s >= floor_s
+        moved = (task.actions - 1) * PERIOD_S
+        assert task.duration_s == pytest.approx(moved + task.stalled_s, abs=2 * PERIOD_S)
+        if accounting == "replay":
+            assert [r.executed for r in own] == [r.executed for r in recorded.rounds]
+            assert [r.requested_at for r in own] == [r.requested_at for r in recorded.rounds]
+        for r in own[:-1]:  # the last one may be asked for in vain
+            assert r.answered_s > r.requested_s
+            assert r.server_s >= r.queued_s >= 0
+        moving = [r for r in own if r.executed]
+        assert all(r.exec_start_s >= r.answered_s - 1e-9 for r in moving)
+        assert all(b.exec_start_s >= a.exec_end_s - 1e-6 for a, b in pairwise(moving))
+    for robot in result.robots:
+        spans = [s for s in result.spans if s.robot == robot]
+        assert all(a.end_s == b.start_s for a, b in pairwise(spans))
+        assert sum(s.end_s - s.start_s for s in spans) == pytest.approx(result.length_s)
+
+
+@pytest.mark.parametrize("scheduling", POLICIES)
+def test_under_load_no_task_is_faster_than_alone(scheduling):
+    result = run(jobs(LIBERO.traces, 5, 1.5, 40), 40, scheduling=scheduling)
+    by_seed = {t.seed: t for t in LIBERO.traces}
+    slower = [t.duration_s / alone(by_seed[t.seed], 0.115, 0.005) for t in result.tasks]
+    assert min(slower) >= 1 - 1e-9
+    assert max(slower) > 1.2
+
+
+def test_equal_seeds_give_equal_runs_and_others_do_not():
+    def once(seed, **options):
+        return repr(
+            run(
+                jobs(LIBERO.traces, seed, 1.0, 30),
+                20,
+                seed=seed,
+                spread=0.2,
+                network_spread=0.3,
+                stale_ms=50,
+                patient=False,
+                rules=Rules("observation"),
+                **options,
+            )
+        )
+
+    assert once(3) == once(3)
+    assert once(3) != once(4)
+
+
+def test_a_saturated_engine_serves_what_its_profile_says():
+    result = run(jobs(LIBERO.traces, 1, None, None), 60, open_s=120.0)
+    served = [r for r in result.rounds if 20 <= r.answered_s < 120]
+    capacity = capacity_per_s(linear_profile("80+35b", 8))
+    assert len(served) / 100 == pytest.approx(capacity, rel=0.03)
+    assert max(r.batch_size for r in served) == 8
+    assert not any(t.given_s > 120 for t in result.tasks)
+    assert result.open_s == ((0.0, 120.0),)
+
+
+def test_free_robots_take_the_oldest_task_and_its_queueing_is_reported():
+    result = run(jobs(LIBERO.traces, 1, 2.0, 40), 5)
+    given_order = sorted(result.tasks, key=lambda t: (t.given_s, t.wanted_s))
+    assert [t.number for t in given_order] == list(range(40))
+    assert summarise(result).queueing_s.mean > 1
+    assert {t.robot for t in result.tasks} == set(result.robots)
+
+
+def test_back_to_back_nobody_queues_for_a_robot():
+    result = run(jobs(LIBERO.traces, 1, None, 20), 5)
+    assert all(t.wanted_s == pytest.approx(t.given_s) for t in result.tasks)
+
+
+def test_overflow_goes_to_the_cloud_where_that_is_sooner_and_only_there():
+    near = SimEngine("edge", linear_profile("80+35b", 8, "p"))
+    fast = linear_profile("40+17.5b", 8, "p")
+
+    def share(wan_s, mbps=0.0):
+        engines = [near, SimEngine("cloud", fast, "cloud", wan_s, mbps)]
+        result = run(jobs(LIBERO.traces, 1, None, 60), 60, engines=engines)
+        tiers = [r.tier for r in result.rounds if r.executed]
+        return tiers.count("cloud") / len(tiers)
+
+    assert 0.3 < share(0.02) < 0.8
+    assert share(5.0) == 0.0
+    assert share(0.02, mbps=2.0) < share(0.02)
+
+
+def test_a_bandwidth_delays_what_goes_through_it():
+    narrow = SimEngine("edge", linear_profile("80+35b", 8), bandwidth_mbps=8.0)
+    result = run([Job(0, trace(10, 10), 0.0)], 1, engines=[narrow], observation_bytes=50_000)
+    (first, _) = result.rounds
+    assert first.server_s == pytest.approx(0.115 + 0.05)
+    assert first.compute_s == pytest.approx(0.115)
+
+
+def test_refetching_makes_chunks_from_newer_observations():
+    def age(stale_ms):
+        result = run(
+            jobs(LIBERO.traces, 1, None, 60),
+            40,
+            rules=Rules("observation"),
+            stale_ms=stale_ms,
+        )
+        return np.mean([r.observed_at - r.requested_at for r in result.rounds if r.executed])
+
+    assert age(0) == 0
+    assert age(50) > 0.5
+
+
+def test_in_overload_a_round_is_observed_about_twice_not_with_every_batch():
+    result = run(jobs(LIBERO.traces, 1, None, 60), 60, rules=Rules("observation"), stale_ms=50)
+    attempts = [r.attempts for r in result.rounds if r.executed]
+    assert 1.5 < np.mean(attempts) < 2.5
+
+
+def test_stopping_keeps_what_was_done_and_cancels_the_rest():
+    ended = []
+    result = simulate(
+        jobs(LIBERO.traces, 1, None, None),
+        FleetOptions(10),
+        ServingOptions(parse_scheduling("fifo"), "static:10"),
+        [SimEngine("edge", linear_profile("80+35b", 8))],
+        seed=1,
+        progress=lambda tasks, now_s: ended.append(tasks),
+        stop=lambda: len(ended) >= 12,
+    )
+    summary = summarise(result)
+    assert (summary.tasks, summary.unfinished) == (12, 10)
+
+
+def test_a_horizon_policy_is_judged_by_the_server_on_recorded_chunks():
+    """One robot whose answers always arrive in time is the isolation that `retrimmed` derives."""
+    rules = Rules("observation", "tail_agreement:t=0.3", lead=2)
+    for recorded in META.traces[:6]:
+        result = run([Job(0, recorded, 0.0)], 1, latency="20+1b", rules=rules)
+        derived = retrimmed(recorded, rules.horizon, lead=2).rounds
+        assert result.tasks[0].actions == recorded.actions
+        assert [(r.observed_at, r.horizon, r.executed) for r in result.rounds] == [
+            (r.observed_at, r.horizon, r.executed) for r in derived
+        ]
+        assert len({r.horizon for r in result.rounds}) > 1
+
+
+def test_retrimming_keeps_the_length_and_counts_elapsed_actions_as_told():
+    recorded = trace(*[5] * 20)
+    kept = retrimmed(recorded, "static:10", lead=4, elapsed="kept")
+    assert [(r.requested_at, r.executed) for r in kept.rounds][:3] == [(0, 10), (6, 10), (16, 10)]
+    lost = retrimmed(recorded, "static:10", lead=4)
+    assert [(r.requested_at, r.executed) for r in lost.rounds][:3] == [(0, 10), (6, 6), (12, 6)]
+    assert kept.actions == lost.actions == recorded.actions == 100
+    assert retrimmed(recorded, "static:50", lead=99).rounds[1].requested_at == 25
+
+
+def test_replay_under_another_horizon_executes_it_whole():
+    result = run(jobs(LIBERO.traces, 1, None, 10), 5, rules=Rules("replay", "static:10"))
+    for task in result.tasks:
+        assert set(task.round_executed[:-1]) == {10}
+
+
+@pytest.mark.parametrize(
+    ("traces", "rules", "told"),
+    [
+        ([trace(5), replace(trace(5, name="u"), policy="q")], Rules(), "of one policy"),
+        ([replace(trace(5), rounds=())], Rules(), "executed no actions"),
+        ([trace(5)], Rules(horizon="tail_agreement"), "holds no chunk"),
+        ([trace(5)], Rules(horizon="static:51"), "exceeds the chunk"),
+    ],
+)
+def test_traces_that_cannot_be_simulated_are_refused(traces, rules, told):
+    with pytest.raises(ConfigError, match=told):
+        run([Job(i, t) for i, t in enumerate(traces)], 2, rules=rules)
+
+
+@pytest.mark.parametrize(
+    ("build", "told"),
+    [
+        (lambda: FleetOptions(0), "at least 1 robot"),
+        (lambda: FleetOptions(1, network_s=-1), "network_s"),
+        (lambda: FleetOptions(1, open_s=0), "open_s"),
+        (lambda: linear_profile("80", 8), "80\\+35b"),
+        (lambda: linear_profile("80+35b", 0), "batch cap"),
+        (lambda: SimEngine("e", linear_profile("80+35b", 8), network_s=math.nan), "network_s"),
+        (lambda: SimEngine("e", linear_profile("80+35b", 8), tier="moon"), "tier"),
+        (lambda: jobs([], 1, None, 1), "no traces"),
+        (lambda: jobs([trace(5)], 1, 0.0, 1), "rate"),
+        (lambda: jobs([trace(5)], 1, None, 0), "number of tasks"),
+        (lambda: run([], 1), "no tasks"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused(build, told):
+    with pytest.raises(ConfigError, match=told):
+        build()
