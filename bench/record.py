@@ -56,7 +56,7 @@ def run(folder: Path, *, quick: bool) -> Result:
         node.terminate()
         node.wait(CLOSE_WITHIN_S)
     print("\nreading the bag back", flush=True)
-    found, wrong = _check(bag)
+    found, damaged, misplaced = _check(bag)
     sent = sum(told["sent"].values())
     lost = sum(max(0, n - found.get(topic, 0)) for topic, n in told["sent"].items())
     rate = told["bytes"] / told["seconds"] / 1e6
@@ -65,32 +65,35 @@ def run(folder: Path, *, quick: bool) -> Result:
         "sent": sent,
         "recorded": sum(found.values()),
         "lost": lost,
-        "wrong": wrong,
+        "damaged": damaged,
+        "misplaced": misplaced,
         "megabytes_per_s": rate,
         "bag_megabytes": _size(bag) / 1e6,
         "recorder_cpu": cpu,
         "recorder_said": (folder / "recorder.log").read_text().splitlines()[-1],
     }
-    shutil.rmtree(bag)  # gigabytes that no later look needs
-    header = ["robots", "seconds", "MB/s", "sent", "recorded", "lost", "wrong", "CPU %"]
+    if not damaged and not misplaced:
+        shutil.rmtree(bag)  # gigabytes that no later look needs
+    header = ["robots", "seconds", "MB/s", "sent", "recorded", "lost"]
+    header += ["damaged", "misplaced", "CPU %"]
     row = [f"{ROBOTS}", f"{told['seconds']:.0f}", f"{rate:.2f}", f"{sent}"]
-    row += [f"{data['recorded']}", f"{lost}", f"{wrong}", f"{100 * cpu:.0f}"]
+    row += [f"{data['recorded']}", f"{lost}", f"{damaged}", f"{misplaced}", f"{100 * cpu:.0f}"]
     return Result(header, [row], data | {"sizes": sizes}, lambda path: _plot(path, data, sizes))
 
 
-def _check(bag: Path) -> tuple[dict[str, int], int]:
-    """Messages by topic, and how many of them are not what was sent, or not in their place."""
+def _check(bag: Path) -> tuple[dict[str, int], int, int]:
+    """Messages by topic; how many are not what was sent; how many are not in order."""
     found: dict[str, int] = {}
-    wrong = 0
+    damaged = misplaced = 0
     with Bag(bag, lambda text: print(text, file=sys.stderr)) as opened:
         for message in opened.messages((TYPE,)):
             found[message.topic] = found.get(message.topic, 0) + 1
             body = message.body
             images = [image.data.tobytes() for image in body.images]
             whole = [len(image) for image in images] == [IMAGE_BYTES] * IMAGES
-            right = whole and checksum(images) == body.seed and body.round == found[message.topic]
-            wrong += not right
-    return found, wrong
+            damaged += not whole or checksum(images) != body.seed
+            misplaced += body.round != found[message.topic]
+    return found, damaged, misplaced
 
 
 def _size(bag: Path) -> int:

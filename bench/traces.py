@@ -21,8 +21,8 @@ from kairos_ros.demo.experiment import scenes
 from kairos_ros.demo.session import Session
 from kairos_ros.demo.workload import Arrivals, jobs
 from kairos_ros.domain import stay_on_this_host
-from kairos_ros.evaluation.bag import read_bag
 from kairos_ros.evaluation.bag.extract import extract
+from kairos_ros.evaluation.bag.fleet_run import read_bag
 from kairos_ros.evaluation.trace import Trace
 from kairos_ros.evaluation.trace_file import write_traces
 

@@ -8,6 +8,7 @@ from typing import Annotated, Literal
 
 import typer
 
+from kairos_ros.evaluation.bag.extra import require_bags
 from kairos_ros.evaluation.bag.selection import parse_topics
 
 
@@ -42,6 +43,7 @@ def record_command(
     Finds robots that come later, too. ROS_DOMAIN_ID says which fleet it listens to.
     """
     parse_topics(topics)  # what is wrong with it is told before ROS is loaded
+    require_bags()
     import rclpy
 
     from kairos_ros.nodes.recorder_node import record

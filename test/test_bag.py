@@ -1,6 +1,9 @@
 """Bags without ROS: what is written, what other readers make of it, and what survives damage."""
 
 import json
+import subprocess
+import sys
+import textwrap
 import threading
 import time
 from pathlib import Path
@@ -311,3 +314,19 @@ def test_topics_can_be_chosen_by_whole_name():
     assert selected(EXISTING, parse_topics("arm_1"), full_updates=False) == []
     with pytest.raises(ConfigError, match=r"\[ is no regular|'\[' is no regular"):
         parse_topics("[")
+
+
+def test_the_command_line_starts_where_the_packages_for_bags_are_missing():
+    program = textwrap.dedent("""
+        import sys
+        from importlib.abc import MetaPathFinder
+
+        class Missing(MetaPathFinder):
+            def find_spec(self, name, path, target=None):
+                if name.partition(".")[0] in ("rosbags", "mcap"):
+                    raise ModuleNotFoundError(name=name)
+
+        sys.meta_path.insert(0, Missing())
+        import kairos_ros.evaluation.bag.commands, kairos_ros.record
+    """)
+    subprocess.run([sys.executable, "-c", program], check=True)

@@ -21,7 +21,8 @@ from sensor_msgs.msg import CompressedImage, JointState
 from wire import Operator, WireRobot, until
 
 from kairos_ros.bringup import NodeSpec, recorder, serving
-from kairos_ros.evaluation.bag import extract_traces, read_bag
+from kairos_ros.evaluation.bag.extract import extract_traces
+from kairos_ros.evaluation.bag.fleet_run import read_bag
 from kairos_ros.evaluation.bag.metadata import QosReliability
 from kairos_ros.evaluation.bag.reader import Bag
 from kairos_ros.evaluation.summary import summarise
@@ -137,6 +138,25 @@ def test_all_that_was_said_is_in_the_bag_for_two_independent_readers(start, wire
     status = [r for n, r in wire.reports.items() if n == "kairos: recorder"]
     assert status
     assert wire.diagnostic("kairos: recorder", "dropped") == "0"
+
+
+def test_a_best_effort_publisher_that_comes_later_is_recorded_too(start, wire, tmp_path):
+    reliable = Talkers(wire, "arm_7", ["chunk_request", "joint_states"])
+    node = start(recorder(tmp_path / "bag"))
+    reliable.wait_for_reader()
+    reliable.say(range(10))
+    casual = wire.node.create_publisher(JointState, "arm_7/joint_states", qos_profile_sensor_data)
+    until(casual.get_subscription_count, what="for the recorder to adapt")
+    casual.publish(message(JointState, 10))
+    reliable.wait_for_reader()
+    reliable.say(range(11, 20))
+    time.sleep(0.3)
+    node.stop(signal.SIGINT)
+    reliable.close()
+    wire.node.destroy_publisher(casual)
+    recorded = rosbags_content(tmp_path / "bag")["/arm_7/joint_states"]
+    numbers = [deserialize_message(one, JointState).position[0] for one in recorded]
+    assert sorted(numbers) == list(range(20))
 
 
 def test_a_bag_decodes_where_none_of_its_packages_is_installed(start, wire, tmp_path):
@@ -260,6 +280,19 @@ def fleet_bag(start_for_module, wire, tmp_path_factory):
     assert not given.done()
     assert node.stop(signal.SIGINT) == 0
     return folder, results
+
+
+def test_a_bag_holds_every_joint_state_and_both_events_of_a_task(fleet_bag):
+    with Bag(fleet_bag[0]) as bag:
+        counts = {topic.name: topic.messages for topic in bag.topics}
+        joints = list(bag.messages(("sensor_msgs/msg/JointState",)))
+    assert counts["/swing/task_events"] == 5
+    assert counts["/swing/chunk_request"] == counts["/swing/action_chunk"] > 10
+    assert counts["/kairos/chunk_updates/full"] == counts["/swing/action_chunk"]
+    assert len(joints) >= 200
+    assert list(joints[-1].body.name) == ["state_0", "state_1", "state_2"]
+    cosine, sine, _ = joints[-1].body.position
+    assert cosine**2 + sine**2 == pytest.approx(1.0, abs=1e-5)
 
 
 def test_a_bag_is_the_run_that_the_robots_told(fleet_bag):

@@ -58,7 +58,7 @@ def read_run(path: Path) -> tuple[FleetRun, dict[str, Any]]:
 
 
 def _read_bag(path: Path) -> FleetRun:
-    from kairos_ros.evaluation.bag import read_bag
+    from kairos_ros.evaluation.bag.fleet_run import read_bag
 
     return read_bag(path)
 

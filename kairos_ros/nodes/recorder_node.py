@@ -192,7 +192,7 @@ class RecorderNode(Node):
 
     def _take(self, topic: Topic, source: Tap) -> None:
         for taken in source.take(MOST_PER_LOOK):
-            self._spool.put(topic, taken.received_ns, taken.published_ns, taken.data)
+            self._spool.put(topic, taken.received_ns, taken.published_ns, taken.data, taken.number)
             if taken.lost:
                 self._lost[topic.name] += taken.lost
 

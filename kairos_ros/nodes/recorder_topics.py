@@ -39,6 +39,8 @@ class Taken:
     received_ns: int
     published_ns: int
     data: bytes
+    number: int
+    """Counted by its publisher."""
     lost: int
     """Messages of the same publisher that never came, since its message before."""
 
@@ -60,8 +62,9 @@ class Tap:
             if came is None:
                 return
             data, info = came
-            lost = self._lost(info["publisher_gid"]["data"], info["publication_sequence_number"])
-            yield Taken(info["received_timestamp"], info["source_timestamp"], data, lost)
+            number = info["publication_sequence_number"]
+            lost = self._lost(info["publisher_gid"]["data"], number)
+            yield Taken(info["received_timestamp"], info["source_timestamp"], data, number, lost)
 
     def _lost(self, publisher: bytes, number: int) -> int:
         last = self.numbers.get(publisher)

@@ -8,18 +8,18 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kairos_ros.evaluation.bag.extract import extract
-from kairos_ros.evaluation.bag.fleet_run import read_bag
-from kairos_ros.evaluation.bag.reader import Bag
-from kairos_ros.evaluation.bag.repair import repair
-from kairos_ros.evaluation.summary import summarise
-from kairos_ros.evaluation.trace_file import write_traces
+from kairos_ros.evaluation.bag.extra import require_bags
 
 _Path = Annotated[Path, typer.Argument(help="The bag's folder, or its .mcap file.", metavar="BAG")]
 
 
 def info_command(bag: _Path) -> None:
     """Topics of a bag, and the tasks that it holds. Repairs it first where that is needed."""
+    require_bags()
+    from kairos_ros.evaluation.bag.fleet_run import read_bag
+    from kairos_ros.evaluation.bag.reader import Bag
+    from kairos_ros.evaluation.summary import summarise
+
     console = Console()
     with Bag(bag, _say) as opened:
         table = Table("topic", "type", "messages")
@@ -41,6 +41,9 @@ def repair_command(bag: _Path) -> None:
 
     Reading a bag does the same. What is torn at its end is moved to a file beside it.
     """
+    require_bags()
+    from kairos_ros.evaluation.bag.repair import repair
+
     folder = bag.parent if bag.is_file() else bag
     done = _working("repairing", lambda: repair(folder))
     typer.echo(f"{folder}: {done or 'nothing to repair'}")
@@ -59,6 +62,10 @@ def extract_command(
     ] = False,
 ) -> None:
     """Turn the finished tasks of a bag into traces, for kairos replay and kairos simulate."""
+    require_bags()
+    from kairos_ros.evaluation.bag.extract import extract
+    from kairos_ros.evaluation.trace_file import write_traces
+
     found = _working("reading the bag", lambda: extract(bag, full_updates=full_updates))
     _working("writing the traces", lambda: write_traces(out, found.traces))
     rounds = sum(len(trace.rounds) for trace in found.traces)

@@ -20,6 +20,7 @@ class _Message:
     received_ns: int
     published_ns: int
     data: bytes
+    sequence: int
 
 
 _Item = _Message | tuple[Topic, Definition] | None
@@ -60,13 +61,15 @@ class Spool:
         """Before the topic's first message."""
         self._items.put((topic, definition))
 
-    def put(self, topic: Topic, received_ns: int, published_ns: int, data: bytes) -> None:
-        """One serialized message; times in ns since the epoch."""
+    def put(
+        self, topic: Topic, received_ns: int, published_ns: int, data: bytes, sequence: int = 0
+    ) -> None:
+        """One serialized message; times in ns since the epoch, its publisher's number of it."""
         if self.failure is not None or self.queued_bytes + len(data) > self._limit:
             self.dropped[topic.name] += 1
             return
         self._put_bytes += len(data)
-        self._items.put(_Message(topic, received_ns, published_ns, data))
+        self._items.put(_Message(topic, received_ns, published_ns, data, sequence))
 
     def close(self) -> None:
         """Writes what is queued, the index and metadata.yaml."""
@@ -93,8 +96,9 @@ class Spool:
                 if item is None:
                     return
                 if isinstance(item, _Message):
+                    channel = channels[item.topic]
                     self._bag.write(
-                        channels[item.topic], item.received_ns, item.published_ns, item.data
+                        channel, item.received_ns, item.published_ns, item.data, item.sequence
                     )
                     self.messages += 1
                     self.bytes += len(item.data)

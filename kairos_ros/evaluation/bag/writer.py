@@ -89,8 +89,8 @@ class BagWriter:
     def write(
         self, channel: int, received_ns: int, published_ns: int, data: bytes, sequence: int = 0
     ) -> None:
-        """One serialized message; times in ns since the epoch."""
-        self._mcap.add_message(channel, received_ns, data, published_ns, sequence)
+        """One serialized message; times in ns since the epoch, its publisher's number of it."""
+        self._mcap.add_message(channel, received_ns, data, published_ns, sequence % 2**32)
         self.counts[self._topics[channel]] += 1
         first, last = self._span_ns or (received_ns, received_ns)
         self._span_ns = min(first, received_ns), max(last, received_ns)
