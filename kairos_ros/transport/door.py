@@ -33,6 +33,8 @@ LOG_EVERY_S = 60.0
 """A refused key is logged once in so long, however often it knocks."""
 MAX_STRANGERS = 1024
 """Refused keys that are remembered to keep the log short."""
+MAX_EVENTS = 256
+"""Connection events that are taken in before others get their turn."""
 
 EVENTS = (
     zmq.EVENT_ACCEPTED
@@ -179,7 +181,7 @@ class Door:
                     self._look()
                     next_look = time.monotonic() + LOOK_S
                 for monitor in [m for m in monitors if m in ready]:
-                    if not self._event(parse_monitor_message(monitor.recv_multipart())):
+                    if not self._drain(monitor):
                         poller.unregister(monitor)
                         monitors.remove(monitor)
                         monitor.close(linger=0)
@@ -225,6 +227,17 @@ class Door:
         if len(self._knocks) >= MAX_STRANGERS:
             self._knocks.clear()
         self._knocks[short] = _Knocks(now)
+
+    def _drain(self, monitor: zmq.Socket) -> bool:
+        """Takes in what a monitor has to say, many at once: strangers may come in crowds."""
+        for _ in range(MAX_EVENTS):
+            try:
+                event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))
+            except zmq.Again:
+                break
+            if not self._event(event):
+                return False
+        return True
 
     def _event(self, event: dict[str, Any]) -> bool:
         """Takes a monitor's event in; False when the monitor ends."""
