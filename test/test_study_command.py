@@ -103,7 +103,6 @@ def test_list_says_what_each_study_answers(command):
     [
         ([], "name a study"),
         (["nothing"], "no study 'nothing'; there are ablation, aging"),
-        (["load", "--size", "huge"], "--size is quick or full, not 'huge'"),
         (["none.yaml"], "none.yaml: No such file"),
     ],
 )

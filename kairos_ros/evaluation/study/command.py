@@ -4,7 +4,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
@@ -26,10 +26,11 @@ def study_command(
         ),
     ] = "",
     out: Annotated[
-        Path | None, typer.Option(help="Folder of results [default: runs/studies/NAME].")
+        Path | None, typer.Option(help="Folder of results; runs/studies/NAME without it.")
     ] = None,
     size: Annotated[
-        str, typer.Option(help="quick: a first look in half a minute; full: every seed.")
+        Literal["quick", "full"],
+        typer.Option(help="quick: a first look in half a minute; full: every seed."),
     ] = "full",
     processes: Annotated[
         int, typer.Option(min=1, max=256, help="Cells that are simulated at the same time.")
@@ -58,16 +59,13 @@ def study_command(
     if path.stem == HORIZON:
         _run_horizon(path, out or Path("runs/studies") / path.stem, size, processes)
         return
-    from kairos_ros.evaluation.study.definition import read_study
+    from kairos_ros.evaluation.study.definition import combinations, read_study
 
     content = read_study(path)
-    chosen = _size(size)
     folder = out or Path("runs/studies") / path.stem
-    from kairos_ros.evaluation.study.definition import combinations
-
-    cells = combinations(content, chosen, str(path))
+    cells = combinations(content, size, str(path))
     stopped = False if plot_only else _run(folder, cells, processes, path.stem)
-    _write(folder, content, cells, path.stem, chosen)
+    _write(folder, content, cells, path.stem, size)
     if stopped:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130)
@@ -89,12 +87,6 @@ def study_file(name: str) -> Path:
 def shipped_studies() -> dict[str, Path]:
     """Name -> file."""
     return {path.stem: path for path in sorted((share() / "config" / "studies").glob("*.yaml"))}
-
-
-def _size(text: str) -> "Size":
-    if text == "quick" or text == "full":
-        return text
-    raise ConfigError(f"--size is quick or full, not {text!r}")
 
 
 def _run(folder: Path, cells: "list[Combination]", processes: int, name: str) -> bool:

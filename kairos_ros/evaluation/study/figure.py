@@ -1,5 +1,6 @@
 """The picture of a study: small multiples of lines, medians over seeds with their whole spread."""
 
+import textwrap
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import cycle
@@ -15,6 +16,9 @@ from kairos_ros.evaluation.study.metrics import METRICS
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
+TITLE_LETTERS = 8.5
+LEGEND_LETTERS = 10.5
+"""That fit into an inch."""
 MARKERS = "osD^vP*X"
 DASHES = ("-", (0, (5, 1.5)), (0, (1, 1.2)), (0, (4, 1, 1, 1)), (0, (7, 3)))
 """Baselines, and ours, tell lines apart by these and by markers; colour tells whose they are."""
@@ -39,10 +43,12 @@ def draw_study(path: Path, study: Study, frame: pd.DataFrame, title: str, subtit
     bars = spec.kind == "bars"
     columns = _values(frame, spec.columns)
     rows: Sequence[Value] = _values(frame, spec.rows) if spec.rows else spec.y
+    width = max(7.2, 1.2 + 3.05 * len(columns))
+    headline = textwrap.wrap(_capital(title), round(TITLE_LETTERS * width))
     figure, axes = pyplot.subplots(
         len(rows),
         len(columns),
-        figsize=(max(7.2, 1.2 + 3.05 * len(columns)), 1.9 + 2.75 * len(rows)),
+        figsize=(width, 1.7 + 0.25 * len(headline) + 2.75 * len(rows)),
         sharex=not bars,
         sharey="row" if spec.relative_to is not None and not bars else False,
         squeeze=False,
@@ -66,13 +72,14 @@ def draw_study(path: Path, study: Study, frame: pd.DataFrame, title: str, subtit
             ax.set_yticklabels([])
     handles, labels = axes[0][0].get_legend_handles_labels()
     if len(labels) > 1:
+        side_by_side = min(len(labels), max(1, int(LEGEND_LETTERS * width / _longest(labels))))
         figure.legend(
-            handles, labels, loc="outside lower center", ncols=min(5, len(labels)), frameon=False
+            handles, labels, loc="outside lower center", ncols=side_by_side, frameon=False
         )
-    figure.suptitle(_capital(title) + "\n", fontsize=13, x=0.01, ha="left")
-    figure.text(
-        0.01, 0.985, "\n" + subtitle, fontsize=9, va="top", linespacing=2.0, color="#555555"
-    )
+    # the subtitle is a last line of the title, smaller: constrained layout knows only one of them
+    figure.suptitle("\n".join([*headline, ""]), fontsize=13, x=0.01, ha="left")
+    below = 1 - (0.10 + 0.235 * len(headline)) / figure.get_figheight()
+    figure.text(0.01, below, subtitle, fontsize=9, va="top", color="#555555")
     figure.get_layout_engine().set(h_pad=0.08, w_pad=0.08)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
@@ -187,6 +194,10 @@ def _numeric(values: Sequence[Value]) -> bool:
 
 def _long(values: Sequence[Value]) -> bool:
     return sum(len(str(v)) for v in values) > 24
+
+
+def _longest(labels: Sequence[str]) -> int:
+    return max(map(len, labels)) + 8  # the line before the label is as wide as eight letters
 
 
 def _capital(text: str) -> str:

@@ -183,6 +183,8 @@ def _spread(found: Reduction) -> str:
 
 def _range(medians: Sequence[float], digits: int = 0) -> str:
     low, high = 100 * min(medians), 100 * max(medians)
+    if max(abs(low), abs(high)) < 5:
+        digits = 1
     word = "lower" if low >= 0 else "higher"
     if low < 0 < high:
         return f"from {-low:.{digits}f} % higher to {high:.{digits}f} % lower"
