@@ -1,6 +1,7 @@
 """The report: what it says of runs, and that a real browser shows it without any network."""
 
 import json
+import math
 import re
 from dataclasses import replace
 from html import unescape
@@ -213,6 +214,20 @@ def test_a_folder_without_runs_and_a_missing_one_are_refused(tmp_path: Path):
         page_of(tmp_path, tmp_path / "report.html")
     with pytest.raises(ConfigError, match="no such file"):
         page_of(tmp_path / "nowhere", tmp_path / "report.html")
+
+
+def test_rounds_that_were_recorded_in_part_do_not_spoil_the_page(ours: FleetRun, tmp_path: Path):
+    times = ("requested_s", "answered_s", "exec_start_s", "exec_end_s", "queued_s", "server_s")
+    torn = list(ours.rounds)
+    for i in range(0, len(torn), 3):
+        torn[i] = replace(torn[i], **{times[i // 3 % len(times)]: math.nan})
+    save_run(tmp_path / "run", replace(ours, rounds=tuple(torn)), {})
+    html = page_of(tmp_path / "run", tmp_path / "report.html").read_text()
+    for name in ("figures", "decision-rows"):
+        embedded = re.search(rf'id="{name}">(.*?)</script>', html, re.DOTALL)
+        assert embedded
+        json.loads(embedded[1], parse_constant=pytest.fail)
+    assert "nan" not in text_of(html).lower().split()
 
 
 def test_hover_texts_cannot_carry_markup(fifo: FleetRun, tmp_path: Path):

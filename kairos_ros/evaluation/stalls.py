@@ -64,7 +64,7 @@ def _waits(
     rounds = sorted(rounds, key=lambda r: r.round)
     still_since_s: float | None = None
     for record in rounds:
-        if not record.executed:
+        if not record.executed or isnan(record.exec_start_s + record.exec_end_s):
             continue
         if still_since_s is None:
             first_s = rounds[0].requested_s

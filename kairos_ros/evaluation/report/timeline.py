@@ -160,7 +160,7 @@ def _rounds(
                 network_s = max(0.0, record.latency_s - record.server_s)
                 end_s = answered_s - network_s / 2
                 compute.add(row, max(record.requested_s, end_s - record.compute_s), end_s, text)
-            if not record.executed:
+            if not record.executed or isnan(record.exec_start_s + record.exec_end_s):
                 continue
             shade = look.EXECUTING[record.round % 2]
             execution.add(row, record.exec_start_s, record.exec_end_s, text, shade)
