@@ -5,12 +5,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kairos_ros.msg import ActionChunk
+from kairos_ros.msg import ActionChunk, ChunkRequest
+from rclpy.serialization import serialize_message
 from replay_traces import drawn_trace
+from sensor_msgs.msg import CompressedImage
 
 from kairos_ros.core.errors import ConfigError, RefusalCode, WireError
 from kairos_ros.engine.emulated import EmulatedEngine, parse_emulated
 from kairos_ros.engine.observation import refusal
+from kairos_ros.evaluation.bag.definition import Definitions, installed_prefixes
+from kairos_ros.evaluation.bag.metadata import Topic
+from kairos_ros.evaluation.bag.reader import Bag
+from kairos_ros.evaluation.bag.writer import BagWriter
 from kairos_ros.evaluation.replay.rules import Rules
 from kairos_ros.evaluation.run import FleetRun, RoundRecord, TaskRecord
 from kairos_ros.evaluation.trace_file import write_traces
@@ -18,7 +24,7 @@ from kairos_ros.nodes.serving_messages import from_answer
 from kairos_ros.replay.answers import to_answer
 from kairos_ros.replay.crews import MOST_PROCESSES, split
 from kairos_ros.replay.parity import parity
-from kairos_ros.replay.pictures import blank_pictures
+from kairos_ros.replay.pictures import blank_pictures, recorded_images
 from kairos_ros.replay.workload import (
     check_fit,
     fitting_emulated,
@@ -193,6 +199,42 @@ def test_a_real_policy_with_cameras_needs_the_bag(tmp_path):
     with pytest.raises(ConfigError, match=r"observation\.images\.front.*replay the bag"):
         roles(tmp_path / "t.jsonl", traces, inputs, Rules(accounting="replay"), None, [""])
     assert robot_spec(traces, inputs).images == {"observation.images.front": (48, 64)}
+
+
+def bag_with_images(folder, trace, robot, session, task, images):
+    """What a robot with one camera asked in every round of `trace`."""
+    kind = "kairos_ros/msg/ChunkRequest"
+    definition = Definitions(installed_prefixes()).of(kind)
+    bag = BagWriter(folder)
+    channel = bag.add_topic(
+        Topic(f"/{robot}/chunk_request", kind, definition.rihs01, ()), definition
+    )
+    for number, (recorded, image) in enumerate(zip(trace.rounds, images, strict=True)):
+        request = ChunkRequest(robot=robot, session=session, task=task, round=recorded.round)
+        request.state = recorded.state
+        if image:
+            request.image_keys = ["front"]
+            request.images = [CompressedImage(format="jpeg", data=image)]
+        at_ns = 10**18 + number
+        bag.write(channel, at_ns, at_ns, bytes(serialize_message(request)))
+    bag.close()
+
+
+def test_robots_see_again_what_the_bag_shows(tmp_path):
+    session = "0123456789abcdef"
+    trace = replace(with_states(drawn_trace(1, rounds=3), 6), name="door/arm_1-01234567-4")
+    seen = [bytes([i]) * 9 for i in range(3)]
+    bag_with_images(tmp_path / "bag", trace, "arm_1", session, "4", seen)
+    with Bag(tmp_path / "bag") as bag:
+        images = recorded_images(bag, [trace])
+    assert [images[id(r.state)]["front"] for r in trace.rounds] == seen
+
+    bag_with_images(tmp_path / "blind", trace, "arm_1", session, "4", [*seen[:2], b""])
+    with (
+        Bag(tmp_path / "blind") as bag,
+        pytest.raises(ConfigError, match="no images of round 3 of arm_1-01234567-4"),
+    ):
+        recorded_images(bag, [trace])
 
 
 def test_another_horizon_makes_other_rounds_of_the_same_length(tmp_path):

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 SAY_EVERY_S = 3.0
-LINE_EVERY_S = 10.0
+LINE_EVERY_S = 5.0
 
 
 class Display:

@@ -86,8 +86,7 @@ class RobotProcess:
                 self._advance()
                 self._parent.poll(self._pause_s())
         finally:
-            for name in self._sessions:
-                self._topics.close(name)
+            self._topics.close(*self._sessions)
 
     def _wait_for_the_server(self) -> None:
         found_s: float | None = None

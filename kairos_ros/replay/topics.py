@@ -14,6 +14,9 @@ from kairos_ros.nodes import qos
 from kairos_ros.nodes.robot_messages import Identity
 from kairos_ros.nodes.robot_node import HEARTBEAT_PERIOD_S, STATUS_TOPIC
 
+GOODBYE_S = 1.0
+"""Waited at most until everybody has heard that robots leave."""
+
 
 @dataclass(slots=True)
 class _Robot:
@@ -77,15 +80,19 @@ class RobotTopics:
                     message, info = taken
                     yield message, info["received_timestamp"] + to_monotonic
 
-    def close(self, robot: str) -> None:
-        """Says goodbye, so that the name is free at once."""
-        closing = self._robots.pop(robot)
-        closing.state, closing.task = RobotStatus.LEAVING, ""
-        self._announce(closing)
-        closing.status.wait_for_all_acked(Duration(seconds=1))
-        self._node.destroy_subscription(closing.chunks)
-        self._node.destroy_publisher(closing.requests)
-        self._node.destroy_publisher(closing.status)
+    def close(self, *robots: str) -> None:
+        """Says goodbye for them all, so that the names are free at once."""
+        closing = [self._robots.pop(robot) for robot in robots]
+        for robot in closing:
+            robot.state, robot.task = RobotStatus.LEAVING, ""
+            self._announce(robot)
+        until_s = time.monotonic() + GOODBYE_S
+        for robot in closing:
+            left_s = max(0.0, until_s - time.monotonic())
+            robot.status.wait_for_all_acked(Duration(seconds=left_s))
+            self._node.destroy_subscription(robot.chunks)
+            self._node.destroy_publisher(robot.requests)
+            self._node.destroy_publisher(robot.status)
 
     def stay_alive(self) -> None:
         """Sends the heartbeats that are due."""
