@@ -1,5 +1,7 @@
 """ROS messages to and from the serving side's plain data."""
 
+from array import array
+
 import numpy as np
 
 from kairos_ros.core.errors import RefusalCode, WireError
@@ -88,8 +90,8 @@ def from_answer(answer: Answer) -> ActionChunk:
         case Actions() as body:
             message.kind = ActionChunk.ACTIONS
             message.horizon, message.action_dim = body.actions.shape
-            message.actions = np.ascontiguousarray(body.actions, np.float32).ravel()
-            message.confidence = np.ascontiguousarray(body.confidence, np.float32)
+            message.actions = _flat(body.actions)
+            message.confidence = _flat(body.confidence)
             message.horizon_reason, message.reason = body.horizon_reason, body.reason
             message.chunk_size, message.batch_size = body.chunk_size, body.batch_size
             message.queued_s, message.compute_s = body.queued_s, body.compute_s
@@ -121,14 +123,16 @@ def updates_message(answer: Answer, actions: Actions, *, full: bool) -> ChunkUpd
         action_dim=chunk.shape[1],
         steps=len(updates),
         chunk=_flat(chunk),
-        action_scale=np.array(actions.scale or (), np.float32),
+        action_scale=array("f", actions.scale or ()),
         step_norms=_flat(norms),
-        updates=_flat(updates) if full else np.empty(0, np.float32),
+        updates=_flat(updates) if full else array("f"),
     )
 
 
-def _flat(array: np.ndarray) -> np.ndarray:
-    return np.ascontiguousarray(array, np.float32).ravel()
+def _flat(values: np.ndarray) -> array:
+    """Row major. A generated setter takes an `array` as it is; of a NumPy array it checks and
+    converts every element."""
+    return array("f", np.ascontiguousarray(values, np.float32).tobytes())
 
 
 def malformed(message: ChunkRequest, reason: str) -> Answer:
