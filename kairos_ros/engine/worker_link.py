@@ -86,7 +86,7 @@ class WorkerLink:
 
     def start(self) -> None:
         """Binds the endpoint; raises zmq.ZMQError when that is impossible, or ConfigError."""
-        security = self._security
+        security = None if is_local(self._endpoint) else self._security
         if isinstance(security, Listening):
             self._door = Door(self._context, security.keys)
             security = Behind(security.own, self._door)
@@ -177,7 +177,7 @@ class WorkerLink:
         except zmq.Again:
             log.warning("a client does not read its answers: one is dropped")
 
-    def _answer(self, client: bytes, frames: list[bytes]) -> Message | None:
+    def _answer(self, client: bytes, frames: Sequence[Buffer]) -> Message | None:
         batch = None
         try:
             message = decode(frames)

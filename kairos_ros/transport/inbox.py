@@ -3,6 +3,7 @@
 import contextlib
 import logging
 import time
+from collections.abc import Buffer
 
 import zmq
 
@@ -42,8 +43,10 @@ class Inbox:
         """Messages of peers that sent too much."""
         return self._budgets.dropped if self._budgets else 0
 
-    def receive(self) -> list[bytes]:
+    def receive(self) -> list[Buffer]:
         """The next message that may be decoded (a ROUTER's begins with the peer's routing id).
+
+        Frames but the first are views on what libzmq received.
 
         Peers that send too much are told so once, with an `error` that names no batch. Never
         blocks; raises zmq.Again when nothing waits.
@@ -61,7 +64,7 @@ class Inbox:
                 self._tell(frames[0], peer)
         raise zmq.Again
 
-    def _read(self) -> tuple[list[bytes] | None, str, int]:
+    def _read(self) -> tuple[list[Buffer] | None, str, int]:
         """Frames (None: not to be read), who sent them where that is proved, and their bytes.
 
         At most `limits.frames + 2` frames are kept (routing id, and one too many, so that the
@@ -72,15 +75,16 @@ class Inbox:
         if self._door is not None:
             peer = _said(first)
             admitted = self._door.admits(peer, first.get(zmq.SRCFD))
-        frames, size = [first.bytes], len(first)
+        frames: list[Buffer] = [first.bytes]
+        size = len(first)
         while self._socket.getsockopt(zmq.RCVMORE):
             frame = self._socket.recv(copy=False)
             size += len(frame)
             if admitted and len(frames) < self._limits.frames + 2:
-                frames.append(frame.bytes)
+                frames.append(frame.buffer)
         return (frames if admitted else None), peer, size
 
-    def _tell(self, route: bytes, peer: str) -> None:
+    def _tell(self, route: Buffer, peer: str) -> None:
         who = self._door.site(peer) if self._door else "a client"
         log.warning("%s sends more than it may: its messages are dropped", who)
         if self._routes:
