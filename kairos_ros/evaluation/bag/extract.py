@@ -75,7 +75,7 @@ def _trace(task: BagTask, full_updates: bool) -> Trace:
     updates = next((r.updates for r in served if r.updates is not None), None)
     goal = ended.goal
     return Trace(
-        name=f"{goal.scene or goal.kind}/{task.key.robot}-{task.key.session[:8]}-{task.key.task}",
+        name=f"{goal.scene or goal.kind}/{task.key.robot}-{task.key.session}-{task.key.task}",
         kind=goal.kind,
         instruction=goal.instruction,
         seed=goal.seed,

@@ -55,7 +55,7 @@ def fleet_run(content: BagContent, length_s: float) -> FleetRun:
 
 def task_name(task: BagTask) -> str:
     """Unique in a bag: a robot counts its tasks from 1 again when its node starts again."""
-    return f"{task.key.session[:8]}/{task.key.task}"
+    return f"{task.key.session}/{task.key.task}"
 
 
 def _begun(task: BagTask) -> bool:
