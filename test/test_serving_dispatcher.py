@@ -385,3 +385,66 @@ def test_every_request_is_answered_exactly_once_whatever_happens(events, policy)
         known = {e.query.robot for e in dispatcher.pending.values()}
         known |= {e.query.robot for e in dispatcher.in_engines()}
         assert known == set(waiting)
+
+
+def test_only_the_next_batch_is_asked_for_newer_observations():
+    dispatcher = serving()
+    (first,) = dispatcher.request(0, ask("a"))
+    for robot in "bcdef":
+        dispatcher.request(MS, ask(robot))
+    asked = [e.robot for e in dispatcher.tick(75 * MS) if isinstance(e.body, Refetch)]
+    assert asked == ["b", "c", "d", "e"]  # one batch; f would be stale again when it is its turn
+    for robot in asked:
+        dispatcher.request(80 * MS, ask(robot, attempt=1))
+    effects = done(dispatcher, 100 * MS, first)
+    (submit,) = (e for e in effects if isinstance(e, Submit))
+    assert [r.robot for r in submit.requests] == asked
+    assert not any(isinstance(e, Answer) and isinstance(e.body, Refetch) for e in effects)
+
+
+def wakeup_by_walking(dispatcher, now_ns):
+    """What `wakeup_ns` says, found by looking at every request."""
+    if not dispatcher.pending:
+        return None
+    entries = dispatcher.pending.values()
+    times = [e.deadline_ns for e in entries]
+    times += [e.hold_until_ns for e in entries if e.hold_until_ns > now_ns]
+    for slot in dispatcher.engines.values():
+        if slot.running and not slot.running.prefetched:
+            times.append(slot.running.expected_end_ns - 30 * MS)
+    return min(times)
+
+
+@given(
+    steps=st.lists(
+        st.tuples(
+            st.integers(0, 120),  # ms since the step before
+            st.sampled_from(["ask", "ask", "ask", "done", "failed", "tick"]),
+            st.sampled_from("abcdef"),
+            st.sampled_from([0.0, 0.05, 0.3]),  # deadline
+        ),
+        max_size=60,
+    )
+)
+@settings(max_examples=100, deadline=None)
+def test_the_next_wakeup_is_that_of_a_walk_over_all_requests(steps):
+    dispatcher, now, submits = serving(), 0, []
+    rounds = dict.fromkeys("abcdef", 0)
+    for after, what, robot, deadline in steps:
+        now += after * MS
+        effects = []
+        if what == "ask":
+            again = any(e.query.robot == robot for e in dispatcher.pending.values())
+            rounds[robot] += not again
+            query = ask(robot, rounds[robot], attempt=after if again else 0, deadline_s=deadline)
+            effects = dispatcher.request(now, query)
+        elif what == "tick":
+            effects = dispatcher.tick(now)
+        elif submits:
+            submit = submits.pop(0)
+            if what == "done":
+                effects = done(dispatcher, now, submit)
+            else:
+                effects = dispatcher.batch_failed(now, submit.engine, submit.batch, "oops")
+        submits += [e for e in effects if isinstance(e, Submit)]
+        assert dispatcher.wakeup_ns(now) == wakeup_by_walking(dispatcher, now)

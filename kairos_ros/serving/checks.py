@@ -29,7 +29,7 @@ def check_query(query: Query, policy: EngineDescription, max_bytes: int) -> Refu
         "horizon_policy": (query.horizon, MAX_TEXT_BYTES),
     }
     for name, (text, limit) in texts.items():
-        if len(text.encode()) > limit:
+        if 4 * len(text) > limit and len(text.encode()) > limit:  # a character takes 1 to 4 bytes
             return Refusal(
                 RefusalCode.TOO_LARGE,
                 f"{name} of {len(text.encode())} bytes, at most {limit} are accepted",

@@ -5,6 +5,7 @@ caller to carry out: an `Answer` to send to its robot, or a `Submit` to hand to 
 """
 
 import contextlib
+import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -95,6 +96,10 @@ class Dispatcher:
         self._horizons: dict[str, HorizonPolicy] = {}
         self._last: tuple[Decision, list[str]] | None = None
         self._next_batch = 1
+        self._alarms: list[tuple[int, int, Entry]] = []
+        """Heap of deadlines and ends of holds, some of them of requests that are no longer pending,
+        each with a number that orders equal times."""
+        self._reminders = 0
 
     # Robots
 
@@ -193,7 +198,9 @@ class Dispatcher:
         for session in self.book.lost(now_ns):
             self.counters["robot_lost"] += 1
             self._close(session.task_key, finished=False)
-        late = [(key, e) for key, e in self.pending.items() if now_ns >= e.deadline_ns]
+        late = []
+        if self.pending and self._next_alarm_ns(now_ns) <= now_ns:
+            late = [(key, e) for key, e in self.pending.items() if now_ns >= e.deadline_ns]
         for key, entry in late:
             del self.pending[key]
             entry.session.refused += 1
@@ -204,11 +211,12 @@ class Dispatcher:
         """When `tick` has something to do next, besides silent robots."""
         if not self.pending:
             return None
-        times = [entry.deadline_ns for entry in self.pending.values()]
-        times += [e.hold_until_ns for e in self.pending.values() if e.hold_until_ns > now_ns]
-        for slot in self.engines.values():
-            if slot.running and not slot.running.prefetched and self.options.stale_after_ns:
-                times.append(slot.running.expected_end_ns - REFETCH_LEAD_NS)
+        times = [self._next_alarm_ns(now_ns)]
+        times.extend(
+            slot.running.expected_end_ns - REFETCH_LEAD_NS
+            for slot in self.engines.values()
+            if slot.running and not slot.running.prefetched and self.options.stale_after_ns
+        )
         return min(times)
 
     def reason(self, session: Session) -> str:
@@ -268,13 +276,38 @@ class Dispatcher:
             return []
         allowed = round(query.deadline_s * 1e9) or self.options.default_deadline_ns
         self.pending.pop(session.task_key, None)
-        self.pending[session.task_key] = Entry(
-            query, session, horizon, now_ns, observed, now_ns + allowed
-        )
+        self._queue(Entry(query, session, horizon, now_ns, observed, now_ns + allowed))
         if entry is None:
             return []
         superseded = f"round {query.round} of the same task took its place"
         return [self._refuse(entry.query, Refusal(RefusalCode.OLD_ROUND, superseded))]
+
+    def _queue(self, entry: Entry) -> None:
+        self.pending[entry.key] = entry
+        self._remind(entry.deadline_ns, entry)
+
+    def _remind(self, at_ns: int, entry: Entry) -> None:
+        self._reminders += 1
+        heapq.heappush(self._alarms, (at_ns, self._reminders, entry))
+        if len(self._alarms) > 100 + 4 * len(self.pending):  # mostly of entries that are gone
+            self._alarms = [alarm for alarm in self._alarms if self._is_pending(alarm[2])]
+            heapq.heapify(self._alarms)
+
+    def _is_pending(self, entry: Entry) -> bool:
+        return self.pending.get(entry.key) is entry
+
+    def _next_alarm_ns(self, now_ns: int) -> int:
+        """The soonest deadline, or end of a hold that lies ahead. Only while requests are pending.
+
+        Looked up in a heap: asked after every event, a walk over all pending requests would make
+        the server's work grow with the square of an overload.
+        """
+        while True:
+            at_ns, _, entry = self._alarms[0]
+            holds = at_ns == entry.hold_until_ns and at_ns > now_ns
+            if self._is_pending(entry) and (at_ns == entry.deadline_ns or holds):
+                return at_ns
+            heapq.heappop(self._alarms)
 
     def _schedule(self, now_ns: int) -> list[Effect]:
         """Forms batches for idle engines, and asks for fresh observations for the next ones."""
@@ -354,6 +387,7 @@ class Dispatcher:
         if not self._is_stale(dispatch_ns, entry):
             return []
         entry.hold_until_ns = now_ns + REFETCH_LEAD_NS
+        self._remind(entry.hold_until_ns, entry)
         self.counters["refetched"] += 1
         return [answer(entry.query, Refetch())]
 
@@ -413,7 +447,7 @@ class Dispatcher:
             else:
                 self.counters["requeued"] += 1
                 entry.hold_until_ns = 0
-                self.pending[entry.key] = entry
+                self._queue(entry)
         return effects
 
     def _too_late(self, now_ns: int, entry: Entry) -> Refusal:

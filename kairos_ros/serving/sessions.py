@@ -50,6 +50,8 @@ class SessionBook:
 
     def __init__(self) -> None:
         self.sessions: dict[str, Session] = {}
+        self._nobody_lost_until_ns = 0
+        """Sessions are only ever heard later than when they were last looked at."""
 
     def announce(self, now_ns: int, status: Announcement) -> tuple[Session | None, Session | None]:
         """Takes a status in. Returns (session that ended, session that began), each maybe None.
@@ -73,9 +75,13 @@ class SessionBook:
 
     def lost(self, now_ns: int) -> list[Session]:
         """Removes and returns the sessions whose robots have fallen silent."""
+        if now_ns < self._nobody_lost_until_ns:
+            return []
         silent = [s for s in self.sessions.values() if now_ns - s.heard_ns >= LEASE_NS]
         for session in silent:
             del self.sessions[session.robot]
+        heard_ns = min((s.heard_ns for s in self.sessions.values()), default=now_ns)
+        self._nobody_lost_until_ns = heard_ns + LEASE_NS
         return silent
 
     def admit(self, now_ns: int, query: Query) -> Session | Refusal:

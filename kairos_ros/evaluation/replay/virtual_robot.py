@@ -107,6 +107,8 @@ class VirtualRobot:
         """Index into the plan of the newest round requested."""
         self._tick = 0
         """Next control period of the task."""
+        self._asking: dict[str, Task] = {}
+        """The task, by the horizon policy that a request of it names."""
         self._log: list[RoundLog] = []
         self._marks: list[tuple[int, Activity]] = [(now_ns, "holding")]
         self._run = Run(task, started_ns=now_ns, holding_since_ns=now_ns)
@@ -279,7 +281,9 @@ class VirtualRobot:
         horizon = self.rules.horizon
         if replaying or horizon == RECORDED:
             horizon = f"static:{max(1, observed.horizon)}"
-        task = replace(run.task, horizon_policy=horizon)
+        task = self._asking.get(horizon)
+        if task is None:
+            task = self._asking[horizon] = replace(run.task, horizon_policy=horizon)
         execution = run.execution(now_ns, self._period_ns)
         request = Request(task, run.round, len(run.attempts) - 1, execution)
         return Send(request, observed, ahead, now_ns)
