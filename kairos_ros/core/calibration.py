@@ -45,7 +45,10 @@ class HorizonPlan:
 
 @dataclass(frozen=True, slots=True)
 class HorizonCalibration:
-    """Plans for the tasks of one policy. Raises ConfigError for one longer than the chunk."""
+    """Plans for the tasks of one policy.
+
+    Raises ConfigError for one longer than the chunk, a task with two, or one without a name.
+    """
 
     policy_id: str
     chunk_size: int
@@ -57,10 +60,13 @@ class HorizonCalibration:
     """What it was measured with, for readers; JSON-ready."""
 
     def __post_init__(self) -> None:
-        for names, plan in [*self.tasks.items(), (("unknown tasks",), self.unknown)]:
+        if not all(self.tasks):
+            raise ConfigError("calibration: a task without names")
+        plans = {names[0]: plan for names, plan in self.tasks.items()}
+        for name, plan in [*plans.items(), ("unknown tasks", self.unknown)]:
             if plan.longest > self.chunk_size:
                 raise ConfigError(
-                    f"calibration: horizon {plan.longest} of {names[0]} exceeds the chunk of "
+                    f"calibration: horizon {plan.longest} of {name} exceeds the chunk of "
                     f"{self.chunk_size} actions"
                 )
         names = [name for task in self.tasks for name in task]
@@ -95,8 +101,6 @@ class HorizonCalibration:
             )
         try:
             tasks = {tuple(map(str, row["names"])): _parse(row) for row in data["tasks"]}
-            if not all(tasks):
-                raise ConfigError("calibration: a task without names")
             return cls(
                 policy_id=str(data["policy_id"]),
                 chunk_size=int(data["chunk_size"]),

@@ -47,7 +47,7 @@ def calibrate(
         processes=processes,
         report=lambda left, key, row: report(f"{key['scene']}: {_line(row)} ({left} tasks left)"),
     )
-    plans = {
+    plans: dict[tuple[str, ...], HorizonPlan] = {
         (scene, SCENES[scene]): HorizonPlan(tuple(row["rounds"]), row["after"])
         for scene, row in zip(scenes, results, strict=True)
     }

@@ -1,6 +1,6 @@
 """Success against executed horizon, static in grey, ours in colour; a panel per disturbance."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -52,7 +52,7 @@ def _panel(axes: "Axes", measured: "Measured") -> None:
 def _curve(
     axes: "Axes",
     label: str,
-    rules: dict[str, Outcomes],
+    rules: Mapping[str, Outcomes],
     marker: str,
     colour: str,
     size: float = 6,
