@@ -58,6 +58,12 @@ def site(tmp_path):
     return made
 
 
+@pytest.fixture(autouse=True)
+def refused_clients_knock_again_soon(monkeypatch):
+    """Not after the 5 s that a silent handshake takes otherwise."""
+    monkeypatch.setattr("kairos_ros.transport.sockets.HANDSHAKE_MS", 1500)
+
+
 @pytest.fixture
 def context():
     with zmq.Context() as context:
@@ -442,6 +448,13 @@ def test_whatever_strangers_send_a_good_client_is_served(worker):
                 raw.sendall(said)
         assert worker.works()
         assert worker.works()
+
+
+def test_a_crowd_of_strangers_that_come_and_go_keeps_nobody_out(worker):
+    for said in (b"", b"GET / HTTP/1.1\r\n\r\n", ZMTP_CURVE, ZMTP_NULL) * 150:
+        with contextlib.suppress(ConnectionError), connect(worker) as raw:
+            raw.sendall(said)
+    assert worker.works()
 
 
 def test_half_messages_that_are_held_back_do_not_hold_up_others(worker):
