@@ -10,7 +10,7 @@ from kairos_ros.evaluation.study.definition import Study
 from kairos_ros.evaluation.study.figure import draw_study
 from kairos_ros.evaluation.study.finding import finding, headline
 from kairos_ros.evaluation.study.results import Result
-from kairos_ros.evaluation.study.table import tidy
+from kairos_ros.evaluation.study.table import mid_task_stall_s, tidy
 
 STUDY = """
 question: Does it help?
@@ -65,6 +65,12 @@ def test_the_table_has_a_row_per_cell_and_seed_with_settings_and_metrics(frame):
     assert set(ours.workload) == {"vam-bridge", "pi05-libero"}
     assert set(ours.scheduling) == {"admit"}
     assert set(ours.latency_mean_s) == {11 * 0.5, 11 * 1.25}
+
+
+def test_the_mid_task_stall_in_seconds_follows_from_the_shares():
+    # 20 s a task, of which the first wait took 4 s, and 6 s were held after it
+    shares = {"latency_mean_s": 20.0, "stall_fraction": 0.5, "mid_task_stall_fraction": 6 / 16}
+    assert mid_task_stall_s(shares) == pytest.approx(6.0)
 
 
 def test_a_cell_that_has_not_run_is_no_row(study):

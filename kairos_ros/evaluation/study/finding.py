@@ -163,7 +163,7 @@ def _best_table(claim: Best, found: Sequence[Optimum]) -> str:
             str(o.best),
             _spread(o.gain),
             str(o.worst),
-            f"{-100 * o.loss.median:.1f} %",
+            f"{_tenths(-o.loss.median)} %",
         ]
         for o in found
     ]
@@ -178,7 +178,12 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 def _spread(found: Reduction) -> str:
     """Median and range over seeds, in percent."""
     low, high = min(found.by_seed), max(found.by_seed)
-    return f"{100 * found.median:.1f} % ({100 * low:.1f} to {100 * high:.1f})"
+    return f"{_tenths(found.median)} % ({_tenths(low)} to {_tenths(high)})"
+
+
+def _tenths(share: float) -> str:
+    """In percent; never -0.0."""
+    return f"{round(100 * share, 1) + 0.0:.1f}"
 
 
 def _range(medians: Sequence[float], digits: int = 0) -> str:

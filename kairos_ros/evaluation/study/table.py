@@ -1,5 +1,6 @@
 """The tidy table of a study: one row per cell and seed."""
 
+import math
 from collections.abc import Mapping, Sequence
 
 import pandas as pd
@@ -18,5 +19,22 @@ def tidy(combinations: Sequence[Combination], results: Mapping[str, Result]) -> 
         result = results.get(combination.cell.key)
         if result is not None:
             settings = combination.cell.model_dump()
-            rows.append({**settings, **combination.labels, **result.metrics})
+            metrics = {**result.metrics, "mid_task_stall_s": mid_task_stall_s(result.metrics)}
+            rows.append({**settings, **combination.labels, **metrics})
     return pd.DataFrame(rows)
+
+
+def mid_task_stall_s(metrics: Mapping[str, float]) -> float:
+    """Seconds that a task was held after its first action, on average.
+
+    From latency D, the share s of it that was held, and the share m held after the first wait F:
+    m = (sD - F) / (D - F).
+    """
+    whole, middle, latency_s = (
+        metrics.get(name, math.nan)
+        for name in ("stall_fraction", "mid_task_stall_fraction", "latency_mean_s")
+    )
+    if not middle < 1:
+        return math.nan
+    first_wait_s = (whole - middle) * latency_s / (1 - middle)
+    return whole * latency_s - first_wait_s
