@@ -38,6 +38,8 @@ class EngineSlot:
     """Profiled latency of batches of 1, 2, ... up to the largest worth forming."""
     drift: float = 1.0
     """Measured over profiled latency, lately."""
+    drifted_ns: tuple[int, ...] = ()
+    """`latency_ns` times `drift`."""
     running: Running | None = None
     batches: int = 0
     requests: int = 0
@@ -50,11 +52,11 @@ class EngineSlot:
         profile.require_policy(description.policy_id)
         largest = min(profile.saturation_batch, description.max_batch, batch_cap)
         self.state, self.description, self.drift = "ready", description, 1.0
-        self.latency_ns = profile.latencies_ns(largest)
+        self.latency_ns = self.drifted_ns = profile.latencies_ns(largest)
 
     def latency_of(self, batch: int) -> int:
         """Expected nanoseconds for a batch of this size, as measured lately."""
-        return round(self.latency_ns[min(batch, len(self.latency_ns)) - 1] * self.drift)
+        return self.drifted_ns[min(batch, len(self.drifted_ns)) - 1]
 
     def capacity(self, now_ns: int, *, free: bool | None = None) -> EngineCapacity:
         """For the scheduler. `free` overrides whether it can take a batch now."""
@@ -64,7 +66,7 @@ class EngineSlot:
             engine=self.name,
             tier=self.tier,
             free=len(self.latency_ns) if idle else 0,
-            latency_ns=tuple(round(ns * self.drift) for ns in self.latency_ns),
+            latency_ns=self.drifted_ns,
             residual_ns=max(0, left),
             network_ns=self.network_ns,
         )
@@ -84,6 +86,7 @@ class EngineSlot:
             self.requests += len(done.entries)
             ratio = compute_s * 1e9 / self.latency_ns[len(done.entries) - 1]
             self.drift += DRIFT_WEIGHT * (min(max(ratio, 0.2), 5.0) - self.drift)
+            self.drifted_ns = tuple(round(ns * self.drift) for ns in self.latency_ns)
             self.busy_spans.append((done.submitted_ns, now_ns))
             oldest = now_ns - LOAD_WINDOW_NS
             while self.busy_spans and self.busy_spans[0][1] < oldest:
