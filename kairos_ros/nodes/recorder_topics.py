@@ -37,6 +37,8 @@ class Taken:
     """One message as it came over the wire."""
 
     received_ns: int
+    """When it could be delivered: later than every earlier message of its publisher. (One that had
+    to be sent again arrives after its successors, which wait for it.)"""
     published_ns: int
     data: bytes
     number: int
@@ -52,7 +54,8 @@ class Tap:
     subscription: Subscription[Any]
     profile: QoSProfile
     message_type: type
-    numbers: dict[bytes, int] = field(default_factory=dict)
+    newest: dict[bytes, tuple[int, int]] = field(default_factory=dict)
+    """Publisher -> number and time of its newest message."""
 
     def take(self, most: int) -> Iterator[Taken]:
         """What has come, at most so many messages."""
@@ -62,14 +65,14 @@ class Tap:
             if came is None:
                 return
             data, info = came
-            number = info["publication_sequence_number"]
-            lost = self._lost(info["publisher_gid"]["data"], number)
-            yield Taken(info["received_timestamp"], info["source_timestamp"], data, number, lost)
-
-    def _lost(self, publisher: bytes, number: int) -> int:
-        last = self.numbers.get(publisher)
-        self.numbers[publisher] = number
-        return 0 if last is None else max(0, number - last - 1)
+            publisher = info["publisher_gid"]["data"]
+            number, received_ns = info["publication_sequence_number"], info["received_timestamp"]
+            lost = 0
+            if (before := self.newest.get(publisher)) is not None:
+                lost = max(0, number - before[0] - 1)
+                received_ns = max(received_ns, before[1] + 1)
+            self.newest[publisher] = number, received_ns
+            yield Taken(received_ns, info["source_timestamp"], data, number, lost)
 
 
 def tap(node: Node, topic: str, message_type: type, profile: QoSProfile) -> Tap:
