@@ -2,6 +2,7 @@
 
 import json
 import signal
+import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -28,7 +29,7 @@ from kairos_ros.evaluation.workloads import WORKLOADS, workload
 from kairos_ros.serving.dispatcher import ServingOptions
 
 DEFAULT_WORKLOAD = "pi05-libero"
-LINE_EVERY_TASKS = 500
+LINE_EVERY_S = 3.0
 
 
 def simulate_command(
@@ -258,6 +259,7 @@ class _Watch:
         self._console = console
         self._tasks, self._open_s = tasks, open_s
         self._stop = False
+        self._due_s = time.monotonic() + LINE_EVERY_S
         self._task = self._bar.add_task("simulating", total=tasks or open_s)
 
     def __enter__(self) -> "_Watch":
@@ -276,7 +278,8 @@ class _Watch:
         done = tasks if self._tasks else min(now_s, self._open_s or now_s)
         text = f"{tasks} tasks, {now_s / 60:.1f} virtual minutes"
         self._bar.update(self._task, completed=done, description=text)
-        if tasks % LINE_EVERY_TASKS == 0 and not self._console.is_terminal:
+        if not self._console.is_terminal and time.monotonic() >= self._due_s:
+            self._due_s = time.monotonic() + LINE_EVERY_S
             self._console.print(text, highlight=False)
 
     def _interrupt(self, *_: object) -> None:

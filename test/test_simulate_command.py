@@ -1,0 +1,100 @@
+"""`kairos simulate`: what it prints and leaves behind, what it refuses, how it is interrupted."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from kairos_ros.core.profile import EngineProfile
+from kairos_ros.evaluation.replay.sim_engine import linear_profile
+from kairos_ros.evaluation.run_files import load_run
+from kairos_ros.evaluation.trace_file import write_traces
+from kairos_ros.evaluation.workloads import workload
+
+MAIN = "import sys; from kairos_ros.cli import main; sys.exit(main())"
+
+
+def kairos(*arguments, **options):
+    command = [sys.executable, "-c", MAIN, "simulate", *arguments]
+    return subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        timeout=120,
+        env=os.environ | {"COLUMNS": "100"},
+        **options,
+    )
+
+
+def test_a_workload_is_simulated_summarised_and_saved(tmp_path):
+    arguments = ["--workload", "smolvla-meta", "--tasks", "30", "--robots", "10", "--load", "0.5"]
+    done = kairos(*arguments, "--out", str(tmp_path / "run"))
+    assert done.returncode == 0, done.stderr
+    assert "end-to-end latency, average" in done.stdout
+    run, configuration = load_run(tmp_path / "run")
+    assert len(run.tasks) == 30
+    assert configuration["workload"] == "smolvla-meta"
+    assert EngineProfile.from_dict(configuration["profile"]).batch_sizes == (1, 16)
+    again = kairos(*arguments, "--out", str(tmp_path / "again"))
+    assert again.stdout == done.stdout
+    assert repr(load_run(tmp_path / "again")[0]) == repr(run)
+
+
+def test_traces_a_profile_file_and_a_cloud_are_simulated(tmp_path):
+    write_traces(tmp_path / "t.jsonl.gz", workload("vam-bridge", tasks=12).traces)
+    profile = linear_profile("80+35b", 4, "anything")
+    (tmp_path / "p.json").write_text(json.dumps(profile.to_dict()))
+    done = kairos(
+        str(tmp_path / "t.jsonl.gz"),
+        "--profile",
+        str(tmp_path / "p.json"),
+        "--cloud",
+        "40+18b",
+        "--accounting",
+        "replay",
+        "--format",
+        "json",
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["summary"]["tasks"] == 12
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--workload", "pi06"], "unknown workload 'pi06'"),
+        (["nowhere.jsonl"], "nowhere.jsonl cannot be read"),
+        (["--profile", "fast"], "profile 'fast' is neither a file nor"),
+        (["--scheduling", "fair"], "unknown policy 'fair'"),
+        (["--horizon", "tail_agreement"], "holds no chunk"),
+        (["--tasks", "3", "--hours", "1"], "either --tasks or --hours"),
+        (["--rate", "1", "--offline"], "one of --rate, --load and --offline"),
+        (["nowhere.jsonl", "--load", "1"], "--load needs a workload"),
+        (["--robots", "0"], "--robots"),
+    ],
+)
+def test_what_cannot_be_simulated_is_told_without_a_traceback(arguments, told):
+    done = kairos(*arguments)
+    assert done.returncode == 2
+    assert told in " ".join(done.stderr.replace("│", " ").split())
+    assert "Traceback" not in done.stderr
+
+
+def test_ctrl_c_keeps_what_was_simulated(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-c", MAIN, "simulate", "--hours", "500", "--out", str(tmp_path / "run")],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    assert "tasks" in process.stderr.readline()  # the first line of progress
+    process.send_signal(signal.SIGINT)
+    out, _ = process.communicate(timeout=60)
+    assert process.returncode == 130
+    assert "tasks, unfinished" in out
+    run, _ = load_run(tmp_path / "run")
+    assert any(t.outcome == "canceled" for t in run.tasks)
+    assert sum(t.finished for t in run.tasks) >= 100
