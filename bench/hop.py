@@ -1,4 +1,4 @@
-"""What the network hop costs: 500 KB to an engine that takes no time, and its chunk back.
+"""What the network hop costs: 500 KB (three images) to an engine that takes no time, and back.
 
 Ours is the real worker process on loopback, with and without keys; the time it says it computed is
 subtracted. The peer is LeRobot's PolicyServer with its own transport code, its answer ready. Both
@@ -31,8 +31,9 @@ from kairos_ros.transport.messages import InferRequest, InferResult
 from kairos_ros.transport.sockets import Towards, connect_dealer, receive
 
 DIM = 7
-PIXELS = (408, 408, 3)
-"""499,392 bytes; ours sends as many as an image that is encoded already."""
+PIXELS = (236, 236, 3)
+CAMERAS = ("top", "left", "right")
+"""501,264 bytes in all; ours sends as many as images that are encoded already."""
 BLOCK = 100
 PAUSE_S = 0.005
 """Between requests: one robot, not a flood."""
@@ -94,7 +95,7 @@ def _worker(folder: Path, port: int, *, keyed: bool) -> Iterator[Ask]:
         zmq.Context() as context,
         connect_dealer(context, endpoint, security=security) as dealer,
     ):
-        image = np.random.default_rng(0).integers(0, 256, PIXELS, np.uint8).tobytes()
+        images = {camera: pixels.tobytes() for camera, pixels in _images().items()}
         state, batch = np.zeros(DIM, np.float32), 0
 
         def exchange(message: Message) -> Message:
@@ -107,7 +108,7 @@ def _worker(folder: Path, port: int, *, keyed: bool) -> Iterator[Ask]:
             nonlocal batch
             batch += 1
             start = time.perf_counter()
-            request = InferRequest("arm", "s", "t", batch, 0, 1, "go", state, {"image": image})
+            request = InferRequest("arm", "s", "t", batch, 0, 1, "go", state, images)
             result = read_result(exchange(infer_message(batch, [request])))
             spent = time.perf_counter() - start
             (outcome,) = result.outcomes
@@ -135,9 +136,8 @@ def _lerobot(logs: Path, port: int) -> Iterator[Ask]:
         grpc.channel_ready_future(channel).result(LOADED_WITHIN_S)
         stub = services_pb2_grpc.AsyncInferenceStub(channel)
         stub.Ready(services_pb2.Empty())
-        image = np.random.default_rng(0).integers(0, 256, PIXELS, np.uint8)
         raw: dict[str, Any] = {f"joint_{i}": 0.0 for i in range(DIM)}
-        raw |= {"image": image, "task": "go"}
+        raw |= _images() | {"task": "go"}
         step = 0
 
         def ask() -> dict[str, float]:
@@ -158,6 +158,11 @@ def _lerobot(logs: Path, port: int) -> Iterator[Ask]:
             return {"lerobot": spent, "upload": sent - start}
 
         yield ask
+
+
+def _images() -> dict[str, np.ndarray]:
+    rng = np.random.default_rng(0)
+    return {camera: rng.integers(0, 256, PIXELS, np.uint8) for camera in CAMERAS}
 
 
 @contextlib.contextmanager
