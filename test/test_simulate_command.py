@@ -1,13 +1,13 @@
 """`kairos simulate`: what it prints and leaves behind, what it refuses, how it is interrupted."""
 
 import json
-import os
 import signal
 import subprocess
 import sys
 
 import pytest
 
+from kairos_ros import cli
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.evaluation.replay.sim_engine import linear_profile
 from kairos_ros.evaluation.run_files import load_run
@@ -17,37 +17,38 @@ from kairos_ros.evaluation.workloads import workload
 MAIN = "import sys; from kairos_ros.cli import main; sys.exit(main())"
 
 
-def kairos(*arguments, **options):
-    command = [sys.executable, "-c", MAIN, "simulate", *arguments]
-    return subprocess.run(
-        command,
-        capture_output=True,
-        text=True,
-        timeout=120,
-        env=os.environ | {"COLUMNS": "100"},
-        **options,
-    )
+@pytest.fixture
+def kairos(monkeypatch, capsys):
+    """Runs `kairos simulate` in this process: (exit code, stdout, stderr)."""
+
+    def run(*arguments):
+        monkeypatch.setattr(sys, "argv", ["kairos", "simulate", *arguments])
+        monkeypatch.setenv("COLUMNS", "100")
+        with pytest.raises(SystemExit) as ended:
+            cli.main()
+        return ended.value.code, *capsys.readouterr()
+
+    return run
 
 
-def test_a_workload_is_simulated_summarised_and_saved(tmp_path):
+def test_a_workload_is_simulated_summarised_and_saved(kairos, tmp_path):
     arguments = ["--workload", "smolvla-meta", "--tasks", "30", "--robots", "10", "--load", "0.5"]
-    done = kairos(*arguments, "--out", str(tmp_path / "run"))
-    assert done.returncode == 0, done.stderr
-    assert "end-to-end latency, average" in done.stdout
+    code, table, _ = kairos(*arguments, "--out", str(tmp_path / "run"))
+    assert code == 0
+    assert "end-to-end latency, average" in table
     run, configuration = load_run(tmp_path / "run")
     assert len(run.tasks) == 30
     assert configuration["workload"] == "smolvla-meta"
     assert EngineProfile.from_dict(configuration["profile"]).batch_sizes == (1, 16)
-    again = kairos(*arguments, "--out", str(tmp_path / "again"))
-    assert again.stdout == done.stdout
+    assert kairos(*arguments, "--out", str(tmp_path / "again"))[1] == table
     assert repr(load_run(tmp_path / "again")[0]) == repr(run)
 
 
-def test_traces_a_profile_file_and_a_cloud_are_simulated(tmp_path):
+def test_traces_a_profile_file_and_a_cloud_are_simulated(kairos, tmp_path):
     write_traces(tmp_path / "t.jsonl.gz", workload("vam-bridge", tasks=12).traces)
     profile = linear_profile("80+35b", 4, "anything")
     (tmp_path / "p.json").write_text(json.dumps(profile.to_dict()))
-    done = kairos(
+    code, document, _ = kairos(
         str(tmp_path / "t.jsonl.gz"),
         "--profile",
         str(tmp_path / "p.json"),
@@ -58,8 +59,8 @@ def test_traces_a_profile_file_and_a_cloud_are_simulated(tmp_path):
         "--format",
         "json",
     )
-    assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["summary"]["tasks"] == 12
+    assert code == 0
+    assert json.loads(document)["summary"]["tasks"] == 12
 
 
 @pytest.mark.parametrize(
@@ -76,11 +77,10 @@ def test_traces_a_profile_file_and_a_cloud_are_simulated(tmp_path):
         (["--robots", "0"], "--robots"),
     ],
 )
-def test_what_cannot_be_simulated_is_told_without_a_traceback(arguments, told):
-    done = kairos(*arguments)
-    assert done.returncode == 2
-    assert told in " ".join(done.stderr.replace("│", " ").split())
-    assert "Traceback" not in done.stderr
+def test_what_cannot_be_simulated_is_told_without_a_traceback(kairos, arguments, told):
+    code, _, errors = kairos(*arguments)
+    assert code == 2
+    assert told in " ".join(errors.replace("│", " ").split())
 
 
 def test_ctrl_c_keeps_what_was_simulated(tmp_path):
