@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from mcap.reader import make_reader
 from mcap_ros2.decoder import DecoderFactory
-from rosbags.rosbag2 import Reader
+from rosbags.rosbag2 import Reader, StoragePlugin, Writer
 from rosbags.typesys import Stores, get_types_from_msg, get_typestore
 
 from kairos_ros.core.errors import ConfigError
@@ -229,6 +229,17 @@ def test_what_is_no_bag_is_said_so(tmp_path):
     (tmp_path / "metadata.yaml").write_text("a: 1")
     with pytest.raises(ConfigError, match="cannot be read"):
         Bag(tmp_path)
+
+
+def test_a_bag_of_another_recorder_in_another_storage_is_read_too(tmp_path):
+    with Writer(tmp_path / "bag", version=9, storage_plugin=StoragePlugin.SQLITE3) as writer:
+        connection = writer.add_connection("/x", TYPE, typestore=STORE)
+        for number in range(5):
+            writer.write(connection, 10**18 + number * 10**9, updates(number, "arm"))
+    with Bag(tmp_path / "bag") as bag:
+        assert [(m.at_s, m.body.round) for m in bag.messages((TYPE,))] == [
+            (float(n), n) for n in range(5)
+        ]
 
 
 def test_a_bag_that_is_being_recorded_is_not_touched(tmp_path):

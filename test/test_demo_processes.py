@@ -17,8 +17,10 @@ import pytest
 from kairos_ros.demo.driver import Driver
 from kairos_ros.demo.live import LiveFleet, LiveRobot
 from kairos_ros.demo.workload import jobs
+from kairos_ros.evaluation.bag.fleet_run import read_bag
 from kairos_ros.evaluation.run_files import load_run
 from kairos_ros.evaluation.run_source import find_runs
+from kairos_ros.evaluation.summary import summarise
 
 KAIROS = Path(sys.prefix, "bin", "kairos")
 QUICK_ENGINE = "emulated:latency_ms=20+2b,chunk=50,dim=4,state=39"
@@ -109,7 +111,7 @@ def demo(tmp_path) -> Iterator[Callable[..., Demo]]:
 
 @pytest.mark.slow
 def test_two_arms_do_their_tasks_and_the_demo_sums_up(demo):
-    run = demo("--robots", "2", "--duration", "15")
+    run = demo("--robots", "2", "--duration", "15", "--record")
     assert run.exit_code() == 0
     assert run.left() == []
     document = run.summary()
@@ -135,6 +137,12 @@ def test_two_arms_do_their_tasks_and_the_demo_sums_up(demo):
     assert configuration == document["configuration"]
     for part in ("end-to-end latency, P95", "mean executed horizon", "inferences per task"):
         assert part in run.output()
+    told = summarise(read_bag(run.folder / "latest" / "bag"))
+    assert (told.tasks, told.unfinished) == (summary["tasks"], summary["unfinished"])
+    assert told.latency_s.mean == pytest.approx(summary["latency_s"]["mean"])
+    assert told.chunk_latency_s.p95 == pytest.approx(summary["chunk_latency_s"]["p95"])
+    assert told.mean_horizon == pytest.approx(summary["mean_horizon"])
+    assert told.scenes.keys() == summary["scenes"].keys()
 
 
 @pytest.mark.slow
