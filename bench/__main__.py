@@ -21,7 +21,7 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from bench import fleet, hop, overhead, record, robots50
+from bench import fleet, hop, overhead, record, replay, robots50
 from bench.report import Result
 from bench.servers import ROOT
 
@@ -31,6 +31,7 @@ BENCHMARKS: dict[str, Callable[..., Result]] = {
     "fleet": fleet.run,
     "robots50": robots50.run,
     "record": record.run,
+    "replay": replay.run,
 }
 CORES = 2
 """Everything measured runs on as many: servers and clients of both sides share them."""

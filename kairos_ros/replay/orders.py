@@ -82,6 +82,7 @@ class Tally:
     """What a process did, at its end."""
 
     cpu_s: float
+    """Since the run began."""
     late_ms: list[float]
     """How late every control period in which something was decided began: whether the machine
     kept up."""

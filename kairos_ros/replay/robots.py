@@ -67,6 +67,7 @@ class RobotProcess:
         self._late_ms: list[float] = []
         self._dropped: Counter[str] = Counter()
         self._requests = 0
+        self._began_cpu_s = 0.0
         self._images: dict[int, Images] = {
             id(recorded): images
             for role in crew.roles
@@ -117,6 +118,7 @@ class RobotProcess:
         return True
 
     def _begin(self, epoch_ns: int) -> None:
+        self._began_cpu_s = time.process_time()
         self._events = TaskEvents(self._node, self._crew.robots, epoch_ns)
         rules, spec = self._crew.rules, self._crew.spec
         self._robots = {
@@ -203,7 +205,7 @@ class RobotProcess:
         for robot in self._robots.values():
             dropped += robot.virtual.dropped
         return Tally(
-            cpu_s=time.process_time(),
+            cpu_s=time.process_time() - self._began_cpu_s,
             late_ms=self._late_ms,
             dropped=dropped,
             silences=sum(robot.virtual.silences for robot in self._robots.values()),
