@@ -14,7 +14,7 @@ from kairos_ros.transport.key_folder import KeyFolder, default_folder
 
 Folder = Annotated[
     Path | None,
-    typer.Option("--keys", help="Folder of keys [default: $KAIROS_KEYS or ~/.config/kairos/keys]."),
+    typer.Option("--keys", help="Folder of keys; $KAIROS_KEYS, else ~/.config/kairos/keys."),
 ]
 Name = Annotated[str, typer.Argument(help="Name of the key: letters, digits, '-' and '_'.")]
 
@@ -47,7 +47,7 @@ def list_command(keys: Folder = None) -> None:
 
 def export_command(
     name: Name,
-    out: Annotated[Path | None, typer.Option(help="File to write [default: print it].")] = None,
+    out: Annotated[Path | None, typer.Option(help="File to write; without it, print.")] = None,
     keys: Folder = None,
 ) -> None:
     """Write the public half of a key of this host: a small text file to copy."""
