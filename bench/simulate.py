@@ -1,11 +1,10 @@
-"""How long virtual time takes: fleets of several sizes on assumed pi05-size engines.
+"""How long virtual time takes: fleets of several sizes on assumed engines of 80 + 35 b ms.
 
     python -m bench.simulate                        # five fleets, from 10 to 10,000 robots
-    python -m bench.simulate --robots 100 --hours 1 # one fleet
+    python -m bench.simulate --robots 100 --hours 1 # one fleet, back to back
 
-One engine serves about 11 robots that never stall (22 requests/s, two per robot and second), so a
-fleet larger than that per engine is overloaded: the worst case for the scheduler, whose queue then
-holds nearly the whole fleet.
+Back to back, a hundred robots ask one engine for several times what it can do, and nearly the whole
+fleet is queued: the worst case for the scheduler. Online, tasks arrive at load 1.
 """
 
 import argparse
@@ -19,27 +18,36 @@ from kairos_ros.evaluation.replay.simulate import FleetOptions, simulate
 from kairos_ros.evaluation.workloads import workload
 from kairos_ros.serving.dispatcher import ServingOptions
 
-CASES = ((10, 1, 1.0), (100, 1, 1.0), (100, 8, 1.0), (1000, 8, 0.05), (10_000, 8, 0.01))
-"""(robots, engines, hours in which robots take tasks)"""
+CASES = (
+    (10, 1, None, 1.0),
+    (100, 1, None, 1.0),
+    (100, 1, 1.0, 1.0),
+    (1000, 10, 1.0, 1 / 12),
+    (10_000, 100, 1.0, 1 / 120),
+)
+"""(robots, engines, load or None for back to back, hours in which robots take tasks)"""
 
 
-def measure(robots: int, engines: int, hours: float, scheduling: str, seed: int) -> str:
+def measure(
+    robots: int, engines: int, load: float | None, hours: float, scheduling: str, seed: int
+) -> str:
     """One line: what was simulated, and the CPU time that it took."""
     work = workload("pi05-libero")
+    rate = None if load is None else engines * work.arrival_rate(load)
     began = time.process_time()
     run = simulate(
-        jobs(work.traces, seed, None, None),
+        jobs(work.traces, seed, rate, None),
         FleetOptions(robots, Rules(), open_s=hours * 3600),
         ServingOptions(parse_scheduling(scheduling), "static:10", max_queue=10 * robots),
         [SimEngine(f"edge_{i}", work.profile) for i in range(engines)],
         seed,
     )
     cpu_s = time.process_time() - began
-    sent = sum(r.attempts for r in run.rounds)
+    arrivals = "back to back" if load is None else f"load {load:g}"
     return (
-        f"{robots:6d} robots, {engines:3d} engines, {run.length_s / 3600:5.2f} h until the last "
-        f"task ended: {cpu_s:6.1f} s CPU, {run.length_s / cpu_s:7.0f} x real time, "
-        f"{len(run.rounds):7d} rounds, {sent:7d} requests, {1e6 * cpu_s / sent:4.0f} us/request"
+        f"{robots:6d} robots, {engines:3d} engines, {arrivals:>12}, {run.length_s / 60:5.1f} min: "
+        f"{cpu_s:6.1f} s CPU, {run.length_s / cpu_s:7.1f} x real time, {len(run.tasks):5d} tasks, "
+        f"{len(run.rounds):6d} rounds, {1e6 * cpu_s / len(run.rounds):4.0f} us/round"
     )
 
 
@@ -47,11 +55,13 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--robots", type=int, help="one fleet of this size instead")
     parser.add_argument("--engines", type=int, default=1)
+    parser.add_argument("--load", type=float, help="online, at this load; default: back to back")
     parser.add_argument("--hours", type=float, default=1.0, help="virtual hours")
     parser.add_argument("--scheduling", default="wait_ratio")
     parser.add_argument("--seed", type=int, default=1)
     given = parser.parse_args()
-    cases = [(given.robots, given.engines, given.hours)] if given.robots else CASES
+    one = (given.robots, given.engines, given.load, given.hours)
+    cases = [one] if given.robots else CASES
     for case in cases:
         print(measure(*case, given.scheduling, given.seed), flush=True)
 
