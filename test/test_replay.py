@@ -118,7 +118,7 @@ def test_a_task_replayed_alone_has_the_rounds_that_were_recorded(
     start_for_module, wire, replay, tmp_path
 ):
     server = start_for_module(serving())
-    wire.serving_since()
+    until(lambda: wire.fleet and wire.fleet[-1].active, WITHIN_S, "for the policy to load")
     body = start_for_module(robot("parity"))
     bag = start_for_module(recorder(tmp_path / "bag"))
     until(lambda: "recording" in bag.output(), what="for the recorder")
@@ -145,9 +145,11 @@ def test_a_task_replayed_alone_has_the_rounds_that_were_recorded(
     assert configuration["judged"]  # by the server, again, not asked for by length
     assert configuration["policy_id"] == recorded.policy
     assert configuration["parity"]["exact"]
-    wanted = [(r.round, r.requested_at, r.horizon, r.executed) for r in recorded.rounds]
+    # of a last round nothing may have been executed: whether its chunk came in time is chance
+    done = [r for r in recorded.rounds if r.executed]
+    wanted = [(r.round, r.requested_at, r.horizon, r.executed) for r in done]
     for task in run.tasks:
-        came = [r for r in run.rounds if r.task == task.task]
+        came = [r for r in run.rounds if r.task == task.task and r.executed]
         assert [(r.round, r.requested_at, r.horizon, r.executed) for r in came] == wanted
         assert (task.actions, task.success) == (result.actions, result.success)
     # a replay can be recorded and replayed like any other run
@@ -155,7 +157,7 @@ def test_a_task_replayed_alone_has_the_rounds_that_were_recorded(
     assert len(again) == 2
     for trace in again:
         assert (trace.kind, trace.seed, trace.success) == (SCENE, recorded.seed, recorded.success)
-        for one, other in zip(trace.rounds, recorded.rounds, strict=True):
+        for one, other in zip((r for r in trace.rounds if r.executed), done, strict=True):
             assert (one.requested_at, one.observed_at) == (other.requested_at, other.observed_at)
             assert (one.horizon, one.executed) == (other.horizon, other.executed)
             assert np.array_equal(one.state, other.state)

@@ -234,8 +234,9 @@ def _conclude(
         judged = "judged again" if configuration["judged"] else "as asked for"
         ratio = "" if same.latency_ratio is None else f", latency {same.latency_ratio:.2f} times"
         say(
-            f"of {same.recorded} recorded rounds {same.replayed} came again, {same.same_request} "
-            f"at the same action, {same.same_horizon} of the same length ({judged}){ratio}"
+            f"of {same.recorded} rounds that executed actions {same.replayed} came again, "
+            f"{same.same_request} at the same action, {same.same_horizon} of the same length "
+            f"({judged}){ratio}"
         )
     say(f"{options.folder}/: run.json, tasks.csv, rounds.csv, logs/")
     if session.failure:

@@ -30,7 +30,8 @@ class Parity:
 def parity(run: FleetRun, traces: Mapping[int, Trace]) -> Parity:
     """Compares `run` with what was recorded.
 
-    traces: of every task, by its number. Rounds of the recording that got no chunk are left out.
+    traces: of every task, by its number. Recorded rounds of which nothing was executed are left
+    out: whether a chunk is there before the task ends, when nobody needs it any more, is chance.
     """
     rounds: dict[tuple[str, str], list[RoundRecord]] = {}
     for record in run.rounds:
@@ -42,7 +43,7 @@ def parity(run: FleetRun, traces: Mapping[int, Trace]) -> Parity:
             continue
         came = {r.round: r for r in rounds.get((task.robot, task.task), []) if r.horizon}
         for wanted in traces[task.number].rounds:
-            if not wanted.horizon:
+            if not wanted.executed:
                 continue
             recorded += 1
             record = came.get(wanted.round)
