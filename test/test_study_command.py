@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 import time
+from pathlib import Path
 
 import pandas as pd
 import pytest
@@ -70,18 +71,25 @@ def test_plot_only_draws_what_has_run_and_runs_nothing(command, file, tmp_path):
     assert (out / "cells.jsonl").read_bytes() == lines
 
 
-def test_ctrl_c_keeps_finished_cells_and_still_writes_the_table(file, tmp_path):
+@pytest.mark.parametrize("processes", ["1", "2"])
+def test_ctrl_c_keeps_finished_cells_and_still_writes_the_table(file, tmp_path, processes):
     out = tmp_path / "out"
-    call = "from kairos_ros.cli import main; main()"
-    line = [sys.executable, "-c", call, "study", str(file), "--out", str(out)]
-    process = subprocess.Popen(line, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    kairos = Path(sys.executable).with_name("kairos")
+    line = [kairos, "study", file, "--out", out, "--processes", processes]
+    process = subprocess.Popen(
+        list(map(str, line)),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        process_group=0,
+    )
     cells = out / "cells.jsonl"
     until = time.monotonic() + 60
     while not (cells.exists() and cells.read_bytes().count(b"\n") >= 3):
         assert process.poll() is None
         assert time.monotonic() < until
         time.sleep(0.02)
-    os.kill(process.pid, signal.SIGINT)
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     output = process.communicate(timeout=60)
     assert process.returncode == 130, output
     assert "the same command continues" in output[1]
