@@ -6,6 +6,7 @@ import sys
 import textwrap
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -206,6 +207,29 @@ def test_whatever_the_tail_is_all_whole_chunks_are_read(tmp_path, share, garbage
     tail = path.with_name(path.name + ".tail")
     if garbage and share < 1 and tail.exists():
         assert tail.read_bytes().endswith(garbage)
+
+
+@settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(
+    damage=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=5),
+    ended=st.booleans(),
+    compression=st.booleans(),
+)
+def test_damage_anywhere_is_an_error_that_is_told_or_costs_messages_and_never_invents_any(
+    tmp_path, damage, ended, compression
+):
+    folder = tmp_path / f"bag{time.monotonic_ns()}"
+    write(folder, end=ended, compression="zstd" if compression else "none")
+    (path,) = folder.glob("*.mcap")
+    data = bytearray(path.read_bytes())
+    for where, byte in damage:
+        data[round(where * (len(data) - 1))] = byte
+    path.write_bytes(data)
+    (folder / "metadata.yaml").unlink(missing_ok=True)
+    with suppress(ConfigError), Bag(folder) as bag:
+        assert len([m.topic for m in bag.messages((TYPE,))]) in (0, 10, 20, 30, 40)
 
 
 def test_what_is_no_bag_is_said_so(tmp_path):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import zstandard
 from mcap.data_stream import ReadDataStream
-from mcap.exceptions import McapError
+from mcap.exceptions import EndOfFile, McapError
 from mcap.opcode import Opcode
 from mcap.records import (
     Channel,
@@ -28,7 +28,7 @@ _HEADER = struct.Struct("<BQ")
 """Of every record: its kind and the length of the rest."""
 _MESSAGE = struct.Struct("<HIQ")
 """How a message begins: channel, sequence, receive time."""
-_DAMAGE = (
+DAMAGE = (
     *(McapError, ValueError, struct.error, OverflowError, MemoryError, LookupError),
     *(zstandard.ZstdError, RuntimeError),
 )
@@ -92,7 +92,7 @@ def scan(path: Path) -> Scan:
                 break
             try:
                 _take(found, opcode, file.read(length))
-            except _DAMAGE:
+            except DAMAGE:
                 break
             found.end += _HEADER.size + length
     if found.chunks:
@@ -106,9 +106,19 @@ def scan(path: Path) -> Scan:
     return found
 
 
+class _Content(ReadDataStream):
+    """A record's content, which must not end before its fields do."""
+
+    def read(self, length: int) -> bytes:
+        data = super().read(length)
+        if len(data) < length:
+            raise EndOfFile
+        return data
+
+
 def _take(found: Scan, opcode: int, content: bytes) -> None:
-    """One record at `found.end`; raises one of `_DAMAGE` and leaves `found` as it was."""
-    stream = ReadDataStream(BytesIO(content))
+    """One record at `found.end`; raises one of `DAMAGE` and leaves `found` as it was."""
+    stream = _Content(BytesIO(content))
     length = _HEADER.size + len(content)
     match opcode:
         case Opcode.CHUNK:
@@ -172,7 +182,7 @@ def _inside(data: bytes) -> Iterator[tuple[int, int, int]]:
 
 
 def _take_definition(found: Scan, opcode: int, content: bytes) -> None:
-    stream = ReadDataStream(BytesIO(content))
+    stream = _Content(BytesIO(content))
     if opcode == Opcode.SCHEMA:
         schema = Schema.read(stream)
         found.schemas[schema.id] = schema

@@ -1,6 +1,7 @@
 """Reads bags of `kairos record` and of `ros2 bag record`: in order of time, decoded, repaired."""
 
 import logging
+import struct
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import cache
@@ -10,6 +11,7 @@ from typing import Any
 from rosbags.interfaces import MessageDefinition, MessageDefinitionFormat
 from rosbags.rosbag2 import Reader, ReaderError
 from rosbags.rosbag2.storage_mcap import ReaderError as McapReaderError
+from rosbags.rosbag2.storage_mcap import zstd
 from rosbags.typesys import (
     Stores,
     TypesysError,
@@ -24,7 +26,10 @@ from kairos_ros.evaluation.bag.repair import repair
 
 log = logging.getLogger(__name__)
 
-_UNREADABLE = (ReaderError, McapReaderError, OSError, ValueError, AssertionError, LookupError)
+_UNREADABLE = (
+    *(ReaderError, McapReaderError, zstd.ZstdError, OSError, ValueError, AssertionError),
+    *(LookupError, MemoryError, OverflowError, struct.error, RecursionError),
+)
 """What rosbags raises about files that are not as they should be."""
 
 

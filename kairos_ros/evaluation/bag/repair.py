@@ -9,6 +9,7 @@ import os
 import struct
 import zlib
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -19,7 +20,7 @@ from mcap.reader import make_reader
 from mcap.records import DataEnd, Footer, McapRecord, SummaryOffset
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.evaluation.bag.mcap_scan import MAGIC, Scan, scan
+from kairos_ros.evaluation.bag.mcap_scan import DAMAGE, MAGIC, Scan, scan
 from kairos_ros.evaluation.bag.metadata import (
     METADATA,
     VERSIONS,
@@ -86,16 +87,17 @@ def _repair(folder: Path, path: Path, file: IO[bytes]) -> Repair:
         raise ConfigError(f"{path} is empty: its recorder ended before anything was written")
     if file.read(len(MAGIC)) != MAGIC:
         raise ConfigError(f"{path} is no MCAP file; it does not begin as one")
-    found = None if _ended(path) else scan(path)
-    tail = None
-    if found is not None:
-        tail = _cut(file, path, found.end)
-        file.write(_ending(found, found.end))
-        file.flush()
-        os.fsync(file.fileno())
+    if _ended(path):
+        with suppress(*DAMAGE):
+            messages, seconds = _rebuild_metadata(folder, path)
+            return Repair(messages, seconds, 0, None, index_rebuilt=False)
+    found = scan(path)
+    tail = _cut(file, path, found.end)
+    file.write(_ending(found, found.end))
+    file.flush()
+    os.fsync(file.fileno())
     messages, seconds = _rebuild_metadata(folder, path)
-    cut = size - found.end if found is not None and tail is not None else 0
-    return Repair(messages, seconds, cut, tail, found is not None)
+    return Repair(messages, seconds, size - found.end if tail else 0, tail, index_rebuilt=True)
 
 
 def _ended(path: Path) -> bool:
@@ -183,7 +185,7 @@ def _rebuild_metadata(folder: Path, path: Path) -> tuple[int, float]:
         records = [m for m in reader.iter_metadata() if m.name == RECORDED_BY]
     assert summary is not None  # just written, or found by `_ended`
     assert summary.statistics is not None
-    told = int(records[0].metadata.get("metadata_version", 9)) if records else 9
+    told = records[0].metadata.get("metadata_version", "") if records else ""
     counts = summary.statistics.channel_message_counts
     topics = {
         Topic(
@@ -196,6 +198,6 @@ def _rebuild_metadata(folder: Path, path: Path) -> tuple[int, float]:
         if channel.schema_id in summary.schemas
     }
     span = summary.statistics.message_start_time, summary.statistics.message_end_time
-    version = told if told in VERSIONS else max(VERSIONS)
+    version = next((v for v in VERSIONS if told == str(v)), max(VERSIONS))
     write_metadata(folder, bag_information(version, path.name, topics, span, {}))
     return summary.statistics.message_count, (span[1] - span[0]) / 1e9
