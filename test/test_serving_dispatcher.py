@@ -231,6 +231,44 @@ def test_an_observation_that_was_not_fetched_in_time_is_used_as_it_is():
     assert [(r.robot, r.attempt) for r in submit.requests] == [("b", 0)]
 
 
+def test_a_batch_that_runs_late_does_not_make_the_next_one_wait_for_observations_again():
+    dispatcher = serving()
+    (first,) = dispatcher.request(0, ask("a"))
+    dispatcher.request(MS, ask("b"))
+    (refetch,) = dispatcher.tick(80 * MS)
+    assert isinstance(refetch.body, Refetch)
+    dispatcher.request(85 * MS, ask("b", attempt=1))
+    submit = next(e for e in done(dispatcher, 400 * MS, first) if isinstance(e, Submit))
+    assert [(r.robot, r.attempt) for r in submit.requests] == [("b", 1)]
+
+
+def test_an_observation_fetched_for_a_batch_that_left_without_it_is_stale_again():
+    dispatcher = serving()
+    (first,) = dispatcher.request(0, ask("a"))
+    dispatcher.request(MS, ask("b"))
+    dispatcher.request(MS, ask("c"))
+    assert len(dispatcher.tick(80 * MS)) == 2
+    dispatcher.request(85 * MS, ask("c", attempt=1))
+    second = next(e for e in done(dispatcher, 90 * MS, first) if isinstance(e, Submit))
+    assert [r.robot for r in second.requests] == ["c"]
+    dispatcher.request(101 * MS, ask("b", attempt=1))
+    effects = done(dispatcher, 400 * MS, second)
+    assert [(e.robot, e.body) for e in effects if isinstance(e, Answer)][-1] == ("b", Refetch())
+
+
+def test_whoever_waits_for_a_newer_observation_is_passed_over_like_the_others():
+    dispatcher = serving()
+    (first,) = dispatcher.request(0, ask("a"))
+    dispatcher.request(MS, ask("b"))
+    dispatcher.request(95 * MS, ask("c"))
+    dispatcher.request(96 * MS, ask("d"))
+    effects = done(dispatcher, 100 * MS, first)
+    (submit,) = (e for e in effects if isinstance(e, Submit))
+    assert [r.robot for r in submit.requests] == ["c", "d"]
+    tasks = dispatcher.tasks
+    assert tasks.skipped[tasks.row("b/s-b/t1")] == 1
+
+
 def test_a_fresh_observation_that_comes_too_late_gets_no_second_chunk():
     dispatcher = serving()
     (submit,) = dispatcher.request(0, ask("a"))

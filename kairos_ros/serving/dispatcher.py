@@ -356,6 +356,11 @@ class Dispatcher:
         decision = self._decide(now_ns, keys, capacity)
         self._last = (decision, keys)
         self.tasks.set_skipped(self.tasks.rows_of(keys), decision.skipped_after)
+        if decision.batches and len(keys) < len(self.pending):
+            # who waits for a newer observation is passed over like everybody else who waits
+            decided = set(keys)
+            others = self.tasks.rows_of(key for key in self.pending if key not in decided)
+            self.tasks.set_skipped(others, self.tasks.skipped[others] + 1)
         effects: list[Effect] = []
         for batch in decision.batches:
             chosen = {keys[i]: i for i in batch.indices}
@@ -379,14 +384,21 @@ class Dispatcher:
         return Submit(slot.name, batch, requests, slot.latency_of(len(entries)) / 1e9)
 
     def _is_stale(self, dispatch_ns: int, entry: Entry) -> bool:
-        """Too old to be dispatched then, and a newer observation was not asked for yet."""
+        """Too old to be dispatched then, and not asked for again already for the next batch.
+
+        A batch that takes longer than expected makes what was fetched for the next one older than
+        that; asking once more would leave the engine without work for a round trip.
+        """
         stale = self.options.stale_after_ns
-        return bool(stale) and dispatch_ns - entry.observed_ns > stale and not entry.hold_until_ns
+        if not stale or entry.hold_until_ns or entry.refetched_for == self._next_batch:
+            return False
+        return dispatch_ns - entry.observed_ns > stale
 
     def _refetch(self, now_ns: int, dispatch_ns: int, entry: Entry) -> list[Effect]:
         if not self._is_stale(dispatch_ns, entry):
             return []
         entry.hold_until_ns = now_ns + REFETCH_LEAD_NS
+        entry.refetched_for = self._next_batch
         self._remind(entry.hold_until_ns, entry)
         self.counters["refetched"] += 1
         return [answer(entry.query, Refetch())]

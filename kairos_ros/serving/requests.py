@@ -24,6 +24,8 @@ class Entry:
     deadline_ns: int
     hold_until_ns: int = 0
     """A newer observation was asked for; until then it is worth waiting for."""
+    refetched_for: int = 0
+    """The batch that observation was asked for, whenever its turn comes."""
     crashes: int = 0
     """Engines that died with this request in their batch."""
     dispatched_ns: int = 0
