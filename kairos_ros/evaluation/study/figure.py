@@ -44,7 +44,7 @@ def draw_study(path: Path, study: Study, frame: pd.DataFrame, title: str, subtit
     columns = _values(frame, spec.columns)
     rows: Sequence[Value] = _values(frame, spec.rows) if spec.rows else spec.y
     width = max(7.2, 1.2 + 3.05 * len(columns))
-    headline = textwrap.wrap(_capital(title), round(TITLE_LETTERS * width))
+    headline = textwrap.wrap(_capital(title).replace(" %", "\u00a0%"), round(TITLE_LETTERS * width))
     figure, axes = pyplot.subplots(
         len(rows),
         len(columns),
