@@ -23,6 +23,7 @@ COMMANDS = {
     "report": "kairos_ros.evaluation.report.command:report_command",
     "slo": "kairos_ros.evaluation.slo_command:slo_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",
+    "worker": "kairos_ros.engine.worker_command:worker_command",
     "keys new": "kairos_ros.transport.keys_command:new_command",
     "keys list": "kairos_ros.transport.keys_command:list_command",
     "keys export": "kairos_ros.transport.keys_command:export_command",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kairos_ros.core.errors import RefusalCode
+from kairos_ros.transport.link_estimate import LinkState
 from kairos_ros.transport.messages import EngineDescription, InferOutcome
 
 
@@ -53,6 +54,30 @@ class EngineDown:
     lost: tuple[int, ...]
     """Batches that were submitted and never answered; queue their requests again."""
     retry_in_s: float | None
+    crashed: bool = True
+    """False where it was the link that was lost: that is not the fault of any request."""
 
 
-EngineEvent = EngineLoading | EngineReady | BatchDone | BatchFailed | EngineDown
+@dataclass(frozen=True, slots=True)
+class EngineDraining:
+    """A remote worker was told to stop: it answers what it has, and takes no more."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class LinkChanged:
+    """How the link to a remote engine is; some times a second."""
+
+    state: LinkState
+
+
+EngineEvent = (
+    EngineLoading
+    | EngineReady
+    | BatchDone
+    | BatchFailed
+    | EngineDown
+    | EngineDraining
+    | LinkChanged
+)

@@ -1,4 +1,5 @@
-"""The worker program: one engine behind one endpoint. `python -m kairos_ros.engine.worker -h`.
+"""The worker program: engines behind one endpoint. `python -m kairos_ros.engine.worker -h` is what
+a serving node starts; `kairos worker` runs the same by itself, anywhere.
 
 Its exit status is a `WorkerExit`.
 """
@@ -9,6 +10,8 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
@@ -19,6 +22,7 @@ from kairos_ros.engine.exit_status import WorkerExit
 from kairos_ros.engine.loading import load_engine
 from kairos_ros.engine.orphan import die_with_parent
 from kairos_ros.engine.seam import Engine, EngineLostError, EngineOptions
+from kairos_ros.engine.work_report import WorkReport
 from kairos_ros.engine.worker_link import Job, Listening, WorkerLink
 from kairos_ros.transport.endpoint import Insecure, is_local
 from kairos_ros.transport.engine_wire import (
@@ -30,11 +34,28 @@ from kairos_ros.transport.engine_wire import (
 from kairos_ros.transport.frames import Message
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder, default_folder
+from kairos_ros.transport.sockets import Towards
 
 log = logging.getLogger(__name__)
 
 REFUSAL_HEARD_S = 2.0
 """How long a worker without a policy stays to say why."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPlan:
+    """What a worker does."""
+
+    endpoint: str
+    registry: Mapping[str, EngineOptions]
+    """Name -> policy. One GPU computes one batch at a time: all share one queue."""
+    security: Listening | Towards | Insecure | None = None
+    dial: bool = False
+    """Connect to a serving node that listens, instead of listening."""
+    exit_if_silent_s: float = 0.0
+    """0: a worker without clients waits for some."""
+    report_s: float = 0.0
+    """How often what was done is logged, while something is; 0: never."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -55,12 +76,25 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if args.parent_pid:
             die_with_parent(args.parent_pid)
-        link = WorkerLink(args.listen, args.exit_if_silent_s, _security(args))
-        link.start()
-    except (KairosError, zmq.ZMQError) as error:
+        plan = WorkerPlan(
+            args.listen, {"": options}, _security(args), exit_if_silent_s=args.exit_if_silent_s
+        )
+    except KairosError as error:
         log.error("cannot listen on %s: %s", args.listen, error)
         return WorkerExit.OPTIONS
-    return _run(options, link)
+    return run_worker(plan)
+
+
+def run_worker(plan: WorkerPlan) -> WorkerExit:
+    """Serves until a signal or a failure. Finishes what runs then, and answers the rest."""
+    link = WorkerLink(plan.endpoint, plan.exit_if_silent_s, plan.security, dial=plan.dial)
+    try:
+        link.start()
+    except (KairosError, zmq.ZMQError) as error:
+        how = "dial" if plan.dial else "listen on"
+        log.error("cannot %s %s: %s", how, plan.endpoint, error)
+        return WorkerExit.OPTIONS
+    return _run(plan, link)
 
 
 def _security(args: argparse.Namespace) -> Listening | Insecure | None:
@@ -73,57 +107,63 @@ def _security(args: argparse.Namespace) -> Listening | Insecure | None:
     return Listening(keys.own(Role.SERVER, args.key), keys)
 
 
-def _run(options: EngineOptions, link: WorkerLink) -> int:
+def _run(plan: WorkerPlan, link: WorkerLink) -> WorkerExit:
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _leave)
-    started = time.monotonic()
-    try:
-        engine = load_engine(options, link.loading)
-    except KairosError as error:
-        log.error("policy %s is refused: %s", options.policy, error)
-        link.refused(str(error), REFUSAL_HEARD_S)
-        link.close()
-        return WorkerExit.REFUSED
-    link.ready(engine.description)
+    engines: dict[str, Engine] = {}
+    for name, options in plan.registry.items():
+        started = time.monotonic()
+        try:
+            engines[name] = load_engine(options, link.loading)
+        except KairosError as error:
+            log.error("policy %s is refused: %s", options.policy, error)
+            link.refused(f"{name}: {error}" if name else str(error), REFUSAL_HEARD_S)
+            link.close()
+            return WorkerExit.REFUSED
+        described = engines[name].description
+        log.info(
+            "serving %s on %s (%s) after %.1f s",
+            f"{name}: {described.policy_id}" if name else described.policy_id,
+            described.device,
+            described.dtype,
+            time.monotonic() - started,
+        )
+    link.ready({name: engine.description for name, engine in engines.items()})
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: link.stop())
-    described = engine.description
-    log.info(
-        "serving %s on %s (%s) after %.1f s",
-        described.policy_id,
-        described.device,
-        described.dtype,
-        time.monotonic() - started,
-    )
-    return _serve(engine, link)
+    return _serve(engines, link, WorkReport(plan.report_s))
 
 
-def _serve(engine: Engine, link: WorkerLink) -> int:
+def _serve(engines: Mapping[str, Engine], link: WorkerLink, report: WorkReport) -> WorkerExit:
     """Infers batches in order until told to stop; what waits then is answered as not served."""
     status = WorkerExit.STOPPED
     while not link.stopping and (job := link.jobs.get()) is not None:
         try:
-            _infer(engine, link, job)
+            report.took(job, _infer(engines, link, job))
         except EngineLostError as error:
             log.error("%s", error)
-            link.post(job.client, _failed(job, RefusalCode.ENGINE_FAILED, str(error)))
+            link.finish(job, _failed(job, RefusalCode.ENGINE_FAILED, str(error)))
             status = WorkerExit.DEVICE_LOST
             break
     link.stop()
     while not link.jobs.empty():
         if (job := link.jobs.get()) is not None:
-            link.post(job.client, _failed(job, RefusalCode.ENGINE_DOWN, "the engine stops"))
+            link.finish(job, _failed(job, RefusalCode.ENGINE_DOWN, "the engine stops"))
+    report.last()
     link.close()
     return status
 
 
-def _infer(engine: Engine, link: WorkerLink, job: Job) -> None:
-    link.busy(job.batch)
+def _infer(engines: Mapping[str, Engine], link: WorkerLink, job: Job) -> float:
+    """Answers the batch; returns the seconds of compute."""
+    engine = engines[job.policy] if job.policy in engines else next(iter(engines.values()))
+    link.busy(job)
     start = time.monotonic()
     outcomes = engine.infer(job.requests)
     compute_s = time.monotonic() - start
-    link.post(job.client, result_message(BatchResult(job.batch, compute_s, tuple(outcomes))))
+    link.finish(job, result_message(BatchResult(job.batch, compute_s, tuple(outcomes))))
     link.busy(None)
+    return compute_s
 
 
 def _failed(job: Job, code: RefusalCode, reason: str) -> Message:

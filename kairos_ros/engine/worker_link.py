@@ -6,7 +6,9 @@ import os
 import queue
 import threading
 import time
-from collections.abc import Buffer, Sequence
+import uuid
+from collections import Counter
+from collections.abc import Buffer, Mapping, Sequence
 from dataclasses import dataclass
 
 import zmq
@@ -21,8 +23,12 @@ from kairos_ros.transport.engine_wire import (
     batch_of,
     description_message,
     error_message,
+    ping_of,
+    policy_of,
     read_infer,
+    received_message,
     status_message,
+    wants_receipt,
 )
 from kairos_ros.transport.frames import Message, decode, encode
 from kairos_ros.transport.inbox import Inbox
@@ -30,7 +36,7 @@ from kairos_ros.transport.key_file import KeyPair
 from kairos_ros.transport.key_folder import KeyFolder
 from kairos_ros.transport.messages import EngineDescription, InferRequest
 from kairos_ros.transport.rate import RateLimit
-from kairos_ros.transport.sockets import Behind, bind_router
+from kairos_ros.transport.sockets import Behind, Towards, bind_router, connect_router
 
 log = logging.getLogger(__name__)
 
@@ -53,6 +59,8 @@ class Job:
     """A batch to infer, and whom to answer."""
 
     client: bytes
+    policy: str
+    """Name in the worker's registry."""
     batch: int
     requests: tuple[InferRequest, ...]
 
@@ -64,34 +72,47 @@ class WorkerLink:
         self,
         endpoint: str,
         exit_if_silent_s: float = 0.0,
-        security: Listening | Insecure | None = None,
+        security: Listening | Towards | Insecure | None = None,
         rate: RateLimit | None = None,
+        *,
+        dial: bool = False,
     ) -> None:
-        """`rate` limits every client; on the network it has a default."""
+        """`rate` limits every client; on the network it has a default. `dial`: connect to the
+        endpoint, where a client listens, instead of listening there."""
         self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
         """Batches in order of arrival; None only wakes the reader."""
         self._endpoint = endpoint
         self._exit_if_silent_s = exit_if_silent_s
         self._security = security
+        self._dial = dial
+        self._worker = uuid.uuid4().hex
         self._rate = rate or (None if is_local(endpoint) else RateLimit())
         self._door: Door | None = None
         self._context = zmq.Context()
         self._outbox = self._context.socket(zmq.PAIR)
         self._outbox.bind(OUTBOX)
-        self._description: EngineDescription | None = None
+        self._descriptions: Mapping[str, EngineDescription] = {}
+        self._waiting: Counter[bytes] = Counter()
+        """Batches that wait or run, by client. Changed by both threads, under the lock."""
+        self._lock = threading.Lock()
         self._state, self._stage = "loading", "starting"
-        self._busy: tuple[int | None, float] = (None, time.monotonic())
+        self._busy: tuple[Job | None, float] = (None, time.monotonic())
         self._told_refusal = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="worker-link", daemon=True)
 
     def start(self) -> None:
-        """Binds the endpoint; raises zmq.ZMQError when that is impossible, or ConfigError."""
+        """Binds or dials; raises zmq.ZMQError when that is impossible, or ConfigError."""
         security = None if is_local(self._endpoint) else self._security
-        if isinstance(security, Listening):
-            self._door = Door(self._context, security.keys)
-            security = Behind(security.own, self._door)
         try:
-            self._router = bind_router(self._context, self._endpoint, security=security)
+            if isinstance(security, Listening):
+                self._door = Door(self._context, security.keys)
+                behind = Behind(security.own, self._door)
+                self._router = bind_router(self._context, self._endpoint, security=behind)
+            elif self._dial:
+                self._router = connect_router(self._context, self._endpoint, security=security)
+            else:
+                assert not isinstance(security, Towards)
+                self._router = bind_router(self._context, self._endpoint, security=security)
         except (KairosError, zmq.ZMQError):
             if self._door is not None:
                 self._door.close()
@@ -104,8 +125,9 @@ class WorkerLink:
         self._stage = stage
         self._busy = (None, time.monotonic())
 
-    def ready(self, description: EngineDescription) -> None:
-        self._description = description
+    def ready(self, descriptions: Mapping[str, EngineDescription]) -> None:
+        """By name in the registry. From now on these policies are served."""
+        self._descriptions = dict(descriptions)
         self._state, self._stage = "ready", ""
 
     def refused(self, reason: str, wait_s: float) -> None:
@@ -122,8 +144,15 @@ class WorkerLink:
     def stopping(self) -> bool:
         return self._state == "stopping"
 
-    def busy(self, batch: int | None) -> None:
-        self._busy = (batch, time.monotonic())
+    def busy(self, job: Job | None) -> None:
+        self._busy = (job, time.monotonic())
+
+    def finish(self, job: Job, message: Message) -> None:
+        """Posts the answer to a batch."""
+        with self._lock:
+            self._waiting[job.client] -= 1
+            self._waiting += Counter()  # forgets clients without batches
+        self.post(job.client, message)
 
     def post(self, client: bytes, message: Message) -> None:
         self._outbox.send_multipart([client, *encode(message)])
@@ -184,36 +213,73 @@ class WorkerLink:
             batch = batch_of(message)
             match message.kind:
                 case "ping":
-                    return self._status()
+                    return self._status(client, policy_of(message), ping_of(message))
                 case "hello":
-                    described = self._description
-                    return description_message(described) if described else self._status()
+                    policy = policy_of(message)
+                    described = self._described(policy)
+                    if described:
+                        return description_message(described)
+                    return self._status(client, policy)
                 case "infer":
-                    return self._accept(Job(client, *read_infer(message)))
+                    job = Job(client, policy_of(message), *read_infer(message))
+                    if wants_receipt(message):
+                        self._send(client, encode(received_message(job.batch)))
+                    return self._accept(job)
                 case kind:
                     raise WireError(f"unknown message {kind!r:.40}; known are hello, ping, infer")
         except WireError as error:
             log.warning("refused a message: %s", error)
             return error_message(BatchError(batch, RefusalCode.MALFORMED, str(error)))
 
-    def _status(self) -> Message:
-        batch, since = self._busy
-        if self._state == "refused":
+    def _described(self, policy: str) -> EngineDescription | None:
+        """The policy of that name; the only one where none is named."""
+        if not policy and len(self._descriptions) == 1:
+            return next(iter(self._descriptions.values()))
+        return self._descriptions.get(policy)
+
+    def _status(self, client: bytes, policy: str, ping: int | None = None) -> Message:
+        job, since = self._busy
+        state, stage = self._state, self._stage
+        if state == "refused":
             self._told_refusal.set()
-        busy_s = time.monotonic() - since
-        return status_message(WorkerStatus(self._state, self._stage, batch, busy_s))
+        elif state == "ready" and self._described(policy) is None:
+            state, stage = "unserved", self._unserved(policy)
+        with self._lock:
+            others = self._waiting.total() - self._waiting[client]
+        return status_message(
+            WorkerStatus(
+                state,
+                stage,
+                job.batch if job and job.client == client else None,
+                time.monotonic() - since,
+                self._worker,
+                others,
+                ping,
+            )
+        )
+
+    def _unserved(self, policy: str) -> str:
+        served = ", ".join(sorted(self._descriptions))
+        if not policy:
+            return f"name the policy; this worker serves {served}"
+        return f"policy {policy!r:.80} is not in the registry of this worker; it serves {served}"
 
     def _accept(self, job: Job) -> Message | None:
         """Queues the batch (its answer comes later), or says why not."""
-        if self._description is None or self._state != "ready":
+        described = self._described(job.policy)
+        if self._state != "ready":
             code, reason = RefusalCode.ENGINE_DOWN, f"the engine is {self._state}"
-        elif not 1 <= len(job.requests) <= self._description.max_batch:
-            most = self._description.max_batch
+        elif described is None:
+            code, reason = RefusalCode.ENGINE_DOWN, self._unserved(job.policy)
+        elif not 1 <= len(job.requests) <= described.max_batch:
+            most = described.max_batch
             code = RefusalCode.MALFORMED
             reason = f"a batch of {len(job.requests)} requests; this engine takes 1 to {most}"
         elif self.jobs.qsize() >= MAX_QUEUED:
             code, reason = RefusalCode.OVERLOADED, f"{MAX_QUEUED} batches wait already"
         else:
+            with self._lock:
+                self._waiting[job.client] += 1
             self.jobs.put(job)
             return None
         return error_message(BatchError(job.batch, code, reason))

@@ -1,8 +1,11 @@
 """Engine messages as frames and back. Whatever does not fit is a WireError, nothing else.
 
-Client to engine: `hello {}`, `ping {}`, `infer {batch, requests}`.
+Client to engine: `hello {}`, `ping {}`, `infer {batch, requests}`. Each may name the `policy` of
+the worker's registry that it is about, a `ping` may carry a number that its answer repeats (and
+arrays, which nobody reads: they show how fast the link is), and an `infer` with `tell: true` is
+confirmed.
 Engine to client: `status {...}` (answers hello and ping), `description {...}`,
-`result {batch, compute_s, outcomes}`, `error {batch | nil, code, reason}`.
+`received {batch}`, `result {batch, compute_s, outcomes}`, `error {batch | nil, code, reason}`.
 """
 
 import math
@@ -28,14 +31,22 @@ MAX_REASON = 1000
 
 @dataclass(frozen=True, slots=True)
 class WorkerStatus:
-    """The worker's heartbeat. `state` is loading, ready, stopping or refused."""
+    """The worker's heartbeat. `state` is loading, ready, stopping, refused, or unserved where its
+    registry has no policy of the name that was asked for."""
 
     state: str
     stage: str
-    """What it is doing (loading) or why it gave up (refused)."""
+    """What it is doing (loading) or why it gave up (refused, unserved)."""
     busy_batch: int | None
+    """The running batch, if it is one of the client that asks."""
     busy_s: float
     """For how long the running batch (or, before ready, the loading stage) has run."""
+    worker: str = ""
+    """New with every start of the worker."""
+    others: int = 0
+    """Batches of other clients that run or wait."""
+    ping: int | None = None
+    """The number of the ping that this answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +89,38 @@ def infer_message(
             }
         )
     return Message("infer", {"batch": batch, "requests": rows}, tuple(arrays))
+
+
+def policy_of(message: Message) -> str:
+    """The policy of the registry that a client's message is about; empty: the only one."""
+    return _text(message.fields, "policy") if "policy" in message.fields else ""
+
+
+def wants_receipt(message: Message) -> bool:
+    """Whether the client of an `infer` wants to be told that it arrived."""
+    return message.fields.get("tell") is True
+
+
+def received_message(batch: int) -> Message:
+    return Message("received", {"batch": batch})
+
+
+def read_received(message: Message) -> int:
+    batch = batch_of(message)
+    if batch is None:
+        raise WireError("a receipt without a batch number")
+    return batch
+
+
+def ping_message(number: int, policy: str, padding: int = 0) -> Message:
+    """A heartbeat; `padding` bytes of it are there to be carried only."""
+    arrays = (np.zeros(padding, np.uint8),) if padding else ()
+    return Message("ping", {"ping": number, "policy": policy}, arrays)
+
+
+def ping_of(message: Message) -> int | None:
+    number = message.fields.get("ping")
+    return number if type(number) is int and 0 <= number < 2**63 else None
 
 
 def read_infer(message: Message) -> tuple[int, tuple[InferRequest, ...]]:
@@ -140,6 +183,9 @@ def read_status(message: Message) -> WorkerStatus:
         stage=_text(message.fields, "stage"),
         busy_batch=busy,
         busy_s=_number(message.fields, "busy_s"),
+        worker=_text(message.fields, "worker"),
+        others=_count(message.fields, "others"),
+        ping=ping_of(message),
     )
 
 

@@ -37,11 +37,20 @@ class Inbox:
         self._door = door
         self._budgets = Budgets(rate) if rate else None
         self._limits = limits
+        self._newest: zmq.Frame | None = None
 
     @property
     def dropped(self) -> int:
         """Messages of peers that sent too much."""
         return self._budgets.dropped if self._budgets else 0
+
+    @property
+    def descriptor(self) -> int:
+        """File descriptor of the connection that the newest message came through; -1: none."""
+        try:
+            return int(self._newest.get(zmq.SRCFD)) if self._newest else -1
+        except zmq.ZMQError:
+            return -1
 
     def receive(self) -> list[Buffer]:
         """The next message that may be decoded (a ROUTER's begins with the peer's routing id).
@@ -70,7 +79,7 @@ class Inbox:
         At most `limits.frames + 2` frames are kept (routing id, and one too many, so that the
         decoder refuses the message); the rest of a longer one is thrown away.
         """
-        first = self._socket.recv(zmq.NOBLOCK, copy=False)
+        first = self._newest = self._socket.recv(zmq.NOBLOCK, copy=False)
         peer, admitted = "", True
         if self._door is not None:
             peer = _said(first)

@@ -21,6 +21,9 @@ NETWORK_HIGH_WATER = 64
 HANDSHAKE_MS = 5000
 """A peer that has not proved its key by then is cut off."""
 HEARTBEAT_MS = 500
+CONNECT_MS = 2000
+"""An attempt to connect that takes longer is given up and made again: TCP by itself would wait
+longer each time, and so be late when a link comes back."""
 SILENCE_MS = 3000
 """A connection without a sign of life for so long is closed, and dialled again."""
 
@@ -132,6 +135,7 @@ def _connect(
     socket = _socket(context, kind, endpoint, limits)
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
+    socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
     if isinstance(security, Towards) and not is_local(endpoint):
         socket.setsockopt(zmq.CURVE_SERVERKEY, security.server.public)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, security.own.key.public)

@@ -1,0 +1,69 @@
+"""Which policies a worker serves, by name: a client names one of them and never a path."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.engine.seam import EngineOptions
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+
+
+def registry_of(policies: Sequence[str], defaults: EngineOptions) -> dict[str, EngineOptions]:
+    """From `NAME=POLICY` texts. Raises ConfigError."""
+    registry: dict[str, EngineOptions] = {}
+    for text in policies:
+        name, equals, policy = text.partition("=")
+        if not equals or not policy:
+            raise ConfigError(
+                f"policy {text!r}: write NAME=POLICY, where NAME is what clients ask for and "
+                "POLICY a LeRobot policy folder, a hub id or emulated:..."
+            )
+        if _checked(name) in registry:
+            raise ConfigError(f"policy name {name!r} is used twice")
+        registry[name] = replace(defaults, policy=policy)
+    return registry
+
+
+def read_registry(path: Path, defaults: EngineOptions) -> dict[str, EngineOptions]:
+    """From a YAML file: `NAME: POLICY`, or `NAME: {policy: POLICY, device: cuda:1, ...}` with the
+    fields of `EngineOptions`. Folders are relative to the file. Raises ConfigError."""
+    try:
+        data = yaml.safe_load(path.read_text())
+    except (OSError, yaml.YAMLError) as error:
+        raise ConfigError(f"registry {path} cannot be read: {error}") from error
+    if not isinstance(data, dict) or not data:
+        raise ConfigError(f"registry {path}: write one line `NAME: POLICY` for each policy")
+    return {
+        _checked(str(name)): _options(f"registry {path}, policy {name}", path, entry, defaults)
+        for name, entry in data.items()
+    }
+
+
+def _options(where: str, path: Path, entry: Any, defaults: EngineOptions) -> EngineOptions:
+    given = {"policy": entry} if isinstance(entry, str) else entry
+    kinds = {field.name: type(getattr(defaults, field.name)) for field in fields(EngineOptions)}
+    if not isinstance(given, dict) or not given.get("policy"):
+        raise ConfigError(f"{where}: give a policy, or a map with `policy` in it")
+    for key, value in given.items():
+        if key not in kinds:
+            raise ConfigError(f"{where}: unknown option {key!r}; it has {', '.join(kinds)}")
+        if type(value) is not kinds[key]:
+            raise ConfigError(f"{where}: {key} is {value!r}, expected {kinds[key].__name__}")
+    beside = path.parent / given["policy"]
+    policy = str(beside) if beside.is_dir() else given["policy"]
+    return replace(defaults, **(given | {"policy": policy}))
+
+
+def _checked(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ConfigError(
+            f"policy name {name!r:.80}: use 1 to 64 letters, digits, '.', '-' and '_', first a "
+            "letter or digit"
+        )
+    return name

@@ -1,0 +1,327 @@
+"""Workers of their own behind tcp and keys, and the serving side's link. All real processes."""
+
+import contextlib
+import os
+import queue
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from kairos_ros.core.errors import ConfigError, RefusalCode
+from kairos_ros.engine.events import (
+    BatchDone,
+    BatchFailed,
+    EngineDown,
+    EngineDraining,
+    EngineLoading,
+    EngineReady,
+    LinkChanged,
+)
+from kairos_ros.engine.registry import read_registry, registry_of
+from kairos_ros.engine.remote import AtHome, RemoteEngine, RemoteSpec
+from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.transport.key_file import Role
+from kairos_ros.transport.key_folder import KeyFolder
+from kairos_ros.transport.link_estimate import UNKNOWN_BYTES_PER_S
+from kairos_ros.transport.messages import InferRequest
+from kairos_ros.transport.sockets import Towards
+
+SLOW = "slow=emulated:latency_ms=300,chunk=20,dim=3,steps=4"
+FAST = "fast=emulated:latency_ms=5,chunk=30,dim=3,steps=4"
+
+
+class Hosts:
+    """Keys of an edge and of a cloud host that know each other, both ways."""
+
+    def __init__(self, folder: Path) -> None:
+        self.edge, self.cloud = KeyFolder(folder / "edge"), KeyFolder(folder / "cloud")
+        for keys in (self.edge, self.cloud):
+            name = keys.path.name
+            keys.new(f"{name}_dials", Role.CLIENT)
+            keys.new(f"{name}_serves", Role.SERVER)
+        for own, other in ((self.edge, self.cloud), (self.cloud, self.edge)):
+            for pair in own.own_keys():
+                other.trust(pair.key)
+
+    def towards(self) -> Towards:
+        return Towards(self.edge.own(Role.CLIENT), self.edge.server())
+
+    def at_home(self) -> AtHome:
+        return AtHome(self.edge.own(Role.SERVER), self.edge, "cloud_dials")
+
+
+class Worker:
+    """A `kairos worker` process."""
+
+    def __init__(self, log: Path, *options: str) -> None:
+        self.log = log
+        program = Path(sys.executable).with_name("kairos")
+        with log.open("ab") as out:
+            self.process = subprocess.Popen(
+                [program, "worker", *options], stdout=out, stderr=out, start_new_session=True
+            )
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.process.pid, number)
+
+    def end(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        print(self.log.read_text(errors="replace"))
+
+
+@pytest.fixture(scope="module")
+def hosts(tmp_path_factory):
+    return Hosts(tmp_path_factory.mktemp("keys"))
+
+
+@pytest.fixture
+def worker(tmp_path, hosts):
+    """Starts workers with the cloud's keys."""
+    with contextlib.ExitStack() as stack:
+
+        def start(*options):
+            log = tmp_path / "worker.log"
+            started = Worker(log, *options, "--keys", str(hosts.cloud.path), "--report-s", "0.2")
+            stack.callback(started.end)
+            return started
+
+        yield start
+
+
+@pytest.fixture
+def link():
+    """Opens links; each comes with a queue of its events."""
+    with contextlib.ExitStack() as stack:
+
+        def start(spec):
+            events = queue.Queue()
+            engine = RemoteEngine(spec, events.put)
+            engine.start()
+            stack.callback(engine.stop)
+            return engine, events
+
+        yield start
+
+
+def endpoint():
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+
+
+def next_of(events, *kinds, timeout_s=60.0):
+    """The next event of these kinds; progress and link news in between are let by."""
+    until = time.monotonic() + timeout_s
+    while True:
+        event = events.get(timeout=max(0.01, until - time.monotonic()))
+        if isinstance(event, kinds):
+            return event
+        assert isinstance(event, EngineLoading | LinkChanged), event
+
+
+def request(tag=0.5, round=1, **changes):
+    fields = {
+        "robot": "arm_1",
+        "session": "s1",
+        "task": "t1",
+        "round": round,
+        "attempt": 0,
+        "seed": 1,
+        "instruction": "",
+        "state": np.full(7, tag, np.float32),
+    }
+    return InferRequest(**(fields | changes))
+
+
+def test_a_listening_worker_serves_each_client_the_policy_it_names(worker, link, hosts):
+    at = endpoint()
+    process = worker("--listen", at, "--policy", SLOW, "--policy", FAST)
+    links = [link(RemoteSpec(at, name, hosts.towards())) for name in ("slow", "fast")]
+    for (engine, events), chunk in zip(links, (20, 30), strict=True):
+        assert next_of(events, EngineReady).description.chunk_size == chunk
+        engine.submit(1, [request(chunk / 8)])  # both number their batches alike
+    for (_, events), chunk in zip(links, (20, 30), strict=True):
+        done = next_of(events, BatchDone)
+        assert done.batch == 1
+        assert done.outcomes[0].chunk.shape == (chunk, 3)
+        assert (done.outcomes[0].chunk[:, 0] == chunk / 8).all()
+        assert done.round_trip_s > done.compute_s
+    process.send(signal.SIGTERM)
+    assert process.process.wait(30) == 0
+    assert "metrics: batches=" in process.log.read_text()
+
+
+def test_a_policy_that_is_not_in_the_registry_is_refused_by_name(worker, link, hosts):
+    at = endpoint()
+    worker("--listen", at, "--policy", SLOW, "--policy", FAST)
+    for name, says in (("/etc/passwd", "'/etc/passwd' is not in"), ("", "name the policy")):
+        engine, events = link(RemoteSpec(at, name, hosts.towards()))
+        down = next_of(events, EngineDown)
+        assert says in down.reason
+        assert "fast, slow" in down.reason
+        assert not down.crashed
+        assert engine.description is None
+
+
+def test_a_worker_behind_nat_dials_in_and_is_served_through_what_it_dialled(worker, link, hosts):
+    at = endpoint()
+    engine, events = link(RemoteSpec(at, security=hosts.at_home(), listen=True))
+    process = worker("--connect", at, "--policy", FAST)
+    next_of(events, EngineReady)
+    engine.submit(1, [request(0.25)])
+    assert (next_of(events, BatchDone).outcomes[0].chunk[:, 0] == 0.25).all()
+    process.send(signal.SIGKILL)
+    assert "no sign of life" in next_of(events, EngineDown).reason
+    worker("--connect", at, "--policy", FAST)
+    next_of(events, EngineReady)
+    engine.submit(2, [request()])
+    assert next_of(events, BatchDone).batch == 2
+
+
+def test_a_worker_killed_mid_batch_loses_it_at_most_once_and_the_next_one_is_found(
+    worker, link, hosts
+):
+    at = endpoint()
+    first = worker("--listen", at, "--policy", SLOW)
+    engine, events = link(RemoteSpec(at, security=hosts.towards()))
+    next_of(events, EngineReady)
+    engine.submit(1, [request()])
+    engine.submit(2, [request()])
+    next_of(events, BatchDone)
+    first.send(signal.SIGKILL)
+    down = next_of(events, EngineDown)
+    assert down.lost == (2,)
+    assert not down.crashed
+    engine.submit(3, [request()])
+    assert next_of(events, BatchFailed).code is RefusalCode.ENGINE_DOWN
+    worker("--listen", at, "--policy", SLOW)
+    next_of(events, EngineReady)
+    engine.submit(4, [request()])
+    assert next_of(events, BatchDone).batch == 4
+
+
+def test_a_worker_told_to_stop_finishes_what_runs_and_says_that_it_takes_no_more(
+    worker, link, hosts
+):
+    at = endpoint()
+    process = worker("--listen", at, "--policy", "s=emulated:latency_ms=1500")
+    engine, events = link(RemoteSpec(at, security=hosts.towards()))
+    next_of(events, EngineReady)
+    for batch in (1, 2):
+        engine.submit(batch, [request()])
+    time.sleep(0.3)
+    process.send(signal.SIGTERM)
+    assert "told to stop" in next_of(events, EngineDraining).reason
+    engine.submit(3, [request()])
+    assert (next_of(events, BatchFailed).batch) == 3
+    assert next_of(events, BatchDone).batch == 1
+    assert (next_of(events, BatchFailed).batch) == 2
+    assert process.process.wait(30) == 0
+    assert next_of(events, EngineDown).lost == ()
+
+
+def test_a_stopped_worker_is_down_within_the_silence_and_its_late_answer_cannot_come(
+    worker, link, hosts
+):
+    at = endpoint()
+    process = worker("--listen", at, "--policy", SLOW)
+    engine, events = link(RemoteSpec(at, security=hosts.towards()))
+    next_of(events, EngineReady)
+    engine.submit(1, [request()])
+    process.send(signal.SIGSTOP)
+    assert next_of(events, EngineDown, timeout_s=20).lost == (1,)
+    process.send(signal.SIGCONT)
+    next_of(events, EngineReady)
+    engine.submit(2, [request()])
+    assert next_of(events, BatchDone).batch == 2
+
+
+def test_a_key_that_the_worker_does_not_know_gets_nothing(worker, link, hosts, tmp_path):
+    at = endpoint()
+    worker("--listen", at, "--policy", FAST)
+    stranger = KeyFolder(tmp_path / "stranger").new("edge_dials", Role.CLIENT)
+    _, events = link(RemoteSpec(at, security=Towards(stranger, hosts.edge.server())))
+    time.sleep(3.0)
+    seen = [events.get_nowait() for _ in range(events.qsize())]
+    assert seen
+    assert all(isinstance(e, EngineLoading) and e.stage == f"dialling {at}" for e in seen)
+
+
+def test_the_link_says_its_round_trip_bandwidth_and_bytes_per_request(worker, link, hosts):
+    at = endpoint()
+    worker("--listen", at, "--policy", "f=emulated:images=top@224x224")
+    engine, events = link(RemoteSpec(at, security=hosts.towards()))
+    before = next_of(events, LinkChanged)
+    assert 0 < before.state.min_rtt_s <= before.state.rtt_s < 1.0
+    assert before.state.bytes_per_s != UNKNOWN_BYTES_PER_S  # from probes: nothing else was sent
+    assert before.state.request_bytes == 0
+    next_of(events, EngineReady)
+    engine.submit(1, [request(images={"top": os.urandom(100_000), "other": bytes(9)})])
+    next_of(events, BatchDone)
+    after = next_of(events, LinkChanged).state
+    assert 100_000 < after.request_bytes < 100_500
+    assert (after.in_flight, after.unconfirmed_bytes) == (0, 0)
+    assert 0 <= after.loss < 0.5  # even a loopback resends when the machine is busy
+
+
+def test_images_are_recompressed_for_the_link_unless_that_makes_them_larger(worker, link, hosts):
+    from io import BytesIO
+
+    import PIL.Image
+
+    at = endpoint()
+    worker("--listen", at, "--policy", "f=emulated:images=top@224x224")
+    spec = RemoteSpec(at, security=hosts.towards(), jpeg_quality=30)
+    engine, events = link(spec)
+    next_of(events, EngineReady)
+    gradient = np.linspace(0, 255, 224 * 224 * 3).reshape(224, 224, 3)
+    noisy = gradient + np.random.default_rng(1).normal(0, 20, gradient.shape)
+    buffer = BytesIO()
+    PIL.Image.fromarray(np.clip(noisy, 0, 255).astype(np.uint8)).save(buffer, "PNG")
+    engine.submit(1, [request(images={"top": buffer.getvalue()})])
+    assert next_of(events, BatchDone).outcomes[0].chunk.shape == (50, 7)
+    state = next_of(events, LinkChanged).state
+    assert state.request_bytes < len(buffer.getvalue()) / 5
+
+
+def test_a_registry_file_gives_each_policy_its_options(tmp_path):
+    (tmp_path / "drawers").mkdir()
+    file = tmp_path / "registry.yaml"
+    file.write_text("drawers: drawers\nbig: {policy: org/pi0, device: 'cuda:1', max_batch: 4}\n")
+    defaults = EngineOptions("", "cuda:0")
+    registry = read_registry(file, defaults)
+    assert registry["drawers"] == EngineOptions(str(tmp_path / "drawers"), "cuda:0")
+    assert registry["big"] == EngineOptions("org/pi0", "cuda:1", max_batch=4)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("[]", "one line"),
+        ("a: {device: cpu}", "give a policy"),
+        ("a: {policy: x, gpu: 1}", "unknown option 'gpu'"),
+        ("a: {policy: x, max_batch: '4'}", "expected int"),
+        ("../a: x", "policy name '../a'"),
+    ],
+)
+def test_a_registry_file_that_is_wrong_is_refused_with_what_is_wrong(tmp_path, text, says):
+    file = tmp_path / "registry.yaml"
+    file.write_text(text)
+    with pytest.raises(ConfigError, match=says):
+        read_registry(file, EngineOptions(""))
+
+
+@pytest.mark.parametrize(
+    ("policies", "says"),
+    [(["pi0"], "write NAME=POLICY"), (["a=x", "a=y"], "used twice"), (["a b=x"], "policy name")],
+)
+def test_policies_on_the_command_line_need_names_of_their_own(policies, says):
+    with pytest.raises(ConfigError, match=says):
+        registry_of(policies, EngineOptions(""))
