@@ -19,7 +19,7 @@ from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.core.wait_ratio import first_execution_ns
 from kairos_ros.serving.checks import check_query
-from kairos_ros.serving.engines import EngineSlot, Running
+from kairos_ros.serving.engines import REFETCH_LEAD_NS, EngineSlot, Running
 from kairos_ros.serving.exchange import (
     Announcement,
     Answer,
@@ -34,9 +34,6 @@ from kairos_ros.serving.trimming import Served, answer_outcome
 from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
 
 SECOND_NS = 1_000_000_000
-REFETCH_LEAD_NS = 30_000_000
-"""How long before an engine is free the next batch's stale observations are asked for: a little
-more than a round trip to a robot."""
 MAX_CRASHES = 2
 """A request that was in the batch of this many dying engines is refused."""
 SERVER_TIME_WEIGHT = 0.1
@@ -213,7 +210,7 @@ class Dispatcher:
             return None
         times = [self._next_alarm_ns(now_ns)]
         times.extend(
-            slot.running.expected_end_ns - REFETCH_LEAD_NS
+            slot.running.prefetch_ns
             for slot in self.engines.values()
             if slot.running and not slot.running.prefetched and self.options.stale_after_ns
         )
@@ -325,7 +322,7 @@ class Dispatcher:
             running = slot.running
             if running is None or running.prefetched or not self.pending:
                 continue
-            if now_ns >= running.expected_end_ns - REFETCH_LEAD_NS:
+            if now_ns >= running.prefetch_ns:
                 running.prefetched = True
                 if not self.options.stale_after_ns:
                     continue

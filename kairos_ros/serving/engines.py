@@ -8,6 +8,8 @@ from kairos_ros.core.profile import EngineProfile
 from kairos_ros.serving.requests import Entry
 from kairos_ros.transport.messages import EngineDescription
 
+REFETCH_LEAD_NS = 30_000_000
+"""A little more than a round trip to a robot."""
 LOAD_WINDOW_NS = 5_000_000_000
 DRIFT_WEIGHT = 0.2
 """Weight of the newest batch in the running ratio of measured to profiled latency."""
@@ -21,6 +23,9 @@ class Running:
     entries: list[Entry]
     submitted_ns: int
     expected_end_ns: int
+    prefetch_ns: int
+    """When the observations of the next batch shall be fresh: a round trip to a robot before the
+    end, and as much earlier as batches lately came unexpectedly."""
     prefetched: bool = False
     """The next batch was looked at, and stale observations in it were asked for."""
 
@@ -38,6 +43,8 @@ class EngineSlot:
     """Profiled latency of batches of 1, 2, ... up to the largest worth forming."""
     drift: float = 1.0
     """Measured over profiled latency, lately."""
+    surprise_ns: float = 0.0
+    """By how much batches lately ended earlier or later than expected, on average."""
     drifted_ns: tuple[int, ...] = ()
     """`latency_ns` times `drift`."""
     running: Running | None = None
@@ -73,7 +80,8 @@ class EngineSlot:
 
     def begin(self, batch: int, entries: list[Entry], now_ns: int) -> None:
         expected = now_ns + self.latency_of(len(entries))
-        self.running = Running(batch, entries, now_ns, expected)
+        prefetch = expected - REFETCH_LEAD_NS - round(self.surprise_ns)
+        self.running = Running(batch, entries, now_ns, expected, prefetch)
 
     def end(self, now_ns: int, compute_s: float | None) -> Running:
         """The running batch is over; `compute_s` is None when it failed."""
@@ -87,6 +95,8 @@ class EngineSlot:
             ratio = compute_s * 1e9 / self.latency_ns[len(done.entries) - 1]
             self.drift += DRIFT_WEIGHT * (min(max(ratio, 0.2), 5.0) - self.drift)
             self.drifted_ns = tuple(round(ns * self.drift) for ns in self.latency_ns)
+            error_ns = abs(now_ns - done.expected_end_ns)
+            self.surprise_ns += DRIFT_WEIGHT * (error_ns - self.surprise_ns)
             self.busy_spans.append((done.submitted_ns, now_ns))
             oldest = now_ns - LOAD_WINDOW_NS
             while self.busy_spans and self.busy_spans[0][1] < oldest:
