@@ -169,7 +169,12 @@ def _images() -> dict[str, np.ndarray]:
 def _process(command: list[str], logs: Path, name: str) -> Iterator[None]:
     with (logs / f"{name}.log").open("wb") as log:
         process = subprocess.Popen(
-            command, stdout=log, stderr=log, env=os.environ | environment(), start_new_session=True
+            command,
+            stdout=log,
+            stderr=log,
+            cwd=logs,
+            env=os.environ | environment(),
+            start_new_session=True,
         )
     try:
         yield
