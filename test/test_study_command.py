@@ -170,3 +170,12 @@ def test_a_cloud_engine_serves_some_rounds_of_a_hybrid_fleet_and_none_at_the_edg
     assert shares["edge"] == 0
     assert 0 < shares["hybrid"] < 1
     assert shares["cloud"] == 1
+
+
+def test_fetching_observations_again_does_not_starve_an_engine_that_is_far_away():
+    far = {"placement": "cloud", "load": 2.4, "horizon": "dynamic", "tasks": 40}
+    without, with_refetch = (
+        run_cell(CELL.model_copy(update={**far, "refetch": refetch})) for refetch in (False, True)
+    )
+    assert with_refetch["observations_per_round"] > 1.3
+    assert with_refetch["latency_mean_s"] < 1.1 * without["latency_mean_s"]

@@ -79,7 +79,9 @@ class EngineSlot:
         )
 
     def begin(self, batch: int, entries: list[Entry], now_ns: int) -> None:
-        expected = now_ns + self.latency_of(len(entries))
+        # it is held until the answer is here: without the way there and back, what is fetched again
+        # for the next batch of a far engine would be stale by then
+        expected = now_ns + self.latency_of(len(entries)) + self.network_ns
         prefetch = expected - REFETCH_LEAD_NS - round(self.surprise_ns)
         self.running = Running(batch, entries, now_ns, expected, prefetch)
 
