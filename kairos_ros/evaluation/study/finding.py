@@ -111,6 +111,8 @@ def _gain(claim: Best, chosen: Sequence[Optimum]) -> str:
     """By how much the best value beats the reference, if it is another one."""
     if chosen[0].best == claim.reference:
         return ""
+    if all(o.gain.verdict == "same" for o in chosen):
+        return f" (no better than {claim.reference})"
     sure = all(o.gain.verdict == "lower" for o in chosen)
     seeds = "on every seed" if sure else "not on every seed"
     change = _range([o.gain.median for o in chosen], digits=1)
