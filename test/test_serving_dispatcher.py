@@ -449,7 +449,7 @@ def wakeup_by_walking(dispatcher, now_ns):
     times += [e.hold_until_ns for e in entries if e.hold_until_ns > now_ns]
     for slot in dispatcher.engines.values():
         if slot.running and not slot.running.prefetched:
-            times.append(slot.running.prefetch_ns)
+            times.append(slot.prefetch_ns(now_ns))
     return min(times)
 
 

@@ -33,6 +33,8 @@ class EngineCapacity:
     """Until the batch that it computes now is done."""
     network_ns: int = 0
     """Round trip between serving node and engine."""
+    transfer_ns: int = 0
+    """What the upload of one more request takes."""
     history_ns: int = 0
     """Transfer of a stateful policy's history to this engine, 0 for stateless ones."""
 
@@ -44,12 +46,13 @@ class EngineCapacity:
                 f"engine {self.engine!r}: {self.free} free slots, but its largest batch is "
                 f"{len(self.latency_ns)}"
             )
-        if min((*self.latency_ns, self.residual_ns, self.network_ns, self.history_ns)) < 0:
+        times = (self.residual_ns, self.network_ns, self.transfer_ns, self.history_ns)
+        if min((*self.latency_ns, *times)) < 0:
             raise ConfigError(f"engine {self.engine!r}: a time is negative: {self}")
 
     def completion_ns(self, batch: int) -> int:
         """When the answers of its next batch are here. The upload overlaps what computes now."""
-        upload = self.network_ns - self.network_ns // 2 + self.history_ns
+        upload = self.network_ns - self.network_ns // 2 + self.history_ns + batch * self.transfer_ns
         return max(self.residual_ns, upload) + self.latency_ns[batch - 1] + self.network_ns // 2
 
 

@@ -12,12 +12,7 @@ from kairos_ros.serving.sessions import Session
 
 def fleet_state(now_ns: int, dispatcher: Dispatcher) -> FleetState:
     """Everything but what only the node knows: stamp, rates, names of policies."""
-    running = {
-        entry.key
-        for slot in dispatcher.engines.values()
-        if slot.running
-        for entry in slot.running.entries
-    }
+    running = {entry.key for entry in dispatcher.in_engines()}
     counters = sorted(dispatcher.counters.items())
     return FleetState(
         queue_length=len(dispatcher.pending),

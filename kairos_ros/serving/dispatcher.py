@@ -9,12 +9,13 @@ import heapq
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from kairos_ros.core.calibration import Calibrated, HorizonCalibration
 from kairos_ros.core.decision import Decision, Pending, SchedulingPolicy
 from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode
 from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
-from kairos_ros.core.placement import Capacity, Tier
+from kairos_ros.core.placement import Capacity, EngineCapacity, Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.core.wait_ratio import first_execution_ns
@@ -31,12 +32,15 @@ from kairos_ros.serving.exchange import (
 from kairos_ros.serving.requests import Entry, executed, infer_request
 from kairos_ros.serving.sessions import Session, SessionBook
 from kairos_ros.serving.trimming import Served, answer_outcome
+from kairos_ros.transport.link_estimate import LinkState
 from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
 
 SECOND_NS = 1_000_000_000
 MAX_CRASHES = 2
 """A request that was in the batch of this many dying engines is refused."""
 SERVER_TIME_WEIGHT = 0.1
+SOONEST_NS = 1_000_000
+"""How soon at the earliest an engine behind a link is looked at again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class ServingOptions:
     max_bytes: int = 8_000_000
     batch_cap: int = 1_000_000
     """Largest batch, besides the profile's saturation and the engine's own limit."""
+    comparison: Literal["completion", "printed"] = "completion"
+    """How edge and cloud are compared (`Capacity.comparison`)."""
     calibration: HorizonCalibration | None = None
     """What the horizon policy `calibrated` stands for; None: it is refused."""
 
@@ -93,6 +99,8 @@ class Dispatcher:
         self._horizons: dict[str, HorizonPolicy] = {}
         self._last: tuple[Decision, list[str]] | None = None
         self._next_batch = 1
+        self._request_bytes = 0
+        """Of the newest request."""
         self._alarms: list[tuple[int, int, Entry]] = []
         """Heap of deadlines and ends of holds, some of them of requests that are no longer pending,
         each with a number that orders equal times."""
@@ -143,17 +151,47 @@ class Dispatcher:
         self, now_ns: int, name: str, description: EngineDescription, profile: EngineProfile
     ) -> list[Effect]:
         """Raises ConfigError for another policy than the other engines serve, or whose profile or
-        horizon calibration is of another policy."""
-        if self.options.calibration:
-            self.options.calibration.require_policy(description.policy_id)
+        horizon calibration is of another policy. Where edge and cloud differ it is the cloud that
+        is wrong, whichever came first."""
+        slot = self.engines[name]
+        try:
+            if self.options.calibration:
+                self.options.calibration.require_policy(description.policy_id)
+            effects = self._agree(now_ns, slot, description)
+            slot.ready(description, profile, self.options.batch_cap)
+        except ConfigError as error:
+            if slot.tier == "cloud":
+                slot.state, slot.description, slot.last_error = "refused", None, str(error)
+                self.counters["refused_engine"] += 1
+            raise
+        return effects + self._schedule(now_ns)
+
+    def _agree(self, now_ns: int, slot: EngineSlot, description: EngineDescription) -> list[Effect]:
+        effects: list[Effect] = []
         for other in self.engines.values():
             served = other.description
-            if other.name != name and served and served.policy_id != description.policy_id:
-                raise ConfigError(
-                    f"engine {name!r} serves {description.policy_id}, "
-                    f"but {other.name!r} serves {served.policy_id}"
-                )
-        self.engines[name].ready(description, profile, self.options.batch_cap)
+            if other is slot or served is None or served.policy_id == description.policy_id:
+                continue
+            differ = (
+                f"engine {slot.name!r} serves {description.policy_id}, "
+                f"but {other.name!r} serves {served.policy_id}"
+            )
+            if (slot.tier, other.tier) != ("edge", "cloud"):
+                raise ConfigError(differ)
+            other.state, other.description, other.last_error = "refused", None, differ
+            self.counters["refused_engine"] += 1
+            effects += self._requeue_all(now_ns, other, crashed=False)
+        return effects
+
+    def engine_draining(self, now_ns: int, name: str, reason: str) -> None:
+        """It answers what it was given, and takes no more."""
+        slot = self.engines[name]
+        if slot.state == "ready":
+            slot.state, slot.last_error = "draining", reason
+
+    def link_changed(self, now_ns: int, name: str, link: LinkState) -> list[Effect]:
+        """How the link to a remote engine is."""
+        self.engines[name].link_changed(link, self._request_bytes)
         return self._schedule(now_ns)
 
     def batch_done(
@@ -161,31 +199,41 @@ class Dispatcher:
     ) -> list[Effect]:
         """The engine's answer to a Submit."""
         slot = self.engines[name]
-        if slot.running is None or slot.running.batch != batch or slot.description is None:
+        if batch not in slot.flight or slot.description is None:
             self.counters["late_batch"] += 1
             return []
-        done = slot.end(now_ns, compute_s)
+        done = slot.end(now_ns, batch, compute_s)
         effects: list[Effect] = []
         for entry, outcome in zip(done.entries, outcomes, strict=True):
             effects += self._answer(now_ns, slot, done, entry, outcome, compute_s)
         return effects + self._schedule(now_ns)
 
-    def batch_failed(self, now_ns: int, name: str, batch: int, reason: str) -> list[Effect]:
-        """The engine lives but did not infer this batch: its requests are queued again."""
+    def batch_failed(
+        self, now_ns: int, name: str, batch: int, reason: str, *, crashed: bool = True
+    ) -> list[Effect]:
+        """The engine lives but did not infer this batch: its requests are queued again.
+
+        `crashed` says that the batch itself may be the reason.
+        """
         slot = self.engines[name]
-        if slot.running is None or slot.running.batch != batch:
+        if batch not in slot.flight:
             return []
         slot.last_error = reason
-        return self._requeue(slot.end(now_ns, None)) + self._schedule(now_ns)
-
-    def engine_down(self, now_ns: int, name: str, reason: str) -> list[Effect]:
-        """The worker died or hung. What it computed is queued again, where it stood."""
-        slot = self.engines[name]
-        slot.state, slot.last_error = "down", reason
-        slot.restarts += 1
-        self.counters["engine_down"] += 1
-        effects = self._requeue(slot.end(now_ns, None)) if slot.running else []
+        effects = self._requeue(slot.end(now_ns, batch, None), crashed=crashed)
         return effects + self._schedule(now_ns)
+
+    def engine_down(
+        self, now_ns: int, name: str, reason: str, *, crashed: bool = True
+    ) -> list[Effect]:
+        """The worker died or hung, or (not `crashed`) the link to it did. What it was given is
+        queued again, where it stood."""
+        slot = self.engines[name]
+        if crashed or slot.state in ("ready", "draining"):
+            slot.restarts += 1
+            self.counters["engine_down" if crashed else "link_down"] += 1
+        if slot.state != "refused" or crashed:
+            slot.state, slot.last_error = "down", reason
+        return self._requeue_all(now_ns, slot, crashed=crashed) + self._schedule(now_ns)
 
     # Time
 
@@ -209,11 +257,14 @@ class Dispatcher:
         if not self.pending:
             return None
         times = [self._next_alarm_ns(now_ns)]
-        times.extend(
-            slot.running.prefetch_ns
-            for slot in self.engines.values()
-            if slot.running and not slot.running.prefetched and self.options.stale_after_ns
-        )
+        for slot in self.engines.values():
+            if slot.newest is None:
+                continue
+            free_ns = slot.next_free_ns(now_ns)
+            if not slot.newest.prefetched and self.options.stale_after_ns:
+                times.append(slot.prefetch_ns(now_ns))
+            if slot.link and free_ns > now_ns:
+                times.append(max(free_ns, now_ns + SOONEST_NS))
         return min(times)
 
     def reason(self, session: Session) -> str:
@@ -265,6 +316,7 @@ class Dispatcher:
     def _enqueue(
         self, now_ns: int, query: Query, session: Session, horizon: HorizonPolicy
     ) -> list[Effect]:
+        self._request_bytes = query.size_bytes
         observed = now_ns - round(query.observed_ago_s * 1e9)
         entry = self.pending.get(session.task_key)
         if entry is not None and entry.query.round == query.round:
@@ -310,8 +362,8 @@ class Dispatcher:
         """Forms batches for idle engines, and asks for fresh observations for the next ones."""
         effects: list[Effect] = []
         ready = [slot for slot in self.engines.values() if slot.state == "ready"]
-        if self.pending and any(slot.running is None for slot in ready):
-            capacity = Capacity(tuple(slot.capacity(now_ns) for slot in ready))
+        if self.pending and any(slot.is_free(now_ns) for slot in ready):
+            capacity = self._capacity(slot.capacity(now_ns) for slot in ready)
             waiting = [k for k, entry in self.pending.items() if now_ns >= entry.hold_until_ns]
             fresh = [k for k in waiting if not self._is_stale(now_ns, self.pending[k])]
             if len(fresh) < len(waiting):
@@ -319,17 +371,22 @@ class Dispatcher:
             if fresh:
                 effects += self._dispatch(now_ns, fresh, capacity)
         for slot in ready:
-            running = slot.running
-            if running is None or running.prefetched or not self.pending:
+            newest = slot.newest
+            if newest is None or newest.prefetched or not self.pending:
                 continue
-            if now_ns >= running.prefetch_ns:
-                running.prefetched = True
+            dispatch_ns = slot.next_free_ns(now_ns)
+            if now_ns >= slot.prefetch_ns(now_ns):
+                newest.prefetched = True
                 if not self.options.stale_after_ns:
                     continue
-                capacity = Capacity((slot.capacity(now_ns, free=True),))
-                dispatch_ns = running.expected_end_ns
+                capacity = self._capacity(
+                    other.capacity(now_ns, free=True if other is slot else None) for other in ready
+                )
                 effects += self._refetch_next(now_ns, dispatch_ns, list(self.pending), capacity)
         return effects
+
+    def _capacity(self, engines: Iterable[EngineCapacity]) -> Capacity:
+        return Capacity(tuple(engines), self.options.comparison)
 
     def _refetch_next(
         self, now_ns: int, dispatch_ns: int, keys: list[str], capacity: Capacity
@@ -438,13 +495,19 @@ class Dispatcher:
     def _expected_s(self, slot: EngineSlot) -> float:
         """What a robot should allow for the server in its next round: as lately, but no more than
         two full batches. In overload sending earlier would only age the observations."""
-        longest = 2 * slot.latency_of(len(slot.latency_ns)) / 1e9
+        longest = (2 * slot.latency_of(len(slot.latency_ns)) + slot.network_ns) / 1e9
         return min(max(self.server_s, slot.latency_of(1) / 1e9), longest)
 
-    def _requeue(self, lost: Running) -> list[Effect]:
+    def _requeue_all(self, now_ns: int, slot: EngineSlot, *, crashed: bool) -> list[Effect]:
+        effects: list[Effect] = []
+        for batch in list(slot.flight):
+            effects += self._requeue(slot.end(now_ns, batch, None), crashed=crashed)
+        return effects
+
+    def _requeue(self, lost: Running, *, crashed: bool) -> list[Effect]:
         effects: list[Effect] = []
         for entry in lost.entries:
-            entry.crashes += 1
+            entry.crashes += crashed
             live = self.book.sessions.get(entry.query.robot)
             if live is not entry.session or not entry.is_current() or entry.key in self.pending:
                 continue
@@ -479,4 +542,9 @@ class Dispatcher:
 
     def in_engines(self) -> Iterable[Entry]:
         """The requests of all running batches."""
-        return (e for slot in self.engines.values() if slot.running for e in slot.running.entries)
+        return (
+            entry
+            for slot in self.engines.values()
+            for running in slot.flight.values()
+            for entry in running.entries
+        )

@@ -6,6 +6,7 @@ from typing import Literal
 from kairos_ros.core.placement import EngineCapacity, Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.serving.requests import Entry
+from kairos_ros.transport.link_estimate import LinkState
 from kairos_ros.transport.messages import EngineDescription
 
 REFETCH_LEAD_NS = 30_000_000
@@ -13,31 +14,46 @@ REFETCH_LEAD_NS = 30_000_000
 LOAD_WINDOW_NS = 5_000_000_000
 DRIFT_WEIGHT = 0.2
 """Weight of the newest batch in the running ratio of measured to profiled latency."""
+MAX_IN_FLIGHT = 16
+"""Batches under way to one engine, whatever the estimates say."""
+SLACK_NS = 5_000_000
+"""How much earlier than needed a batch is sent over a link, besides twice its jitter: a GPU that
+waits costs more than a batch that does. (Never more than a round trip earlier.)"""
 
 
 @dataclass(slots=True)
 class Running:
-    """A batch in an engine."""
+    """A batch in an engine, or on its way there or back."""
 
     batch: int
     entries: list[Entry]
     submitted_ns: int
+    start_ns: int
+    """When the engine should begin with it."""
+    compute_end_ns: int
+    """When the engine should be done with it."""
     expected_end_ns: int
-    prefetch_ns: int
-    """When the observations of the next batch shall be fresh: a round trip to a robot before the
-    end, and as much earlier as batches lately came unexpectedly."""
+    """When its answer should be here."""
     prefetched: bool = False
     """The next batch was looked at, and stale observations in it were asked for."""
 
 
 @dataclass(slots=True)
 class EngineSlot:
-    """An engine and its running batch."""
+    """An engine and its batches.
+
+    A local engine gets its next batch when the last one is answered. Behind a link (`link_changed`)
+    the next batch is sent so that it arrives when the engine is done with those before: the engine
+    never waits for the network, and the batch is formed as late as possible.
+    """
 
     name: str
     tier: Tier
     network_ns: int = 0
-    state: Literal["starting", "loading", "ready", "down"] = "starting"
+    transfer_ns: int = 0
+    """What the upload of one more request takes."""
+    link: LinkState | None = None
+    state: Literal["starting", "loading", "ready", "draining", "refused", "down"] = "starting"
     description: EngineDescription | None = None
     latency_ns: tuple[int, ...] = ()
     """Profiled latency of batches of 1, 2, ... up to the largest worth forming."""
@@ -47,7 +63,8 @@ class EngineSlot:
     """By how much batches lately ended earlier or later than expected, on average."""
     drifted_ns: tuple[int, ...] = ()
     """`latency_ns` times `drift`."""
-    running: Running | None = None
+    flight: dict[int, Running] = field(default_factory=dict)
+    """Batch number -> batch, in the order in which they were sent."""
     batches: int = 0
     requests: int = 0
     restarts: int = 0
@@ -61,14 +78,60 @@ class EngineSlot:
         self.state, self.description, self.drift = "ready", description, 1.0
         self.latency_ns = self.drifted_ns = profile.latencies_ns(largest)
 
+    @property
+    def running(self) -> Running | None:
+        """The batch that is to be answered next."""
+        return next(iter(self.flight.values()), None)
+
+    @property
+    def newest(self) -> Running | None:
+        """The batch that was sent last."""
+        return next(reversed(self.flight.values()), None)
+
+    def link_changed(self, link: LinkState, request_bytes: float) -> None:
+        """`request_bytes` stands in for what the link has not measured yet."""
+        self.link = link
+        self.network_ns = round(link.rtt_s * 1e9)
+        self.transfer_ns = round((link.request_bytes or request_bytes) / link.bytes_per_s * 1e9)
+
+    def is_free(self, now_ns: int) -> bool:
+        """Whether it should be given a batch now."""
+        if not self.flight:
+            return True
+        link = self.link
+        if link is None or len(self.flight) >= MAX_IN_FLIGHT:
+            return False
+        return link.unconfirmed_bytes <= link.delay_bytes and now_ns >= self.next_free_ns(now_ns)
+
+    def next_free_ns(self, now_ns: int) -> int:
+        """When it should be given its next batch, as far as is known."""
+        oldest, newest = self.running, self.newest
+        if oldest is None or newest is None:
+            return now_ns
+        if self.link is None:
+            return oldest.expected_end_ns
+        late_ns = max(0, now_ns - oldest.expected_end_ns)
+        rows = len(newest.entries)
+        jitter_s = min(2 * self.link.jitter_s, self.link.min_rtt_s)
+        lead_ns = self._upload_ns(rows) + SLACK_NS + round(1e9 * jitter_s)
+        uploaded_ns = newest.submitted_ns + rows * self.transfer_ns
+        return max(uploaded_ns, newest.compute_end_ns + late_ns - lead_ns)
+
+    def prefetch_ns(self, now_ns: int) -> int:
+        """When the observations of its next batch shall be asked for: a round trip to a robot
+        before it is free, and as much earlier as batches lately came unexpectedly. Without the way
+        there and back, those for a far engine would be stale by then."""
+        return self.next_free_ns(now_ns) - REFETCH_LEAD_NS - round(self.surprise_ns)
+
     def latency_of(self, batch: int) -> int:
         """Expected nanoseconds for a batch of this size, as measured lately."""
         return self.drifted_ns[min(batch, len(self.drifted_ns)) - 1]
 
     def capacity(self, now_ns: int, *, free: bool | None = None) -> EngineCapacity:
-        """For the scheduler. `free` overrides whether it can take a batch now."""
-        idle = self.running is None if free is None else free
-        left = self.running.expected_end_ns - now_ns if self.running and not free else 0
+        """For the scheduler. `free` overrides whether it can take a batch now: what it looks like
+        when it can."""
+        idle = self.is_free(now_ns) if free is None else free
+        left = self.newest.compute_end_ns - now_ns if self.newest and (self.link or not free) else 0
         return EngineCapacity(
             engine=self.name,
             tier=self.tier,
@@ -76,21 +139,27 @@ class EngineSlot:
             latency_ns=self.drifted_ns,
             residual_ns=max(0, left),
             network_ns=self.network_ns,
+            transfer_ns=self.transfer_ns,
         )
 
     def begin(self, batch: int, entries: list[Entry], now_ns: int) -> None:
-        # it is held until the answer is here: without the way there and back, what is fetched again
-        # for the next batch of a far engine would be stale by then
-        expected = now_ns + self.latency_of(len(entries)) + self.network_ns
-        prefetch = expected - REFETCH_LEAD_NS - round(self.surprise_ns)
-        self.running = Running(batch, entries, now_ns, expected, prefetch)
+        before = self.newest
+        arrives = now_ns + self._upload_ns(len(entries))
+        start = max(arrives, before.compute_end_ns) if before else arrives
+        running = Running(batch, entries, now_ns, start, 0, 0)
+        self._expect(running)
+        self.flight[batch] = running
 
-    def end(self, now_ns: int, compute_s: float | None) -> Running:
-        """The running batch is over; `compute_s` is None when it failed."""
-        done = self.running
-        if done is None:
-            raise RuntimeError(f"engine {self.name} runs nothing")
-        self.running = None
+    def end(self, now_ns: int, batch: int, compute_s: float | None) -> Running:
+        """A batch in flight is over; `compute_s` is None when it failed."""
+        done = self.flight.pop(batch)
+        free_ns = now_ns - self._download_ns
+        for other in self.flight.values():
+            if other.submitted_ns >= done.submitted_ns:
+                arrives = other.submitted_ns + self._upload_ns(len(other.entries))
+                other.start_ns = max(arrives, free_ns)
+                self._expect(other)
+                free_ns = other.compute_end_ns
         if compute_s is not None:
             self.batches += 1
             self.requests += len(done.entries)
@@ -99,7 +168,9 @@ class EngineSlot:
             self.drifted_ns = tuple(round(ns * self.drift) for ns in self.latency_ns)
             error_ns = abs(now_ns - done.expected_end_ns)
             self.surprise_ns += DRIFT_WEIGHT * (error_ns - self.surprise_ns)
-            self.busy_spans.append((done.submitted_ns, now_ns))
+            left_ns = now_ns - self._download_ns
+            began_ns = left_ns - round(compute_s * 1e9) if self.link else done.submitted_ns
+            self.busy_spans.append((began_ns, left_ns))
             oldest = now_ns - LOAD_WINDOW_NS
             while self.busy_spans and self.busy_spans[0][1] < oldest:
                 self.busy_spans.pop(0)
@@ -109,7 +180,18 @@ class EngineSlot:
         """Share of the last seconds spent computing, 0..1."""
         since = now_ns - LOAD_WINDOW_NS
         spans = list(self.busy_spans)
-        if self.running:
-            spans.append((self.running.submitted_ns, now_ns))
+        if self.running and self.running.start_ns < now_ns:
+            spans.append((self.running.start_ns, now_ns))
         busy = sum(end - max(start, since) for start, end in spans if end > since)
         return min(1.0, busy / LOAD_WINDOW_NS)
+
+    @property
+    def _download_ns(self) -> int:
+        return self.network_ns // 2
+
+    def _upload_ns(self, requests: int) -> int:
+        return self.network_ns - self.network_ns // 2 + requests * self.transfer_ns
+
+    def _expect(self, running: Running) -> None:
+        running.compute_end_ns = running.start_ns + self.latency_of(len(running.entries))
+        running.expected_end_ns = running.compute_end_ns + self._download_ns
