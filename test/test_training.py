@@ -21,7 +21,7 @@ from kairos_ros.training.demonstrations import (
     record_episode,
     record_scene,
 )
-from kairos_ros.training.rollout import PolicyUnderTest, run_episodes
+from kairos_ros.training.rollout import Chunks, PolicyUnderTest, run_episodes
 from kairos_ros.training.train import TrainSettings, train
 
 SMALL = TrainSettings(
@@ -148,3 +148,29 @@ def test_episodes_count_the_rounds_and_actions_of_their_horizon(trained):
     assert [r.seed for r in results] == list(seeds)
     assert [r.rounds for r in results] == [-(-r.actions // 25) for r in results]
     assert all(r.success or r.actions == 500 for r in results)
+
+
+def test_an_arm_that_plans_while_it_moves_skips_what_it_executed_meanwhile():
+    """Horizon 10, lead 2: rounds execute 8 actions, the first one too, as 2 are left to overlap."""
+    asked = []
+
+    class Policy:
+        def __call__(self, states, instruction, seeds):
+            asked.append(states.copy())
+            chunk = np.zeros((len(states), 50, 4), np.float32)
+            chunk[:, :, 0] = np.arange(50) / 50  # the row tells the index
+            return Chunks(np.zeros((2, len(states), 50, 4), np.float32), chunk, chunk)
+
+    moved = []
+
+    class Body(SimAdapter):
+        def act(self, action):
+            moved.append(round(float(action[0]) * 50))
+            super().act(action)
+
+        def succeeded(self):
+            return len(moved) >= 24
+
+    run_episodes(Policy(), "reach-v3", [1], Static(10), [Body()], lead=2)
+    assert moved == [*range(8), 8, 9, *range(2, 8), 8, 9, *range(2, 8)]
+    assert len(asked) == 3

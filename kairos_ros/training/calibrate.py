@@ -19,6 +19,7 @@ def calibrate(
     scenes: Sequence[str] = tuple(SCENES),
     options: SearchOptions | None = None,
     disturbance: float = 0.0,
+    lead: int = 0,
     work: Path = Path("runs/calibrate"),
     processes: int = 1,
     report: Callable[[str], None] = print,
@@ -26,6 +27,7 @@ def calibrate(
     """A plan for each of `scenes`; finished tasks are kept in `work`.
 
     `disturbance`: standard deviation of noise on executed hand motions, action units.
+    `lead`: actions executed while a chunk is made (`rollout.run_episodes`).
     Raises ConfigError for an unknown scene or a ladder beyond the policy's chunk.
     """
     options = options or SearchOptions()
@@ -35,7 +37,7 @@ def calibrate(
     chunk = under_test.chunk_size
     if options.ladder[-1] > chunk:
         raise ConfigError(f"ladder: horizon {options.ladder[-1]} exceeds the chunk of {chunk}")
-    settings = asdict(options) | {"disturbance": disturbance}
+    settings = asdict(options) | {"disturbance": disturbance, "lead": lead}
     keys = [
         {"policy": str(policy), "policy_id": under_test.policy_id, "scene": scene, **settings}
         for scene in scenes
@@ -71,7 +73,9 @@ def _search(key: Key) -> dict[str, Any]:
         decide = Calibrated(
             HorizonCalibration(under_test.policy_id, under_test.chunk_size, {}, plan)
         )
-        episodes = run_episodes(under_test, scene, seeds, decide, arms(scene), key["disturbance"])
+        episodes = run_episodes(
+            under_test, scene, seeds, decide, arms(scene), key["disturbance"], key["lead"]
+        )
         return [(episode.success, episode.rounds) for episode in episodes]
 
     return _row(find_plan(trial, options))

@@ -26,6 +26,14 @@ def calibrate_command(
     disturbance: Annotated[
         float, typer.Option(min=0.0, help="Noise on executed hand motions, action units.")
     ] = 0.0,
+    lead: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="Actions that robots execute between an observation and the first action of its "
+            "chunk: latency and margin times control rate.",
+        ),
+    ] = 2,
     out: Annotated[
         Path | None,
         typer.Option(help="JSON file; without it horizon_calibration.json in the policy folder."),
@@ -52,6 +60,7 @@ def calibrate_command(
             scenes=scenes,
             options=options,
             disturbance=disturbance,
+            lead=lead,
             work=work,
             processes=processes,
             report=typer.echo,

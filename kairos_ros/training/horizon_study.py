@@ -57,6 +57,8 @@ class HorizonStudy(_Section):
     policy: str
     first_seed: Annotated[int, Field(ge=0)]
     disturbances: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=1)]
+    lead: Annotated[int, Field(ge=0)] = 0
+    """Actions executed while a chunk is made, see `rollout.run_episodes`."""
     static: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2)]
     policies: list[str] = []
     calibrated: dict[str, str] = {}
@@ -107,6 +109,7 @@ def run_horizon_study(
             "task": task,
             "rule": rule,
             "disturbance": disturbance,
+            "lead": study.lead,
             "first_seed": first_seed,
             "episodes": episodes,
         }
@@ -225,6 +228,7 @@ def _run_cell(key: Key) -> dict[str, list[int]]:
         _policy(key["folder"], key["rule"]),
         arms(key["task"], key["episodes"]),
         key["disturbance"],
+        key["lead"],
     )
     return {
         "success": [int(episode.success) for episode in episodes],

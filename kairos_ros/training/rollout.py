@@ -68,6 +68,8 @@ class _Arm:
     rounds: int = 0
     actions: int = 0
     tail: np.ndarray | None = None
+    buffer: np.ndarray | None = None
+    """float32 [lead, D], executed while the next chunk is made; None before the first one."""
 
     @property
     def over(self) -> bool:
@@ -81,8 +83,13 @@ def run_episodes(
     decide: HorizonPolicy,
     bodies: Sequence[SimAdapter],
     disturbance: float = 0.0,
+    lead: int = 0,
 ) -> list[EpisodeResult]:
     """One episode per seed under the horizon policy `decide`, up to `len(bodies)` at a time.
+
+    `lead`: actions of the running chunk, at most half its horizon, that are executed between an
+    observation and the first action of the chunk made from it, which skips as many: so robots plan
+    while they move (`robot.latency.lead_actions`). 0: the arm waits for its policy.
 
     `disturbance`: standard deviation of white noise on the hand's motion at each action, in action
     units. Everything is a function of the seeds, whatever the number of bodies.
@@ -93,7 +100,7 @@ def run_episodes(
         for arm in arms:
             arm.body.reset(TaskGoal(SCENES[scene], scene, arm.seed))
         while running := [arm for arm in arms if not arm.over]:
-            _one_round(policy, scene, running, decide, disturbance)
+            _one_round(policy, scene, running, decide, disturbance, lead)
         results += [
             EpisodeResult(scene, arm.seed, arm.body.succeeded(), arm.rounds, arm.actions)
             for arm in arms
@@ -107,6 +114,7 @@ def _one_round(
     arms: list[_Arm],
     decide: HorizonPolicy,
     disturbance: float,
+    lead: int,
 ) -> None:
     states = np.stack([arm.body.observe().state for arm in arms])
     chunks = policy(states, SCENES[scene], [arm.seed * MAX_ACTIONS + arm.rounds for arm in arms])
@@ -117,10 +125,15 @@ def _one_round(
         rng = np.random.default_rng((arm.seed, arm.rounds, 1))
         noise = disturbance * rng.standard_normal((length, chunk.shape[1]))
         noise[:, -1] = 0.0  # the gripper is left alone
-        for action in np.clip(chunks.actions[row, :length] + noise, -1, 1).astype(np.float32):
+        actions = np.clip(chunks.actions[row, :length] + noise, -1, 1).astype(np.float32)
+        if arm.buffer is not None:
+            actions = np.concatenate([arm.buffer, actions[len(arm.buffer) :]])
+        left = min(lead, length // 2)
+        arm.buffer = actions[len(actions) - left :]
+        for action in actions[: len(actions) - left]:
             arm.body.act(action)
             arm.actions += 1
             if arm.over:
                 break
         arm.rounds += 1
-        arm.tail = chunk[length:]
+        arm.tail = chunk[length - left :]
