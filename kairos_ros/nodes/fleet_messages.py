@@ -49,11 +49,11 @@ def _robot(now_ns: int, dispatcher: Dispatcher, session: Session, running: set[s
 
 
 def _engine(now_ns: int, slot: EngineSlot) -> EngineState:
-    described, running = slot.description, slot.running
+    described, running, link = slot.description, slot.running, slot.link
     return EngineState(
         engine=slot.name,
         tier=slot.tier,
-        state="busy" if running else slot.state,
+        state="busy" if running and slot.state == "ready" else slot.state,
         policy=described.policy_id if described else "",
         device=f"{described.device} {described.dtype}" if described else "",
         batch_size=len(running.entries) if running else 0,
@@ -64,6 +64,11 @@ def _engine(now_ns: int, slot: EngineSlot) -> EngineState:
         requests=slot.requests,
         restarts=slot.restarts,
         last_error=slot.last_error,
+        rtt_s=link.rtt_s if link else 0.0,
+        bandwidth_mbps=8e-6 * link.bytes_per_s if link else 0.0,
+        loss=link.loss if link else 0.0,
+        request_bytes=link.request_bytes if link else 0.0,
+        in_flight=len(slot.flight),
     )
 
 
@@ -114,8 +119,17 @@ def _engine_status(now_ns: int, slot: EngineSlot, warn_load: float) -> Diagnosti
         ("restarts", slot.restarts),
         ("last_error", slot.last_error),
     ]
-    if slot.state == "down":
-        return _status(slot.name, DiagnosticStatus.ERROR, f"down: {slot.last_error}", values)
+    if link := slot.link:
+        values += [
+            ("rtt (ms)", f"{1e3 * link.rtt_s:.1f}"),
+            ("bandwidth (Mbit/s)", f"{8e-6 * link.bytes_per_s:.1f}"),
+            ("loss", f"{link.loss:.4f}"),
+            ("bytes per request", f"{link.request_bytes:.0f}"),
+            ("in flight", len(slot.flight)),
+        ]
+    if slot.state in ("down", "refused"):
+        message = f"{slot.state}: {slot.last_error}"
+        return _status(slot.name, DiagnosticStatus.ERROR, message, values)
     if load > warn_load:
         return _status(slot.name, DiagnosticStatus.WARN, f"saturated: load {load:.2f}", values)
     return _status(slot.name, DiagnosticStatus.OK, slot.state, values)

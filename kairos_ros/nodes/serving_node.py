@@ -1,7 +1,8 @@
-"""The edge serving node: a managed node around `serving.Dispatcher` and one engine worker.
+"""The edge serving node: a managed node around `serving.Dispatcher` and its engines.
 
-configure loads and warms the engine, activate accepts robots, deactivate refuses them again. One
-thread runs the executor and the dispatcher; the engine handle's thread only queues its events.
+configure loads and warms the engine of this host (or finds one elsewhere, where there is none),
+activate accepts robots, deactivate refuses them again. One thread runs the executor and the
+dispatcher; the threads of engine handles only queue their events.
 """
 
 import json
@@ -14,6 +15,7 @@ from functools import partial
 from pathlib import Path
 
 import rclpy
+import zmq
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.exceptions import InvalidTopicNameException
@@ -31,11 +33,14 @@ from kairos_ros.engine.events import (
     BatchDone,
     BatchFailed,
     EngineDown,
+    EngineDraining,
     EngineEvent,
     EngineLoading,
     EngineReady,
+    LinkChanged,
 )
 from kairos_ros.engine.handle import EngineHandle
+from kairos_ros.engine.remote import RemoteEngine
 from kairos_ros.engine.worker_process import WorkerSpec
 from kairos_ros.msg import ActionChunk, ChunkRequest, ChunkUpdates, FleetState, RobotStatus
 from kairos_ros.nodes import qos
@@ -49,15 +54,15 @@ from kairos_ros.nodes.serving_messages import (
     updates_message,
 )
 from kairos_ros.nodes.serving_parameters import (
+    EDGE,
     SERVING_PARAMETERS,
     engine_options,
+    remote_engines,
     serving_options,
 )
 from kairos_ros.serving.dispatcher import Dispatcher, Effect
 from kairos_ros.serving.exchange import Actions, Answer, Refusal, answer
 from kairos_ros.serving.profiles import warmup_profile
-
-ENGINE = "edge"
 
 
 class ServingNode(LifecycleNode):
@@ -66,16 +71,17 @@ class ServingNode(LifecycleNode):
     def __init__(self) -> None:
         super().__init__("serving", namespace="kairos")
         self.values = declare(self, SERVING_PARAMETERS)
-        if not self.values["policy"]:
-            raise ConfigError("parameter policy is empty; give a LeRobot policy folder or hub id")
+        self.remotes = remote_engines(self.values)
         self.options = serving_options(self.values)
         self.server = uuid.uuid4().hex
         self.active = False
         self.stopping = False
         """Set by a signal handler: leave as soon as possible."""
         self.dispatcher = Dispatcher(self.options)
-        self.engine: EngineHandle | None = None
-        self._events: deque[EngineEvent] = deque()
+        self.engines: dict[str, EngineHandle | RemoteEngine] = {}
+        self._profiles = {EDGE: self.values["profile"]}
+        self._profiles |= {remote.name: remote.profile for remote in self.remotes}
+        self._events: deque[tuple[str, EngineEvent]] = deque()
         self._guard = self.create_guard_condition(self._on_engine_events)
         self._topics: dict[str, tuple[Publisher, Subscription]] = {}
         self._entities: list[object] = []
@@ -87,7 +93,6 @@ class ServingNode(LifecycleNode):
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Loads and warms the engine; publishes the fleet state meanwhile."""
         self.dispatcher = Dispatcher(self.options)
-        self.dispatcher.add_engine(ENGINE, "edge")
         self._fleet_state = self.create_publisher(FleetState, "/kairos/fleet_state", qos.TELEMETRY)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
         self._updates = {
@@ -99,10 +104,11 @@ class ServingNode(LifecycleNode):
             )
             for full in (False, True)
         }
-        self.engine = EngineHandle(WorkerSpec(engine_options(self.values)), self._queue_event)
-        self.engine.start()
-        slot = self.dispatcher.engines[ENGINE]
-        while slot.state != "ready":
+        try:
+            self._start_engines()
+        except (ConfigError, zmq.ZMQError) as error:
+            return self._give_up(str(error))
+        while not self._can_serve():
             if self.stopping:
                 return self._give_up("interrupted while the engine was loading")
             time.sleep(0.05)
@@ -145,6 +151,27 @@ class ServingNode(LifecycleNode):
         self._tear_down()
         self.destroy_node()
 
+    def _start_engines(self) -> None:
+        """Raises ConfigError or zmq.ZMQError for a link that is impossible."""
+        if self.values["policy"]:
+            self.dispatcher.add_engine(EDGE, "edge")
+            worker = WorkerSpec(engine_options(self.values))
+            self.engines[EDGE] = EngineHandle(worker, partial(self._queue_event, EDGE))
+        for remote in self.remotes:
+            self.dispatcher.add_engine(remote.name, "cloud")
+            engine = RemoteEngine(remote.spec, partial(self._queue_event, remote.name))
+            engine.start()
+            self.engines[remote.name] = engine
+        if isinstance(edge := self.engines.get(EDGE), EngineHandle):
+            edge.start()
+
+    def _can_serve(self) -> bool:
+        """The engine of this host is up; where there is none, any."""
+        slots = self.dispatcher.engines
+        if EDGE in slots:
+            return slots[EDGE].state == "ready"
+        return any(slot.state == "ready" for slot in slots.values())
+
     def _give_up(self, reason: str) -> TransitionCallbackReturn:
         self.get_logger().error(f"cannot serve {self.values['policy']}: {reason}")
         self._tear_down()
@@ -153,9 +180,10 @@ class ServingNode(LifecycleNode):
     def _tear_down(self) -> None:
         """Ends the engine and everything that was configured; may be called at any time."""
         self.active = False
-        if self.engine is not None:
-            self.engine.stop()
-            self.engine = None
+        for engine in self.engines.values():
+            engine.stop()
+        self.engines.clear()
+        self._events.clear()
         for entity in self._entities:
             if isinstance(entity, Subscription):
                 self.destroy_subscription(entity)
@@ -237,8 +265,8 @@ class ServingNode(LifecycleNode):
 
     # Engine
 
-    def _queue_event(self, event: EngineEvent) -> None:
-        self._events.append(event)
+    def _queue_event(self, engine: str, event: EngineEvent) -> None:
+        self._events.append((engine, event))
         self._guard.trigger()
 
     def _on_engine_events(self) -> None:
@@ -248,52 +276,73 @@ class ServingNode(LifecycleNode):
             self.get_logger().error(str(error))
 
     def _handle_events(self) -> EngineDown | None:
-        """Returns the newest EngineDown, if any. Raises ConfigError for a profile that is wrong."""
+        """Returns the newest EngineDown of this host's engine, if any. Raises ConfigError for a
+        profile of it that is wrong."""
         down = None
         while self._events:
-            event = self._events.popleft()
+            name, event = self._events.popleft()
             now_ns = time.monotonic_ns()
-            slot = self.dispatcher.engines[ENGINE]
+            slot = self.dispatcher.engines[name]
             match event:
                 case EngineLoading():
                     if slot.last_error != event.stage:
-                        self.get_logger().info(f"engine: {event.stage} ({event.seconds:.0f} s)")
+                        self.get_logger().info(f"{name}: {event.stage} ({event.seconds:.0f} s)")
                     slot.state, slot.last_error = "loading", event.stage
                 case EngineReady():
-                    slot.last_error = ""
-                    profile = self._profile(event)
-                    effects = self.dispatcher.engine_ready(
-                        now_ns, ENGINE, event.description, profile
-                    )
-                    self.get_logger().info(
-                        f"engine ready after {event.seconds:.1f} s: {event.description.policy_id} "
-                        f"on {event.description.device}, batches up to {len(slot.latency_ns)}, "
-                        f"{slot.latency_of(1) / 1e6:.1f} ms for one robot"
-                    )
-                    self._carry_out(effects)
+                    try:
+                        self._engine_ready(now_ns, name, event)
+                    except ConfigError as error:
+                        if name == EDGE:
+                            raise
+                        slot.state, slot.last_error = "refused", str(error)
+                        self.get_logger().error(f"{name} is not used: {error}")
                 case BatchDone():
                     self._rates.chunks += len(event.outcomes)
                     self._carry_out(
                         self.dispatcher.batch_done(
-                            now_ns, ENGINE, event.batch, event.outcomes, event.compute_s
+                            now_ns, name, event.batch, event.outcomes, event.compute_s
                         )
                     )
                 case BatchFailed():
-                    self.get_logger().warning(f"batch {event.batch} failed: {event.reason}")
+                    self.get_logger().warning(f"{name}: batch {event.batch} failed: {event.reason}")
+                    crashed = event.code is not RefusalCode.ENGINE_DOWN
                     self._carry_out(
-                        self.dispatcher.batch_failed(now_ns, ENGINE, event.batch, event.reason)
+                        self.dispatcher.batch_failed(
+                            now_ns, name, event.batch, event.reason, crashed=crashed
+                        )
                     )
                 case EngineDown():
-                    down = event
+                    down = event if name == EDGE else down
                     self.get_logger().error(
-                        f"engine down: {event.reason}; {len(event.lost)} batches queued again"
+                        f"{name} down: {event.reason}; {len(event.lost)} batches queued again"
                     )
-                    self._carry_out(self.dispatcher.engine_down(now_ns, ENGINE, event.reason))
+                    self._carry_out(
+                        self.dispatcher.engine_down(
+                            now_ns, name, event.reason, crashed=event.crashed
+                        )
+                    )
                     self._publish_diagnostics()  # the next periodic report may find it up again
+                case EngineDraining():
+                    self.get_logger().warning(f"{name} takes no more: {event.reason}")
+                    self.dispatcher.engine_draining(now_ns, name, event.reason)
+                case LinkChanged():
+                    self._carry_out(self.dispatcher.link_changed(now_ns, name, event.state))
         return down
 
-    def _profile(self, ready: EngineReady) -> EngineProfile:
-        path = self.values["profile"]
+    def _engine_ready(self, now_ns: int, name: str, event: EngineReady) -> None:
+        slot = self.dispatcher.engines[name]
+        slot.last_error = ""
+        profile = self._profile(name, event)
+        effects = self.dispatcher.engine_ready(now_ns, name, event.description, profile)
+        self.get_logger().info(
+            f"{name} ready after {event.seconds:.1f} s: {event.description.policy_id} "
+            f"on {event.description.device}, batches up to {len(slot.latency_ns)}, "
+            f"{slot.latency_of(1) / 1e6:.1f} ms for one robot"
+        )
+        self._carry_out(effects)
+
+    def _profile(self, name: str, ready: EngineReady) -> EngineProfile:
+        path = self._profiles[name]
         if not path:
             return warmup_profile(ready.description)
         try:
@@ -315,9 +364,8 @@ class ServingNode(LifecycleNode):
                         throttle_duration_sec=1.0,
                     )
                 continue
-            assert self.engine is not None
             try:
-                self.engine.submit(effect.batch, effect.requests, effect.expected_s)
+                self.engines[effect.engine].submit(effect.batch, effect.requests, effect.expected_s)
             except WireError as error:
                 self._carry_out(
                     self.dispatcher.batch_failed(

@@ -1,16 +1,37 @@
 """Parameters of the serving node, and what they configure."""
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.engine.remote_spec import NamedRemote, parse_remote
 from kairos_ros.engine.seam import EngineOptions
-from kairos_ros.nodes.parameters import ParameterSpec
+from kairos_ros.nodes.parameters import STRINGS, ParameterSpec
 from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.serving.dispatcher import ServingOptions
+from kairos_ros.transport.key_folder import KeyFolder, default_folder
+
+EDGE = "edge"
+"""Name of the engine that the serving node starts itself."""
+NOWHERE = "/nonexistent"
+"""Policy folder where there is none: the calibration beside this process is not meant."""
 
 SERVING_PARAMETERS = (
-    ParameterSpec("policy", "", "LeRobot policy folder, hub id, or emulated:..."),
+    ParameterSpec(
+        "policy", "", "LeRobot policy folder, hub id, or emulated:...; empty: no engine here"
+    ),
+    ParameterSpec(
+        "engines", STRINGS, "Engines elsewhere, NAME=tcp://HOST:PORT,... (docs/cloud.md)"
+    ),
+    ParameterSpec("keys", "", "Folder of keys; empty: KAIROS_KEYS, else ~/.config/kairos/keys"),
+    ParameterSpec(
+        "placement",
+        "completion",
+        "How edge and cloud are compared",
+        choices=("completion", "printed"),
+    ),
     ParameterSpec("device", "auto", "auto, cpu, cuda or cuda:N"),
     ParameterSpec("dtype", "auto", "Precision", choices=("auto", "float32", "bfloat16")),
     ParameterSpec("threads", 1, "CPU threads of one forward pass", 1, 256),
@@ -39,6 +60,22 @@ def engine_options(values: Mapping[str, Any]) -> EngineOptions:
     return EngineOptions(**{name: values[name] for name in names})
 
 
+def remote_engines(values: Mapping[str, Any]) -> list[NamedRemote]:
+    """The engines elsewhere. Raises ConfigError."""
+    keys = KeyFolder(Path(values["keys"]) if values["keys"] else default_folder())
+    remotes = [parse_remote(text, keys) for text in values["engines"]]
+    names = [remote.name for remote in remotes]
+    for name in names:
+        if names.count(name) > 1 or name == EDGE:
+            raise ConfigError(f"parameter engines: the name {name!r} is taken; choose another")
+    if not remotes and not values["policy"]:
+        raise ConfigError(
+            "parameter policy is empty; give a LeRobot policy folder or hub id, or name engines "
+            "elsewhere in parameter engines"
+        )
+    return remotes
+
+
 def serving_options(values: Mapping[str, Any]) -> ServingOptions:
     """How requests are served. Raises ConfigError for a policy that is named wrongly."""
     return ServingOptions(
@@ -49,5 +86,6 @@ def serving_options(values: Mapping[str, Any]) -> ServingOptions:
         max_queue=values["max_queue"],
         max_bytes=round(values["max_message_mb"] * 1e6),
         batch_cap=values["max_batch"],
-        calibration=find_calibration(values["policy"], values["horizon_calibration"]),
+        comparison=values["placement"],
+        calibration=find_calibration(values["policy"] or NOWHERE, values["horizon_calibration"]),
     )

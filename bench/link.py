@@ -1,0 +1,268 @@
+"""An emulated network link: two network namespaces joined by TUN devices, and one process between
+them that delays, jitters, drops, rate-limits and cuts packets. For kernels without `netem`.
+
+The packets are real: TCP, CURVE and ZeroMQ on both sides feel what they would feel on such a link.
+`python -m bench.link` says whether this machine allows it, and measures it against itself.
+"""
+
+import contextlib
+import ctypes
+import fcntl
+import heapq
+import itertools
+import json
+import os
+import random
+import select
+import socket
+import struct
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+
+from kairos_ros.demo.link_proxy import Conditions
+
+TUNSETIFF = 0x400454CA
+IFF_TUN, IFF_NO_PI = 0x0001, 0x1000
+CLONE_NEWNET = 0x40000000
+MTU = 1500
+ROOT = Path(__file__).parents[1]
+LIMIT_BYTES = 16_000_000
+"""What waits on a rate-limited link at most; the rest is dropped, as a router does."""
+
+
+def why_not() -> str:
+    """Why this machine cannot emulate links; empty where it can."""
+    if not os.path.exists("/dev/net/tun"):
+        return "there is no /dev/net/tun"
+    if os.geteuid() != 0:
+        return "network namespaces need root here"
+    name = f"kairos-try-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True, text=True)
+    subprocess.run(["ip", "netns", "del", name], capture_output=True)
+    return made.stderr.strip() if made.returncode else ""
+
+
+class Link:
+    """The two namespaces and the process between them. A context manager.
+
+    Processes are put on a side by prefixing their command with `inside(side)`, 0 or 1; with `home`
+    side 0 is the namespace that everything else runs in, too. They reach each other at
+    `addresses`. `set` changes the conditions at any time.
+    """
+
+    def __init__(self, conditions: Conditions | None = None, *, home: bool = False) -> None:
+        self.conditions = conditions or Conditions()
+        mark = os.getpid() * 8 + next(_NUMBERS)
+        self.device = f"kl{mark}"
+        self.namespaces = ("" if home else f"kairos-a-{mark}", f"kairos-b-{mark}")
+        net = f"10.{231 + mark // 250 % 8}.{mark % 250}"
+        self.addresses = (f"{net}.1", f"{net}.2")
+
+    def __enter__(self) -> "Link":
+        try:
+            for namespace, address in zip(self.namespaces, self.addresses, strict=True):
+                within = ["-n", namespace] if namespace else []
+                if namespace:
+                    _ip("netns", "add", namespace)
+                    _ip(*within, "link", "set", "lo", "up")
+                _ip(*within, "tuntap", "add", self.device, "mode", "tun")
+                _ip(*within, "addr", "add", f"{address}/24", "dev", self.device)
+                _ip(*within, "link", "set", self.device, "mtu", str(MTU), "txqueuelen", "10000")
+                _ip(*within, "link", "set", self.device, "up")
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", "bench.link", "--carry", self.device, *self.namespaces],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+                cwd=ROOT,
+                start_new_session=True,
+            )
+            assert self._process.stdout is not None
+            if self._process.stdout.readline() != "ready\n":
+                raise OSError("the link emulator did not start")
+        except BaseException:
+            self._remove()
+            raise
+        self.set(self.conditions)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout):
+            if stream is not None:
+                with contextlib.suppress(BrokenPipeError):
+                    stream.close()
+        self._remove()
+
+    def set(self, conditions: Conditions) -> None:
+        """Holds from now on, for packets that are not under way yet; a cut holds for these, too."""
+        self.conditions = conditions
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(json.dumps(asdict(conditions)) + "\n")
+        stdin.flush()
+        if stdout.readline() != "set\n":
+            raise OSError("the link emulator has died")
+
+    def change(self, **changes: float | str) -> None:
+        """`set`, with only these conditions changed."""
+        self.set(replace(self.conditions, **changes))  # type: ignore[arg-type]
+
+    def inside(self, side: int) -> list[str]:
+        """Prefix of a command line that shall run on a side."""
+        namespace = self.namespaces[side]
+        return ["ip", "netns", "exec", namespace] if namespace else []
+
+    def _remove(self) -> None:
+        for namespace in self.namespaces:
+            what = ["netns", "del", namespace] if namespace else ["link", "del", self.device]
+            subprocess.run(["ip", *what], capture_output=True)
+
+
+_NUMBERS = itertools.count()
+
+
+@contextlib.contextmanager
+def entered(namespace: str) -> Iterator[None]:
+    """Makes this *thread* a member of a namespace for a while: sockets opened then stay there."""
+    if not namespace:
+        yield
+        return
+    libc = ctypes.CDLL(None, use_errno=True)
+    with (
+        open("/proc/thread-self/ns/net", "rb") as home,
+        open(f"/run/netns/{namespace}", "rb") as there,
+    ):
+        _setns(libc, there.fileno())
+        try:
+            yield
+        finally:
+            _setns(libc, home.fileno())
+
+
+def _setns(libc: ctypes.CDLL, fd: int) -> None:
+    if libc.setns(fd, CLONE_NEWNET):
+        raise OSError(ctypes.get_errno(), "setns failed")
+
+
+def _ip(*arguments: str) -> None:
+    subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+# The process between the namespaces
+
+
+class _Way:
+    """One direction: packets in the order in which they will leave."""
+
+    def __init__(self, out: int) -> None:
+        self.out = out
+        self.queue: deque[tuple[float, bytes]] = deque()
+        self.free_at = 0.0
+        """When the rate limit lets the next packet begin."""
+        self.last_at = 0.0
+
+    def take(self, now: float, packet: bytes, conditions: Conditions) -> None:
+        if conditions.loss and random.random() < conditions.loss:
+            return
+        begin = now
+        if conditions.bits_per_s:
+            begin = max(now, self.free_at)
+            if (begin - now) * conditions.bits_per_s / 8 > LIMIT_BYTES:
+                return
+            begin = self.free_at = begin + len(packet) * 8 / conditions.bits_per_s
+        at = begin + conditions.delay_s + conditions.jitter_s * random.random()
+        self.last_at = max(self.last_at, at)
+        self.queue.append((self.last_at, packet))
+
+    def deliver(self, now: float) -> float | None:
+        """Writes what is due; when the next packet is."""
+        while self.queue and self.queue[0][0] <= now:
+            with contextlib.suppress(OSError):
+                os.write(self.out, self.queue.popleft()[1])
+        return self.queue[0][0] if self.queue else None
+
+
+def carry(device: str, namespaces: Sequence[str]) -> None:
+    """Moves packets until standard input ends; each line of it is new conditions."""
+    devices = [_device(device, namespace) for namespace in namespaces]
+    ways = {devices[0]: _Way(devices[1]), devices[1]: _Way(devices[0])}
+    names = {devices[0]: "out", devices[1]: "back"}
+    conditions = Conditions()
+    poller = select.epoll()
+    for fd in (*devices, sys.stdin.fileno()):
+        poller.register(fd, select.EPOLLIN)
+    print("ready", flush=True)
+    while True:
+        now = time.monotonic()
+        due = []
+        for fd, way in ways.items():
+            if conditions.cut in ("both", names[fd]):
+                way.queue.clear()
+            heapq.heappush(due, way.deliver(now) or now + 1.0)
+        # epoll rounds up to milliseconds: the last one is spent asking again
+        left = due[0] - time.monotonic()
+        for fd, _ in poller.poll(left - 0.001 if left > 0.001 else 0):
+            if fd == sys.stdin.fileno():
+                line = sys.stdin.readline()
+                if not line:
+                    return
+                conditions = Conditions(**json.loads(line))
+                print("set", flush=True)
+                continue
+            now = time.monotonic()
+            for _ in range(256):
+                try:
+                    packet = os.read(fd, 65_535)
+                except BlockingIOError:
+                    break
+                if conditions.cut not in ("both", names[fd]):
+                    ways[fd].take(now, packet, conditions)
+
+
+def _device(device: str, namespace: str) -> int:
+    with entered(namespace):
+        fd = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK)
+        fcntl.ioctl(fd, TUNSETIFF, struct.pack("16sH22x", device.encode(), IFF_TUN | IFF_NO_PI))
+    return fd
+
+
+def main() -> None:
+    """Says whether links can be emulated here, and how true a 100 ms link is."""
+    if reason := why_not():
+        print(f"LINKS CANNOT BE EMULATED HERE: {reason}")
+        sys.exit(1)
+    conditions = Conditions(delay_s=0.05, bits_per_s=1e9)
+    with Link(conditions) as link, contextlib.ExitStack() as stack:
+        with entered(link.namespaces[1]):
+            server = stack.enter_context(socket.create_server((link.addresses[1], 0)))
+        with entered(link.namespaces[0]):
+            here = stack.enter_context(socket.create_connection(server.getsockname(), timeout=10))
+        there = stack.enter_context(server.accept()[0])
+        for size in (1, 1, 1, 500_000, 500_000, 500_000):
+            began = time.monotonic()
+            sender = threading.Thread(target=here.sendall, args=(bytes(size),))
+            sender.start()
+            left = size
+            while left:
+                left -= len(there.recv(min(left, 1 << 20)))
+            there.sendall(b"!")
+            here.recv(1)
+            sender.join()
+            took_ms = 1e3 * (time.monotonic() - began)
+            print(f"{size:7d} bytes there and 1 back in {took_ms:6.1f} ms; link: {conditions}")
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--carry"]:
+        carry(sys.argv[2], sys.argv[3:])
+    else:
+        main()

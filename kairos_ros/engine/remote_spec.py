@@ -1,0 +1,93 @@
+"""Which engines are elsewhere, as texts in the parameters of a serving node."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.engine.remote import AtHome, RemoteSpec, check_jpeg_quality
+from kairos_ros.transport.endpoint import Insecure, check_endpoint, is_local
+from kairos_ros.transport.key_file import Role, checked_name
+from kairos_ros.transport.key_folder import KeyFolder
+from kairos_ros.transport.sockets import Towards
+
+LISTEN = "listen:"
+OPTIONS = ("policy", "profile", "jpeg", "key", "server_key", "worker_key", "insecure_loopback")
+FORM = (
+    "write NAME=tcp://HOST:PORT or, for a worker that dials in, NAME=listen:tcp://ADDRESS:PORT, "
+    "then options such as ,policy=POLICY"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRemote:
+    """One engine elsewhere."""
+
+    name: str
+    spec: RemoteSpec
+    profile: str = ""
+    """JSON of `kairos profile`; empty: what the worker measured while warming up."""
+
+
+def parse_remote(text: str, keys: KeyFolder) -> NamedRemote:
+    """Reads `NAME=[listen:]ENDPOINT[,option=value...]`. Raises ConfigError.
+
+    policy: its name in the worker's registry, where that has several. jpeg: quality, 1 to 95, that
+    images are sent with; without it as the robots sent them. key: the own key, where there are
+    several. server_key: the server to find there. worker_key: the one client that may dial in.
+    insecure_loopback: no keys, on loopback only. profile: as NamedRemote.profile.
+    """
+    name, equals, rest = text.partition("=")
+    where, *parts = rest.split(",")
+    if not equals or not where:
+        raise ConfigError(f"engine {text!r}: {FORM}")
+    checked_name(name)
+    given: dict[str, str] = {}
+    for part in parts:
+        option, _, value = part.partition("=")
+        if option not in OPTIONS:
+            raise ConfigError(f"engine {text!r}: unknown option {option!r}; {', '.join(OPTIONS)}")
+        given[option] = value
+    listen = where.startswith(LISTEN)
+    endpoint = where.removeprefix(LISTEN)
+    check_endpoint(endpoint, security=True)
+    profile = given.get("profile", "")
+    if profile and not Path(profile).is_file():
+        raise ConfigError(f"engine {text!r}: there is no profile {profile}")
+    spec = RemoteSpec(
+        endpoint,
+        given.get("policy", ""),
+        _security(endpoint, listen, given, keys),
+        listen,
+        _quality(given.get("jpeg", "0")),
+    )
+    return NamedRemote(name, spec, profile)
+
+
+def _security(
+    endpoint: str, listen: bool, given: dict[str, str], keys: KeyFolder
+) -> Towards | AtHome | Insecure | None:
+    if is_local(endpoint):
+        return None
+    if "insecure_loopback" in given:
+        return Insecure.LOOPBACK
+    key = given.get("key", "")
+    if listen:
+        worker = given.get("worker_key", "") or _only_client(keys)
+        return AtHome(keys.own(Role.SERVER, key), keys, worker)
+    return Towards(keys.own(Role.CLIENT, key), keys.server(given.get("server_key", "")))
+
+
+def _only_client(keys: KeyFolder) -> str:
+    known = [key.name for key in keys.trusted(Role.CLIENT)]
+    if len(known) != 1:
+        raise ConfigError(
+            f"which worker may dial in? name one with worker_key=NAME; known in {keys.path}: "
+            f"{', '.join(known) or 'none, see `kairos keys import`'}"
+        )
+    return known[0]
+
+
+def _quality(text: str) -> int:
+    if not text.isdecimal():
+        raise ConfigError(f"jpeg={text!r} is not a whole number")
+    return check_jpeg_quality(int(text))
