@@ -48,6 +48,24 @@ def serving(**parameters: Any) -> NodeSpec:
     )
 
 
+def cloud_bridge(engines: str, *, edge: bool = True, **parameters: Any) -> NodeSpec:
+    """The serving node with engines elsewhere, for what would wait longer at the edge.
+
+    Args:
+        engines: what parameter `engines` lists (docs/cloud.md), separated by `;`.
+        edge: also run an engine on this host. Without one, everything is served elsewhere.
+        parameters: of the serving node.
+
+    Raises ConfigError where no engine is named.
+    """
+    named = [text.strip() for text in engines.split(";") if text.strip()]
+    if not named:
+        raise ConfigError("name at least one engine, for example cloud=tcp://HOST:7411")
+    if not edge:
+        parameters = {"policy": ""} | parameters
+    return serving(engines=named, **parameters)
+
+
 def shipped_policy() -> Path:
     """The folder of the policy that is served where none is named."""
     return share() / "models" / "metaworld_flow"

@@ -21,7 +21,7 @@ NETWORK_HIGH_WATER = 64
 HANDSHAKE_MS = 5000
 """A peer that has not proved its key by then is cut off."""
 HEARTBEAT_MS = 500
-CONNECT_MS = 2000
+CONNECT_MS = 1000
 """An attempt to connect that takes longer is given up and made again: TCP by itself would wait
 longer each time, and so be late when a link comes back."""
 SILENCE_MS = 3000

@@ -1,0 +1,29 @@
+"""The serving node with engines elsewhere: requests overflow to them when the edge is busy.
+
+ros2 launch kairos_ros cloud_bridge.launch.py engines:=cloud=tcp://gpu.example.org:7411
+"""
+
+from kairos_ros.bringup import cloud_bridge, launch_description
+
+ARGUMENTS = {
+    "engines": (
+        "cloud=tcp://127.0.0.1:7411,insecure_loopback",
+        "NAME=tcp://HOST:PORT,option=value..., several separated by ; (docs/cloud.md)",
+    ),
+    "edge": ("true", "Run an engine on this host, too: true or false"),
+    "policy": ("", "Policy of this host's engine; empty: the one that ships with the package"),
+    "placement": ("", "completion or printed; empty: as in serving.yaml"),
+    "keys": ("", "Folder of keys; empty: KAIROS_KEYS, else ~/.config/kairos/keys"),
+    "scheduling": ("wait_ratio", "fifo, least_service, wait_ratio, oldest_task or admit"),
+}
+
+
+def generate_launch_description():
+    return launch_description(
+        ARGUMENTS,
+        lambda values: [
+            cloud_bridge(
+                values.pop("engines", ""), edge=values.pop("edge", "true") != "false", **values
+            )
+        ],
+    )
