@@ -25,6 +25,7 @@ from kairos_ros.engine.events import (
 )
 from kairos_ros.engine.registry import read_registry, registry_of
 from kairos_ros.engine.remote import AtHome, RemoteEngine, RemoteSpec
+from kairos_ros.engine.remote_spec import parse_remote
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder
@@ -289,6 +290,35 @@ def test_images_are_recompressed_for_the_link_unless_that_makes_them_larger(work
     assert next_of(events, BatchDone).outcomes[0].chunk.shape == (50, 7)
     state = next_of(events, LinkChanged).state
     assert state.request_bytes < len(buffer.getvalue()) / 5
+
+
+def test_an_engine_elsewhere_is_one_line_of_parameters(hosts, tmp_path):
+    profile = tmp_path / "p.json"
+    profile.write_text("{}")
+    text = f"far=tcp://gpu:7411,policy=pick,jpeg=80,profile={profile}"
+    remote = parse_remote(text, hosts.edge)
+    assert (remote.name, remote.profile) == ("far", str(profile))
+    assert remote.spec == RemoteSpec("tcp://gpu:7411", "pick", hosts.towards(), jpeg_quality=80)
+    home = parse_remote("near=listen:tcp://0.0.0.0:7411", hosts.edge).spec
+    assert (home.listen, home.security.worker) == (True, "cloud_dials")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("tcp://gpu:7411", "write NAME=tcp"),
+        ("a b=tcp://gpu:7411", "a name has letters"),
+        ("far=gpu:7411", "write ipc"),
+        ("far=tcp://gpu:7411,quality=80", "unknown option 'quality'"),
+        ("far=tcp://gpu:7411,jpeg=high", "not a whole number"),
+        ("far=tcp://gpu:7411,jpeg=100", "use 1 to 95"),
+        ("far=tcp://gpu:7411,profile=/none.json", "no profile /none.json"),
+        ("far=tcp://gpu:7411,server_key=moon", "no server 'moon'"),
+    ],
+)
+def test_an_engine_elsewhere_that_makes_no_sense_is_refused_with_what_is_wrong(text, says, hosts):
+    with pytest.raises(ConfigError, match=says):
+        parse_remote(text, hosts.edge)
 
 
 def test_a_registry_file_gives_each_policy_its_options(tmp_path):

@@ -6,7 +6,7 @@ from pathlib import Path
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.remote import AtHome, RemoteSpec, check_jpeg_quality
 from kairos_ros.transport.endpoint import Insecure, check_endpoint, is_local
-from kairos_ros.transport.key_file import Role, checked_name
+from kairos_ros.transport.key_file import NAME, Role
 from kairos_ros.transport.key_folder import KeyFolder
 from kairos_ros.transport.sockets import Towards
 
@@ -40,7 +40,8 @@ def parse_remote(text: str, keys: KeyFolder) -> NamedRemote:
     where, *parts = rest.split(",")
     if not equals or not where:
         raise ConfigError(f"engine {text!r}: {FORM}")
-    checked_name(name)
+    if not NAME.fullmatch(name):
+        raise ConfigError(f"engine {text!r}: a name has letters, digits, '-' and '_'; {FORM}")
     given: dict[str, str] = {}
     for part in parts:
         option, _, value = part.partition("=")
