@@ -54,6 +54,7 @@ PROBES = 3
 PROBE_BYTES = 262_144
 """Carried once when a worker is found, so that the first placement knows the bandwidth. Several,
 because TCP starts slowly."""
+BEHIND = -1
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +116,7 @@ class _Contact:
     draining: bool = False
     complaint: str = ""
     pings: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """Number -> (when, padding)."""
+    """Number -> (when, padding). BEHIND: sent while a probe was on its way, and slowed by it."""
     probes: int = 0
     """Sent so far."""
     segments: tuple[int, int] = (0, 0)
@@ -123,7 +124,7 @@ class _Contact:
     @property
     def probing(self) -> bool:
         """Whether a probe is on its way."""
-        return any(padding for _, padding in self.pings.values())
+        return any(padding > 0 for _, padding in self.pings.values())
 
 
 class RemoteEngine:
@@ -262,12 +263,13 @@ class RemoteEngine:
         contact = self._contact
         self._pinged, self._number = now, self._number + 1
         probe = self._estimate.known and contact.probes < PROBES and not contact.probing
+        behind = BEHIND if contact.probing else 0
         padding = PROBE_BYTES if probe else 0
         contact.probes += probe
         if len(contact.pings) >= 64:
             contact.pings.pop(next(iter(contact.pings)))
         if self._send(encode(ping_message(self._number, self._spec.policy, padding))):
-            contact.pings[self._number] = (now, padding)
+            contact.pings[self._number] = (now, padding or behind)
 
     def _send_batch(self, batch: int, requests: Sequence[InferRequest], expected_s: float) -> None:
         described = self._contact.description
@@ -340,7 +342,7 @@ class RemoteEngine:
 
     def _on_status(self, status: WorkerStatus, now: float) -> None:
         contact = self._contact
-        at, padding = contact.pings.pop(status.ping or 0, (now, -1))
+        at, padding = contact.pings.pop(status.ping or 0, (now, BEHIND))
         if padding > 0:
             self._estimate.received(padding, now - at)
         elif padding == 0:
