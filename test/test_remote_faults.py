@@ -6,6 +6,7 @@ are threads that ask for round after round and check every answer against what t
 
 import itertools
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -197,6 +198,20 @@ def test_loss_and_jitter_slow_the_link_down_and_lose_nothing(wire, robots, link)
     served(robots, 6)
     until(lambda: engine(wire, "cloud").loss > 0, what="for resent segments to be counted")
     assert engine(wire, "cloud").state in ("ready", "busy")
+
+
+def test_a_slow_link_is_measured_and_used_only_where_it_is_sooner(wire, robots, link):
+    link.change(delay_s=0.3)
+    until(lambda: engine(wire, "cloud").rtt_s > 0.55, what="for the round trip to be measured")
+    marks = [len(robot.answers) for robot in robots]
+    served(robots, 6)
+    link.change(delay_s=0.05)
+    answers = [a for r, m in zip(robots, marks, strict=True) for a in r.answers[m:]]
+    assert any(answer.tier == "edge" for answer in answers)
+    for answer in answers:
+        if answer.tier == "cloud" and " s at the edge" in answer.reason:
+            there, here = re.search(r"\(([\d.]+) s there, ([\d.]+) s at", answer.reason).groups()
+            assert float(there) <= float(here)  # as rounded
 
 
 def test_a_cloud_worker_killed_mid_batch_is_missed_by_nobody(wire, robots, cloud):
