@@ -55,10 +55,12 @@ class LinkProxy:
         except OSError:
             writer.close()
             return
-        await asyncio.gather(
-            _Way(self, "out").carry(reader, far_writer),
-            _Way(self, "back").carry(far_reader, writer),
-        )
+        # Cancelled when the proxy ends: asyncio would print that as an error.
+        with contextlib.suppress(asyncio.CancelledError):
+            await asyncio.gather(
+                _Way(self, "out").carry(reader, far_writer),
+                _Way(self, "back").carry(far_reader, writer),
+            )
 
     async def _while_cut(self, direction: str) -> None:
         while self.conditions.cut in ("both", direction):
