@@ -34,22 +34,22 @@ def horizon(task: str, round_: int, calibration=CALIBRATION):
 
 
 def test_each_round_of_a_task_has_the_horizon_that_was_planned():
-    assert [horizon("lever-pull-v3", r).length for r in range(6)] == [10, 10, 20, 50, 10, 10]
-    assert [horizon("reach-v3", r).length for r in range(3)] == [50, 50, 50]
+    assert [horizon("lever-pull-v3", r).length for r in range(1, 7)] == [10, 10, 20, 50, 10, 10]
+    assert [horizon("reach-v3", r).length for r in range(1, 4)] == [50, 50, 50]
 
 
 def test_a_task_may_be_named_by_its_instruction():
-    assert horizon("pull the lever up", 3).length == 50
+    assert horizon("pull the lever up", 4).length == 50
 
 
 def test_a_task_that_was_not_calibrated_gets_the_careful_horizon_and_says_so():
-    answer = horizon("make coffee", 0)
+    answer = horizon("make coffee", 1)
     assert answer.length == 5
-    assert answer.reason == "calibrated for round 0, a task that was not calibrated"
+    assert answer.reason == "calibrated for round 1, a task that was not calibrated"
 
 
 def test_a_task_past_its_plan_says_so():
-    assert horizon("lever-pull-v3", 4).reason == "calibrated for round 4, past its plan"
+    assert horizon("lever-pull-v3", 5).reason == "calibrated for round 5, past its plan"
 
 
 def test_calibrated_does_what_every_horizon_policy_must():
@@ -120,7 +120,7 @@ def test_the_serving_node_finds_the_calibration_in_the_policy_folder(tmp_path):
         serving_options(values)
     write_calibration(tmp_path / NAME, CALIBRATION)
     policy = serving_options(values).parse_horizon("calibrated")
-    assert policy(UPDATES, CHUNK, HorizonContext("lever-pull-v3", 2)).length == 20
+    assert policy(UPDATES, CHUNK, HorizonContext("lever-pull-v3", 3)).length == 20
 
 
 def test_the_demo_asks_for_a_calibration_before_it_starts_anything(tmp_path):

@@ -23,7 +23,7 @@ def contact_task(first: int, last: int, careful: int, flaky: float = 0.0):
             done, round_ = 0, 0
             ok = np.random.default_rng(seed).random() >= flaky
             while done < LENGTH:
-                h = plan.horizon(round_)
+                h = plan.horizon(round_ + 1)
                 ok &= h <= careful or done >= last or done + h <= first
                 done, round_ = done + h, round_ + 1
             results.append((bool(ok), round_))

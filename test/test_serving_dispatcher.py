@@ -7,6 +7,7 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from kairos_ros.core.calibration import HorizonCalibration, HorizonPlan
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.serving.dispatcher import Dispatcher, ServingOptions, Submit
@@ -129,6 +130,18 @@ def test_the_tail_of_the_previous_chunk_reaches_the_horizon_policy():
     (submit,) = dispatcher.request(200 * MS, ask(round=2, execution=running))
     (reply,) = done(dispatcher, 300 * MS, submit, [result(1.0)])
     assert len(reply.body.actions) == 14  # agrees with all that was left after index 6
+
+
+def test_the_first_round_of_a_task_gets_the_first_horizon_of_its_plan():
+    plan = HorizonPlan((7, 11), after=3)
+    calibration = HorizonCalibration("p-1", 20, {("door",): plan}, HorizonPlan((), 1))
+    dispatcher = serving(horizon="calibrated", calibration=calibration)
+    lengths = []
+    for round_ in (1, 2, 3):
+        (submit,) = dispatcher.request(round_ * 200 * MS, ask(round=round_))
+        (reply,) = done(dispatcher, round_ * 200 * MS + MS, submit, [result()])
+        lengths.append(len(reply.body.actions))
+    assert lengths == [7, 11, 3]
 
 
 @pytest.mark.parametrize(

@@ -21,7 +21,7 @@ class HorizonPlan:
     """Horizons of a task's rounds, in actions. Raises ConfigError for one below 1."""
 
     rounds: tuple[int, ...]
-    """Horizons of rounds 0, 1, ..."""
+    """Horizons of rounds 1, 2, ..."""
     after: int
     """Of every later round. A task that needs more rounds than planned is in trouble, so this is
     the horizon that is safe throughout."""
@@ -32,8 +32,8 @@ class HorizonPlan:
                 raise ConfigError(f"calibration: a horizon is a whole number >= 1, not {h!r}")
 
     def horizon(self, round_: int) -> int:
-        """Actions to execute in round `round_` of a task, counted from 0."""
-        return self.rounds[round_] if 0 <= round_ < len(self.rounds) else self.after
+        """Actions to execute in round `round_` of a task, counted from 1."""
+        return self.rounds[round_ - 1] if 0 < round_ <= len(self.rounds) else self.after
 
     @property
     def longest(self) -> int:
@@ -136,7 +136,7 @@ class Calibrated:
         confidence = np.zeros(self._chunk_size, np.float32)
         confidence[:length] = 1.0
         known = "" if context.task in self._plans else ", a task that was not calibrated"
-        late = ", past its plan" if plan.rounds and context.round >= len(plan.rounds) else ""
+        late = ", past its plan" if plan.rounds and context.round > len(plan.rounds) else ""
         return Horizon(length, confidence, f"calibrated for round {context.round}{known}{late}")
 
 

@@ -29,6 +29,7 @@ class HorizonContext:
 
     task: str = ""
     round: int = 0
+    """Of the task, counted from 1 as on the wire; 0: not known."""
     tail: Floats | None = None
     """[M, D], units of the chunk: what the previous chunk, executed or not, would have done from
     the new observation on. tail[i] and chunk[i] are for the same control period. None or M = 0

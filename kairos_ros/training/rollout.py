@@ -120,7 +120,7 @@ def _one_round(
     chunks = policy(states, SCENES[scene], [arm.seed * MAX_ACTIONS + arm.rounds for arm in arms])
     for row, arm in enumerate(arms):
         chunk = chunks.normalised[row]
-        context = HorizonContext(scene, arm.rounds, arm.tail)
+        context = HorizonContext(scene, arm.rounds + 1, arm.tail)
         length = decide(chunks.updates[:, row], chunk, context).length
         rng = np.random.default_rng((arm.seed, arm.rounds, 1))
         noise = disturbance * rng.standard_normal((length, chunk.shape[1]))
