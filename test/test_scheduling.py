@@ -215,7 +215,7 @@ def test_each_request_is_told_why():
             EngineCapacity("a100", "cloud", 1, (S // 10,), network_ns=S // 10),
         )
     )
-    _, decision = decide(WaitRatio(), tasks, 2, capacity)
+    _, decision = decide(WaitRatio(aging=5), tasks, 2, capacity)
     assert [decision.reason(i) for i in range(3)] == [
         "bucket 5 (wait ratio 0.35, up 2 after 11 skips), last execution 0.40 s x 12 for its "
         "skips, 1st of 3, edge batch of 1 on edge0",
