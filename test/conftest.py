@@ -18,6 +18,8 @@ from kairos_ros.domain import claim_domain
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 os.environ["ROS_DOMAIN_ID"] = str(claim_domain())
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# A shell lets what it runs in the background ignore Ctrl-C, and so would every command under test.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @dataclass(frozen=True, slots=True)
