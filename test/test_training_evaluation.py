@@ -19,7 +19,6 @@ from kairos_ros.training.evaluate import (
     Score,
     evaluate,
     load_evaluation,
-    wilson,
 )
 
 
@@ -32,9 +31,9 @@ def evaluation(*scores):
 
 
 def test_the_interval_is_wilsons():
-    low, high = wilson(9, 10)
+    low, high = Score("reach-v3", "static:5", 10, 9, 10, 50).interval
     assert (round(low, 3), round(high, 3)) == (0.596, 0.982)
-    assert wilson(10, 10)[1] == pytest.approx(1.0)
+    assert Score("reach-v3", "static:5", 10, 10, 10, 50).interval[1] == pytest.approx(1.0)
 
 
 def test_a_policy_is_compared_with_static_at_the_horizon_it_executed():

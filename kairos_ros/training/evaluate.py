@@ -1,7 +1,6 @@
 """Success against executed horizon, per task and horizon policy, simulated on held-out seeds."""
 
 import json
-import math
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
@@ -11,6 +10,7 @@ from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizon import parse_horizon
+from kairos_ros.evaluation.summary import wilson_95
 from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.training.demonstrations import HELD_OUT_SEED
 
@@ -40,7 +40,7 @@ class Score:
     @property
     def interval(self) -> tuple[float, float]:
         """95 % interval of the success rate (Wilson)."""
-        return wilson(self.successes, self.episodes)
+        return wilson_95(self.successes, self.episodes)
 
     @property
     def mean_horizon(self) -> float:
@@ -97,14 +97,6 @@ class Evaluation:
         settings = {name: getattr(self, name) for name in ("first_seed", "episodes", "disturbance")}
         lines = ",\n  ".join(json.dumps(row) for row in rows)
         return f'{json.dumps(settings)[:-1]}, "scores": [\n  {lines}\n]}}\n'
-
-
-def wilson(successes: int, trials: int, z: float = 1.96) -> tuple[float, float]:
-    """Wilson score interval of a proportion."""
-    p, n = successes / trials, trials
-    centre = (p + z * z / (2 * n)) / (1 + z * z / n)
-    half = z / (1 + z * z / n) * math.sqrt(p * (1 - p) / n + z * z / (4 * n * n))
-    return centre - half, centre + half
 
 
 def evaluate(

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from kairos_ros.evaluation.fleet_plot import BASELINE, OURS
-from kairos_ros.training.evaluate import wilson
+from kairos_ros.evaluation.summary import wilson_95
 from kairos_ros.training.horizon_dominance import Outcomes, horizon_interval, judge
 
 if TYPE_CHECKING:
@@ -59,7 +59,7 @@ def _curve(
 ) -> None:
     points = sorted(rules.values(), key=lambda o: o.horizon)
     success = [100 * o.rate for o in points]
-    spans = [wilson(int(o.success.sum()), o.success.size) for o in points]
+    spans = [wilson_95(int(o.success.sum()), o.success.size) for o in points]
     wide = [horizon_interval(o) for o in points]
     axes.errorbar(
         [o.horizon for o in points],

@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kairos_ros.core.calibration import Calibrated
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.evaluation.summary import wilson_95
 from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.serving.calibration_file import read_calibration
 from kairos_ros.share import share
 from kairos_ros.training.bench import arms, policy_under_test
 from kairos_ros.training.cells import Key, run_cells
-from kairos_ros.training.evaluate import wilson
 from kairos_ros.training.horizon_dominance import Outcomes, horizon_interval
 from kairos_ros.training.horizon_finding import finding
 
@@ -176,7 +176,7 @@ def write_table(path: Path, results: list[Measured]) -> None:
             for rule, outcomes in measured.rules.items():
                 for task, part in [("all", outcomes), *_parts(measured.tasks, outcomes)]:
                     ok, n = int(part.success.sum()), part.success.size
-                    numbers = (part.rate, *wilson(ok, n), part.horizon, *horizon_interval(part))
+                    numbers = (part.rate, *wilson_95(ok, n), part.horizon, *horizon_interval(part))
                     row = [measured.disturbance, task, rule, n, ok]
                     row += [f"{number:.4f}" for number in (*numbers, part.rounds_per_episode)]
                     writer.writerow(row)

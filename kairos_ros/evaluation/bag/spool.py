@@ -52,11 +52,6 @@ class Spool:
     def queued_bytes(self) -> int:
         return self._put_bytes - self._taken_bytes
 
-    @property
-    def file_bytes(self) -> int:
-        """Size of the bag so far."""
-        return self._size
-
     def add_topic(self, topic: Topic, definition: Definition) -> None:
         """Before the topic's first message."""
         self._items.put((topic, definition))
@@ -75,8 +70,6 @@ class Spool:
         """Writes what is queued, the index and metadata.yaml."""
         self._items.put(None)
         self._thread.join()
-
-    _size = 0
 
     def _run(self) -> None:
         try:
@@ -111,7 +104,6 @@ class Spool:
             now = time.monotonic()
             if now - flushed >= FLUSH_EVERY_S:
                 self._bag.flush()
-                self._size = self._bag.size_bytes
                 flushed = now
 
     def _discard(self) -> None:
