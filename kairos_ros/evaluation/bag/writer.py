@@ -64,11 +64,6 @@ class BagWriter:
         self._topics: dict[int, Topic] = {}
         self._span_ns: tuple[int, int] | None = None
 
-    @property
-    def size_bytes(self) -> int:
-        """What reached the file so far."""
-        return self._file.tell()
-
     def add_topic(self, topic: Topic, definition: Definition) -> int:
         """The id that its messages are written with."""
         if definition.name not in self._schemas:
