@@ -236,6 +236,14 @@ def test_control_messages_arrive_as_they_were_sent():
     assert read_description(decode(wire(description_message(description)))) == description
 
 
+def test_a_worker_that_says_nothing_of_replicas_has_one():
+    status = WorkerStatus("ready", "", None, 0.0, replicas=3)
+    message = status_message(status)
+    assert read_status(decode(wire(message))).replicas == 3
+    older = {name: value for name, value in message.fields.items() if name != "replicas"}
+    assert read_status(decode(wire(Message("status", older)))).replicas == 1
+
+
 def request(robot="arm_1", seed=1):
     return InferRequest(
         robot=robot,

@@ -114,6 +114,7 @@ class _Contact:
     worker: str = ""
     description: EngineDescription | None = None
     draining: bool = False
+    replicas: int = 1
     complaint: str = ""
     pings: dict[int, tuple[float, int]] = field(default_factory=dict)
     """Number -> (when, padding). BEHIND: sent while a probe was on its way, and slowed by it."""
@@ -353,6 +354,7 @@ class RemoteEngine:
                 self._down("the worker was started again", 0.0)
                 contact = self._contact
             contact.worker = status.worker
+        contact.replicas = status.replicas
         match status.state:
             case "ready":
                 contact.complaint = ""
@@ -416,7 +418,8 @@ class RemoteEngine:
 
     def _tell_link(self) -> None:
         waiting = [sent.size for sent in self._sent.values() if not sent.confirmed]
-        self._emit(LinkChanged(self._estimate.state(len(self._sent), sum(waiting))))
+        replicas = self._contact.replicas
+        self._emit(LinkChanged(self._estimate.state(len(self._sent), sum(waiting), replicas)))
 
     def _down(self, reason: str, retry_in_s: float | None) -> None:
         """Forgets the worker and what it was sent, and begins anew."""

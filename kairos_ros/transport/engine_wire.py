@@ -47,6 +47,8 @@ class WorkerStatus:
     """Batches of other clients that run or wait."""
     ping: int | None = None
     """The number of the ping that this answers."""
+    replicas: int = 1
+    """Batches that are computed at once; a pool's replicas that are ready now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -186,6 +188,7 @@ def read_status(message: Message) -> WorkerStatus:
         worker=_text(message.fields, "worker"),
         others=_count(message.fields, "others"),
         ping=ping_of(message),
+        replicas=_count(message.fields, "replicas") if "replicas" in message.fields else 1,
     )
 
 

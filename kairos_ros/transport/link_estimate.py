@@ -42,6 +42,8 @@ class LinkState:
     """Batches sent and not answered."""
     unconfirmed_bytes: int = 0
     """Of batches that the engine has not confirmed to have received."""
+    replicas: int = 1
+    """Batches that the engine computes at once. 0: a pool that waits for all of its replicas."""
 
     def upload_s(self, requests: int) -> float:
         """From sending a batch until the engine has all of it."""
@@ -102,7 +104,7 @@ class LinkEstimate:
         self._segments = 0.98 * self._segments + sent
         self._resent = 0.98 * self._resent + resent
 
-    def state(self, in_flight: int = 0, unconfirmed_bytes: int = 0) -> LinkState:
+    def state(self, in_flight: int = 0, unconfirmed_bytes: int = 0, replicas: int = 1) -> LinkState:
         return LinkState(
             rtt_s=self._rtt_s or 0.0,
             min_rtt_s=self._min_rtt_s,
@@ -112,6 +114,7 @@ class LinkEstimate:
             request_bytes=self._request_bytes or 0.0,
             in_flight=in_flight,
             unconfirmed_bytes=unconfirmed_bytes,
+            replicas=replicas,
         )
 
     @property
