@@ -1,4 +1,4 @@
-"""The horizon study: statistics that can be computed by hand, cells that survive, one real run."""
+"""The horizon study: statistics that can be computed by hand, one real run."""
 
 import csv
 import json
@@ -9,7 +9,6 @@ import pytest
 pytest.importorskip("pydantic")
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.training.cells import read_cells, run_cells
 from kairos_ros.training.horizon_dominance import (
     Outcomes,
     best_per_task,
@@ -60,34 +59,6 @@ def test_a_rule_above_the_static_curve_is_not_dominated():
     low, high = verdict.gap_95
     assert low < -0.005 < high <= 0.0
     assert verdict.against_curve_95[0] > 0
-
-
-def double(key):
-    return {"twice": 2 * key["n"]}
-
-
-def refuse(key):
-    raise AssertionError(f"{key} ran again")
-
-
-def test_cells_that_finished_are_not_run_again(tmp_path):
-    file, seen = tmp_path / "cells.jsonl", []
-    keys = [{"n": n} for n in range(3)]
-    run_cells(file, keys[:2], double, processes=1, report=lambda left, *_: seen.append(left))
-    assert seen == [1, 0]
-    again = run_cells(file, keys[:2], refuse, processes=1, report=lambda *_: None)
-    assert again == [{"twice": 0}, {"twice": 2}]
-
-
-def test_a_torn_line_is_a_cell_that_is_missing(tmp_path):
-    file = tmp_path / "cells.jsonl"
-    keys = [{"n": 1}, {"n": 2}]
-    run_cells(file, keys, double, processes=1, report=lambda *_: None)
-    file.write_text(file.read_text()[:-8])
-    assert len(read_cells(file)) == 1
-    results = run_cells(file, keys, double, processes=1, report=lambda *_: None)
-    assert results == [{"twice": 2}, {"twice": 4}]
-    assert len(read_cells(file)) == 2
 
 
 @pytest.fixture

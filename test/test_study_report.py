@@ -6,10 +6,10 @@ import pandas as pd
 import pytest
 import yaml
 
+from kairos_ros.evaluation.cells import Result
 from kairos_ros.evaluation.study.definition import Study
 from kairos_ros.evaluation.study.figure import draw_study
 from kairos_ros.evaluation.study.finding import finding, headline
-from kairos_ros.evaluation.study.results import Result
 from kairos_ros.evaluation.study.table import mid_task_stall_s, tidy
 
 STUDY = """
@@ -55,7 +55,7 @@ def frame(study):
     for c in cells:
         stall = 0.1 * c.cell.load if c.labels["policy"] == "FIFO" else math.nan
         metrics = {"latency_mean_s": latency(c.labels, c.cell.seed), "stall_fraction": stall}
-        results[c.cell.key] = Result(c.cell.key, "code", 0.0, metrics)
+        results[c.cell.key] = Result("code", 0.0, metrics)
     return tidy(cells, results)
 
 

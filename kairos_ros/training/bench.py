@@ -12,6 +12,20 @@ ARMS = 16
 """Arms that share a policy call; loading their scenes costs 0.3 s each, once per process."""
 
 
+EPISODES = (
+    "core/calibration.py",
+    "core/horizon.py",
+    "engine/flow_mlp",
+    "engine/noise.py",
+    "engine/policy.py",
+    "engine/taps.py",
+    "robot/metaworld_scenes.py",
+    "robot/sim.py",
+    "training/rollout.py",
+)
+"""Sources, below the package, that decide how an episode goes, besides the policy itself."""
+
+
 @lru_cache(maxsize=1)
 def policy_under_test(folder: str) -> "PolicyUnderTest":
     import torch

@@ -7,9 +7,9 @@ from typing import Any
 
 from kairos_ros.core.calibration import Calibrated, HorizonCalibration, HorizonPlan
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.evaluation.cells import Key, run_cells, source_version
 from kairos_ros.robot.metaworld_scenes import SCENES
-from kairos_ros.training.bench import arms, policy_under_test
-from kairos_ros.training.cells import Key, run_cells
+from kairos_ros.training.bench import EPISODES, arms, policy_under_test
 from kairos_ros.training.horizon_search import Found, SearchOptions, find_plan
 
 
@@ -46,8 +46,9 @@ def calibrate(
         work / "cells.jsonl",
         keys,
         _search,
+        code=source_version((*EPISODES, "training/horizon_search.py")),
         processes=processes,
-        report=lambda left, key, row: report(f"{key['scene']}: {_line(row)} ({left} tasks left)"),
+        finished=lambda left, key, row: report(f"{key['scene']}: {_line(row)} ({left} tasks left)"),
     )
     plans: dict[tuple[str, ...], HorizonPlan] = {
         (scene, SCENES[scene]): HorizonPlan(tuple(row["rounds"]), row["after"])

@@ -19,12 +19,12 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kairos_ros.core.calibration import Calibrated
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.evaluation.cells import Key, run_cells, source_version
 from kairos_ros.evaluation.summary import wilson_95
 from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.serving.calibration_file import read_calibration
 from kairos_ros.share import share
-from kairos_ros.training.bench import arms, policy_under_test
-from kairos_ros.training.cells import Key, run_cells
+from kairos_ros.training.bench import EPISODES, arms, policy_under_test
 from kairos_ros.training.horizon_dominance import Outcomes, horizon_interval
 from kairos_ros.training.horizon_finding import finding
 
@@ -124,7 +124,12 @@ def run_horizon_study(
         name = next(name for name, rule in rules.items() if rule == key["rule"])
         report(f"{key['task']} {name} sigma={key['disturbance']:g}: {ok:.0%} ({left} cells left)")
 
-    cells = iter(run_cells(out / "cells.jsonl", keys, _run_cell, processes=processes, report=tell))
+    code = source_version((*EPISODES, "training/horizon_study.py"))
+    cells = iter(
+        run_cells(
+            out / "cells.jsonl", keys, _run_cell, code=code, processes=processes, finished=tell
+        )
+    )
     rows = [
         [
             {rule: _joined([next(cells) for _ in blocks]) for rule in rules}

@@ -1,18 +1,14 @@
 """One cell of a study: everything that decides one simulated run, and the name of its result."""
 
-import hashlib
-import json
 from functools import cache
-from pathlib import Path
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-import kairos_ros.evaluation
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.evaluation.cells import cell_name, source_version
 
-PACKAGE = Path(kairos_ros.evaluation.__file__).parents[1]
 DECIDES = (
     "core",
     "serving",
@@ -90,7 +86,7 @@ class Cell(BaseModel):
     @property
     def key(self) -> str:
         """Names the configuration: the same for equal settings, whatever study they are in."""
-        return _digest(json.dumps(self.model_dump(), sort_keys=True).encode())
+        return cell_name(self.model_dump())
 
 
 Metrics = dict[str, float]
@@ -100,14 +96,4 @@ Metrics = dict[str, float]
 @cache
 def code_version() -> str:
     """Changes with every source that decides results."""
-    digest = hashlib.sha256()
-    for part in DECIDES:
-        path = PACKAGE / part
-        for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(str(file.relative_to(PACKAGE)).encode() + b"\0")
-            digest.update(file.read_bytes())
-    return digest.hexdigest()[:16]
-
-
-def _digest(data: bytes) -> str:
-    return hashlib.sha256(data).hexdigest()[:16]
+    return source_version(DECIDES)

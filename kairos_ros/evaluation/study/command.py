@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 HORIZON = "horizon"
 """This study runs episodes of a real policy instead of simulated fleets."""
+FILE = "cells.jsonl"
 
 
 def study_command(
@@ -101,15 +102,15 @@ def _run(folder: Path, cells: "list[Combination]", processes: int, name: str) ->
         TimeRemainingColumn,
     )
 
-    from kairos_ros.evaluation.study.cell import Cell
-    from kairos_ros.evaluation.study.runner import missing_cells, run_cells
-    from kairos_ros.evaluation.study.simulated import run_cell
+    from kairos_ros.evaluation.cells import Key, missing_cells, run_cells
+    from kairos_ros.evaluation.study.cell import code_version
+    from kairos_ros.evaluation.study.simulated import run_settings
 
-    every = {c.cell.key: c.cell for c in cells}
-    todo = missing_cells(folder, list(every.values()))
-    kept = len(every) - len(todo)
+    every = {c.cell.key: c.cell.model_dump() for c in cells}
+    todo = len(missing_cells(folder / FILE, list(every.values()), code_version()))
+    kept = len(every) - todo
     console = Console(stderr=True)
-    console.print(f"{name}: {len(todo)} cells to run, {kept} kept, in {folder}", highlight=False)
+    console.print(f"{name}: {todo} cells to run, {kept} kept, in {folder}", highlight=False)
     started = time.monotonic()
     columns = (
         TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(),
@@ -118,31 +119,34 @@ def _run(folder: Path, cells: "list[Combination]", processes: int, name: str) ->
     with Progress(*columns, console=console, disable=not sys.stderr.isatty()) as progress:
         bar = progress.add_task(name, total=len(every), completed=kept)
 
-        def finished(count: int, cell: Cell, took_s: float) -> None:
-            progress.update(bar, completed=kept + count)
-            if not sys.stderr.isatty() and count % max(1, math.ceil(len(todo) / 20)) == 0:
+        def finished(left: int, _: Key, __: object) -> None:
+            progress.update(bar, completed=len(every) - left)
+            if not sys.stderr.isatty() and left % max(1, math.ceil(todo / 20)) == 0:
                 minutes = (time.monotonic() - started) / 60
-                typer.echo(f"{name}: {kept + count}/{len(every)}, {minutes:.1f} min", err=True)
+                typer.echo(f"{name}: {len(every) - left}/{len(every)}, {minutes:.1f} min", err=True)
 
         try:
-            run_cells(folder, todo, run_cell, processes, finished)
+            run_cells(
+                folder / FILE, list(every.values()), run_settings,
+                code=code_version(), processes=processes, finished=finished,
+            )  # fmt: skip
         except KeyboardInterrupt:
             return True
     if todo:
-        typer.echo(f"{name}: {len(todo)} cells in {time.monotonic() - started:.0f} s", err=True)
+        typer.echo(f"{name}: {todo} cells in {time.monotonic() - started:.0f} s", err=True)
     return False
 
 
 def _write(
     folder: Path, study: "Study", cells: "list[Combination]", name: str, size: "Size"
 ) -> None:
+    from kairos_ros.evaluation.cells import read_cells
     from kairos_ros.evaluation.study.cell import code_version
     from kairos_ros.evaluation.study.figure import draw_study
     from kairos_ros.evaluation.study.finding import finding, headline
-    from kairos_ros.evaluation.study.results import read_results
     from kairos_ros.evaluation.study.table import tidy
 
-    results = read_results(folder)
+    results = read_cells(folder / FILE)
     frame = tidy(cells, results)
     if frame.empty:
         typer.echo(f"{folder} holds no result of {name} at size {size}", err=True)

@@ -8,6 +8,7 @@ from itertools import accumulate
 
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.evaluation.cells import Key
 from kairos_ros.evaluation.observation_age import observation_ages_s
 from kairos_ros.evaluation.replay.arrivals import jobs
 from kairos_ros.evaluation.replay.retrim import retrimmed
@@ -33,6 +34,11 @@ EVERYTHING = 10_000
 """A lead longer than any chunk: the next request leaves as soon as a chunk begins."""
 DRAWN = 200
 """Tasks of a synthetic workload, drawn anew for every seed; a cell takes each at most once."""
+
+
+def run_settings(settings: Key) -> Metrics:
+    """`run_cell` of a cell's settings, as they are kept."""
+    return run_cell(Cell.model_validate(settings))
 
 
 def run_cell(cell: Cell) -> Metrics:

@@ -5,8 +5,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from kairos_ros.evaluation.cells import Result
 from kairos_ros.evaluation.study.definition import Combination
-from kairos_ros.evaluation.study.results import Result
 
 
 def tidy(combinations: Sequence[Combination], results: Mapping[str, Result]) -> pd.DataFrame:
@@ -19,7 +19,7 @@ def tidy(combinations: Sequence[Combination], results: Mapping[str, Result]) -> 
         result = results.get(combination.cell.key)
         if result is not None:
             settings = combination.cell.model_dump()
-            metrics = {**result.metrics, "mid_task_stall_s": mid_task_stall_s(result.metrics)}
+            metrics = {**result.value, "mid_task_stall_s": mid_task_stall_s(result.value)}
             rows.append({**settings, **combination.labels, **metrics})
     return pd.DataFrame(rows)
 
