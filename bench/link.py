@@ -2,15 +2,16 @@
 them that delays, jitters, drops, rate-limits and cuts packets. For kernels without `netem`.
 
 The packets are real: TCP, CURVE and ZeroMQ on both sides feel what they would feel on such a link.
+A busy machine may deliver them later than the conditions say; `Link.report` tells by how much.
 `python -m bench.link` says whether this machine allows it, and measures it against itself.
 """
 
 import contextlib
 import ctypes
 import fcntl
-import heapq
 import itertools
 import json
+import math
 import os
 import random
 import select
@@ -20,9 +21,10 @@ import subprocess
 import sys
 import threading
 import time
+from array import array
 from collections import deque
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from kairos_ros.demo.link_proxy import Conditions
@@ -34,6 +36,22 @@ MTU = 1500
 ROOT = Path(__file__).parents[1]
 LIMIT_BYTES = 16_000_000
 """What waits on a rate-limited link at most; the rest is dropped, as a router does."""
+PRIORITY = -15
+"""Niceness of the carrying process: a wire does not wait for its turn on a busy machine."""
+
+
+@dataclass(frozen=True, slots=True)
+class LinkReport:
+    """What went over the link in both directions since the report before."""
+
+    packets: int
+    bytes: int
+    dropped: int
+    """Lost as the conditions want it, beyond what waits at most, or into a cut."""
+    late_p50_ms: float
+    """How much later than the conditions say packets were delivered: the emulator's own error."""
+    late_p99_ms: float
+    late_max_ms: float
 
 
 def why_not() -> str:
@@ -104,22 +122,47 @@ class Link:
     def set(self, conditions: Conditions) -> None:
         """Holds from now on, for packets that are not under way yet; a cut holds for these, too."""
         self.conditions = conditions
-        stdin, stdout = self._process.stdin, self._process.stdout
-        assert stdin is not None
-        assert stdout is not None
-        stdin.write(json.dumps(asdict(conditions)) + "\n")
-        stdin.flush()
-        if stdout.readline() != "set\n":
-            raise OSError("the link emulator has died")
+        self._ask(json.dumps(asdict(conditions)))
 
     def change(self, **changes: float | str) -> None:
         """`set`, with only these conditions changed."""
         self.set(replace(self.conditions, **changes))  # type: ignore[arg-type]
 
+    def report(self) -> LinkReport:
+        """What the link carried since it was last asked, and how punctually."""
+        return LinkReport(**json.loads(self._ask("report")))
+
+    def congestion(self, control: str) -> None:
+        """TCP's congestion control on both sides, for connections made from now on.
+
+        The two sides' default, which is this machine's, stays what it is elsewhere. Raises OSError
+        where the kernel does not offer `control` (net.ipv4.tcp_allowed_congestion_control).
+        """
+        for namespace, address in zip(self.namespaces, self.addresses, strict=True):
+            within = ["-n", namespace] if namespace else []
+            subnet = address.rpartition(".")[0] + ".0/24"
+            route = ["route", "replace", subnet, "dev", self.device, "src", address]
+            made = subprocess.run(
+                ["ip", *within, *route, "congctl", control], capture_output=True, text=True
+            )
+            if made.returncode:
+                raise OSError(f"congestion control {control!r}: {made.stderr.strip()}")
+
     def inside(self, side: int) -> list[str]:
         """Prefix of a command line that shall run on a side."""
         namespace = self.namespaces[side]
         return ["ip", "netns", "exec", namespace] if namespace else []
+
+    def _ask(self, line: str) -> str:
+        stdin, stdout = self._process.stdin, self._process.stdout
+        assert stdin is not None
+        assert stdout is not None
+        stdin.write(line + "\n")
+        stdin.flush()
+        answer = stdout.readline()
+        if not answer:
+            raise OSError("the link emulator has died")
+        return answer
 
     def _remove(self) -> None:
         for namespace in self.namespaces:
@@ -169,63 +212,102 @@ class _Way:
         self.free_at = 0.0
         """When the rate limit lets the next packet begin."""
         self.last_at = 0.0
+        self.late_s = array("f")
+        """Of every packet delivered since the last report."""
+        self.bytes = 0
+        self.dropped = 0
 
     def take(self, now: float, packet: bytes, conditions: Conditions) -> None:
         if conditions.loss and random.random() < conditions.loss:
+            self.dropped += 1
             return
         begin = now
         if conditions.bits_per_s:
             begin = max(now, self.free_at)
             if (begin - now) * conditions.bits_per_s / 8 > LIMIT_BYTES:
+                self.dropped += 1
                 return
             begin = self.free_at = begin + len(packet) * 8 / conditions.bits_per_s
         at = begin + conditions.delay_s + conditions.jitter_s * random.random()
         self.last_at = max(self.last_at, at)
         self.queue.append((self.last_at, packet))
 
-    def deliver(self, now: float) -> float | None:
-        """Writes what is due; when the next packet is."""
-        while self.queue and self.queue[0][0] <= now:
+    def deliver(self) -> float:
+        """Writes what is due; when the next packet is, or infinity."""
+        while self.queue:
+            at, packet = self.queue[0]
+            late_s = time.monotonic() - at
+            if late_s < 0:
+                return at
+            self.queue.popleft()
+            self.late_s.append(late_s)
+            self.bytes += len(packet)
             with contextlib.suppress(OSError):
-                os.write(self.out, self.queue.popleft()[1])
-        return self.queue[0][0] if self.queue else None
+                os.write(self.out, packet)
+        return math.inf
+
+    def cut(self) -> None:
+        """What is under way is lost."""
+        self.dropped += len(self.queue)
+        self.queue.clear()
+
+
+def _reported(ways: Sequence[_Way]) -> LinkReport:
+    """And begins to count anew."""
+    late_s = sorted(itertools.chain(*(way.late_s for way in ways)))
+    p50, p99 = (late_s[len(late_s) * p // 100] if late_s else 0.0 for p in (50, 99))
+    report = LinkReport(
+        packets=len(late_s),
+        bytes=sum(way.bytes for way in ways),
+        dropped=sum(way.dropped for way in ways),
+        late_p50_ms=1e3 * p50,
+        late_p99_ms=1e3 * p99,
+        late_max_ms=1e3 * late_s[-1] if late_s else 0.0,
+    )
+    for way in ways:
+        way.late_s, way.bytes, way.dropped = array("f"), 0, 0
+    return report
 
 
 def carry(device: str, namespaces: Sequence[str]) -> None:
-    """Moves packets until standard input ends; each line of it is new conditions."""
+    """Moves packets until standard input ends; each line of it is new conditions, or `report`."""
+    with contextlib.suppress(PermissionError):
+        os.nice(PRIORITY)
     devices = [_device(device, namespace) for namespace in namespaces]
     ways = {devices[0]: _Way(devices[1]), devices[1]: _Way(devices[0])}
     names = {devices[0]: "out", devices[1]: "back"}
     conditions = Conditions()
-    poller = select.epoll()
-    for fd in (*devices, sys.stdin.fileno()):
-        poller.register(fd, select.EPOLLIN)
+    commands = sys.stdin.fileno()
     print("ready", flush=True)
     while True:
-        now = time.monotonic()
-        due = []
         for fd, way in ways.items():
             if conditions.cut in ("both", names[fd]):
-                way.queue.clear()
-            heapq.heappush(due, way.deliver(now) or now + 1.0)
-        # epoll rounds up to milliseconds: the last one is spent asking again
-        left = due[0] - time.monotonic()
-        for fd, _ in poller.poll(left - 0.001 if left > 0.001 else 0):
-            if fd == sys.stdin.fileno():
+                way.cut()
+        due = min([way.deliver() for way in ways.values()])
+        # select, because epoll waits for whole milliseconds
+        left = max(0.0, min(1.0, due - time.monotonic()))
+        for fd in select.select([*devices, commands], [], [], left)[0]:
+            if fd == commands:
                 line = sys.stdin.readline()
                 if not line:
                     return
+                if line == "report\n":
+                    print(json.dumps(asdict(_reported([*ways.values()]))), flush=True)
+                    continue
                 conditions = Conditions(**json.loads(line))
                 print("set", flush=True)
                 continue
             now = time.monotonic()
+            way = ways[fd]
             for _ in range(256):
                 try:
                     packet = os.read(fd, 65_535)
                 except BlockingIOError:
                     break
-                if conditions.cut not in ("both", names[fd]):
-                    ways[fd].take(now, packet, conditions)
+                if conditions.cut in ("both", names[fd]):
+                    way.dropped += 1
+                else:
+                    way.take(now, packet, conditions)
 
 
 def _device(device: str, namespace: str) -> int:
@@ -259,6 +341,7 @@ def main() -> None:
             sender.join()
             took_ms = 1e3 * (time.monotonic() - began)
             print(f"{size:7d} bytes there and 1 back in {took_ms:6.1f} ms; link: {conditions}")
+        print(link.report())
 
 
 if __name__ == "__main__":

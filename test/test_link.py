@@ -4,12 +4,15 @@ import contextlib
 import socket
 import threading
 import time
+from pathlib import Path
 
 import pytest
 from wan import NamespaceWan, ProxyWan
 
 from bench.link import entered, why_not
 from kairos_ros.demo.link_proxy import Conditions
+
+DEFAULT = "/proc/sys/net/ipv4/tcp_congestion_control"
 
 
 class Ends:
@@ -100,6 +103,54 @@ def test_lost_packets_are_sent_again_and_counted_by_the_kernel(link, ends):
     sent, resent = tcp_segments(ends.here.fileno())
     assert sent > 100
     assert 0 < resent < sent
+
+
+def test_the_link_says_what_it_carried_what_it_dropped_and_how_late_it_was(link, ends):
+    if not link.truthful:
+        pytest.skip("a proxy counts no packets")
+    emulator = link._link
+    emulator.report()
+    ends.round_trip_s(100_000)
+    carried = emulator.report()
+    assert carried.packets > 100_000 / 1500
+    assert carried.bytes > 100_000
+    assert 0 <= carried.late_p50_ms <= carried.late_p99_ms <= carried.late_max_ms
+    link.change(cut="both")
+    ends.here.sendall(b"into the void")
+    time.sleep(0.3)
+    lost = emulator.report()
+    assert (lost.packets, lost.bytes) == (0, 0)  # it counted from the report before
+    assert lost.dropped > 0
+
+
+@pytest.mark.parametrize("control", ["reno", "cubic"])
+def test_tcp_congests_as_it_is_told_on_both_sides_of_this_link_only(control):
+    if reason := why_not():
+        pytest.skip(f"NO NETWORK NAMESPACES HERE: {reason}")
+    with NamespaceWan(Conditions()) as link, contextlib.ExitStack() as stack:
+        try:
+            link._link.congestion(control)
+        except OSError as error:
+            pytest.skip(str(error))
+        ends = Ends(link, stack)
+        elsewhere = stack.enter_context(socket.socket())
+        of = {name: congestion(end) for name, end in vars(ends).items()}
+        assert of == {"here": control, "there": control}
+        assert congestion(elsewhere) == Path(DEFAULT).read_text().strip()
+
+
+def test_an_unknown_congestion_control_is_refused_by_name():
+    if reason := why_not():
+        pytest.skip(f"NO NETWORK NAMESPACES HERE: {reason}")
+    with (
+        NamespaceWan(Conditions()) as link,
+        pytest.raises(OSError, match="congestion control 'magic'"),
+    ):
+        link._link.congestion("magic")
+
+
+def congestion(end):
+    return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
 
 
 def test_segments_of_what_is_no_tcp_connection_are_unknown(tmp_path):
