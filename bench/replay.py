@@ -25,7 +25,7 @@ from kairos_ros.evaluation.run import FleetRun
 from kairos_ros.evaluation.run_files import load_run
 from kairos_ros.evaluation.summary import summarise
 from kairos_ros.evaluation.trace_file import read_traces
-from kairos_ros.serving.dispatcher import ServingOptions
+from kairos_ros.serving.options import ServingOptions
 from kairos_ros.share import share
 
 KAIROS = Path(sys.prefix, "bin", "kairos")

@@ -16,7 +16,7 @@ from kairos_ros.evaluation.replay.rules import Rules
 from kairos_ros.evaluation.replay.sim_engine import SimEngine
 from kairos_ros.evaluation.replay.simulate import FleetOptions, simulate
 from kairos_ros.evaluation.workloads import workload
-from kairos_ros.serving.dispatcher import ServingOptions
+from kairos_ros.serving.options import ServingOptions
 
 CASES = (
     (10, 1, None, 1.0),

@@ -11,7 +11,7 @@ from kairos_ros.evaluation.replay.sim_engine import SimEngine
 from kairos_ros.evaluation.replay.simulate import FleetOptions, simulate
 from kairos_ros.evaluation.run import FleetRun
 from kairos_ros.evaluation.trace import Trace, TraceRound
-from kairos_ros.serving.dispatcher import ServingOptions
+from kairos_ros.serving.options import ServingOptions
 
 SCENES = ("reach-v3", "push-v3", "drawer-open-v3")
 BATCHES = (1, 2, 4)

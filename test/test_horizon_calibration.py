@@ -13,7 +13,8 @@ from kairos_ros.core.horizon import HorizonContext, parse_horizon
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.nodes.serving_parameters import SERVING_PARAMETERS, serving_options
 from kairos_ros.serving.calibration_file import NAME, find_calibration, write_calibration
-from kairos_ros.serving.dispatcher import Dispatcher, ServingOptions
+from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.options import ServingOptions
 from kairos_ros.serving.profiles import warmup_profile
 from kairos_ros.transport.messages import EngineDescription
 

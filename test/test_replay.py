@@ -27,7 +27,7 @@ from kairos_ros.evaluation.run import FleetRun
 from kairos_ros.evaluation.run_files import load_run
 from kairos_ros.evaluation.summary import summarise
 from kairos_ros.evaluation.trace_file import write_traces
-from kairos_ros.serving.dispatcher import ServingOptions
+from kairos_ros.serving.options import ServingOptions
 
 KAIROS = Path(sys.prefix, "bin", "kairos")
 WITHIN_S = 150.0

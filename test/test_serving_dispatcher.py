@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from kairos_ros.core.calibration import HorizonCalibration, HorizonPlan
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.scheduling import parse_scheduling
-from kairos_ros.serving.dispatcher import Dispatcher, ServingOptions, Submit
+from kairos_ros.serving.dispatcher import Dispatcher, Submit
 from kairos_ros.serving.exchange import (
     Actions,
     Announcement,
@@ -20,6 +20,7 @@ from kairos_ros.serving.exchange import (
     Refetch,
     Refusal,
 )
+from kairos_ros.serving.options import ServingOptions
 from kairos_ros.serving.profiles import warmup_profile
 from kairos_ros.serving.sessions import LEASE_NS
 from kairos_ros.transport.messages import EngineDescription, InferFailure, InferResult

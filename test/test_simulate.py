@@ -20,7 +20,7 @@ from kairos_ros.evaluation.replay.simulate import FleetOptions, simulate
 from kairos_ros.evaluation.summary import summarise
 from kairos_ros.evaluation.trace import Trace, TraceRound
 from kairos_ros.evaluation.workloads import workload
-from kairos_ros.serving.dispatcher import ServingOptions
+from kairos_ros.serving.options import ServingOptions
 
 RATE_HZ = 30.0
 PERIOD_NS = round(1e9 / RATE_HZ)

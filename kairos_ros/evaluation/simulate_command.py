@@ -26,7 +26,7 @@ from kairos_ros.evaluation.summary import summarise
 from kairos_ros.evaluation.trace import Trace
 from kairos_ros.evaluation.trace_file import read_traces
 from kairos_ros.evaluation.workloads import WORKLOADS, workload
-from kairos_ros.serving.dispatcher import ServingOptions
+from kairos_ros.serving.options import ServingOptions
 
 DEFAULT_WORKLOAD = "pi05-libero"
 LINE_EVERY_S = 3.0

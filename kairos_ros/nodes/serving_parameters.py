@@ -10,7 +10,7 @@ from kairos_ros.engine.remote_spec import NamedRemote, parse_remote
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.nodes.parameters import STRINGS, ParameterSpec
 from kairos_ros.serving.calibration_file import find_calibration
-from kairos_ros.serving.dispatcher import ServingOptions
+from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.key_folder import KeyFolder, default_folder
 
 EDGE = "edge"

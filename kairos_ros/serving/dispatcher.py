@@ -5,69 +5,36 @@ caller to carry out: an `Answer` to send to its robot, or a `Submit` to hand to 
 """
 
 import contextlib
-import heapq
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
-from kairos_ros.core.calibration import Calibrated, HorizonCalibration
-from kairos_ros.core.decision import Decision, Pending, SchedulingPolicy
+from kairos_ros.core.decision import Decision, Pending
 from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode
-from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.core.horizon import HorizonPolicy
 from kairos_ros.core.placement import Capacity, EngineCapacity, Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.core.wait_ratio import first_execution_ns
 from kairos_ros.serving.checks import check_query
-from kairos_ros.serving.engines import REFETCH_LEAD_NS, EngineSlot, Running
-from kairos_ros.serving.exchange import (
-    Announcement,
-    Answer,
-    Query,
-    Refetch,
-    Refusal,
-    answer,
-)
+from kairos_ros.serving.engines import EngineSlot, Running
+from kairos_ros.serving.exchange import Announcement, Answer, Query, Refusal, answer
+from kairos_ros.serving.freshness import Freshness
+from kairos_ros.serving.horizons import Horizons
+from kairos_ros.serving.options import ServingOptions
+from kairos_ros.serving.request_queue import RequestQueue
 from kairos_ros.serving.requests import Entry, executed, infer_request
+from kairos_ros.serving.roster import Roster
+from kairos_ros.serving.server_time import ServerTime
 from kairos_ros.serving.sessions import Session, SessionBook
 from kairos_ros.serving.trimming import Served, answer_outcome
 from kairos_ros.transport.link_estimate import LinkState
 from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
 
-SECOND_NS = 1_000_000_000
 MAX_CRASHES = 2
 """A request that was in the batch of this many dying engines is refused."""
-SERVER_TIME_WEIGHT = 0.1
 SOONEST_NS = 1_000_000
 """How soon at the earliest an engine behind a link is looked at again."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServingOptions:
-    """How the dispatcher serves. Raises ConfigError where a policy is named wrongly."""
-
-    scheduling: SchedulingPolicy
-    horizon: str
-    """Default horizon policy."""
-    stale_after_ns: int = 50_000_000
-    """An observation older than this at its dispatch is fetched again; 0: never."""
-    default_deadline_ns: int = 10 * SECOND_NS
-    max_queue: int = 1000
-    max_bytes: int = 8_000_000
-    batch_cap: int = 1_000_000
-    """Largest batch, besides the profile's saturation and the engine's own limit."""
-    comparison: Literal["completion", "printed"] = "completion"
-    """How edge and cloud are compared (`Capacity.comparison`)."""
-    calibration: HorizonCalibration | None = None
-    """What the horizon policy `calibrated` stands for; None: it is refused."""
-
-    def __post_init__(self) -> None:
-        self.parse_horizon(self.horizon)
-
-    def parse_horizon(self, text: str) -> HorizonPolicy:
-        """The policy that `text` names at this server. Raises ConfigError."""
-        return parse_horizon(text, Calibrated(self.calibration) if self.calibration else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,21 +57,29 @@ class Dispatcher:
         self.options = options
         self.book = SessionBook()
         self.tasks = TaskTable(options.scheduling.reading)
-        self.engines: dict[str, EngineSlot] = {}
-        self.pending: dict[str, Entry] = {}
-        """Task key -> its pending request, in order of arrival."""
         self.counters: Counter[str] = Counter()
-        self.server_s = 0.0
-        """Running mean of the server's share of a round trip."""
-        self._horizons: dict[str, HorizonPolicy] = {}
+        self._roster = Roster()
+        self._queue = RequestQueue()
+        self._freshness = Freshness(options.stale_after_ns, self._queue)
+        self._server_time = ServerTime()
+        self._horizons = Horizons(options)
         self._last: tuple[Decision, list[str]] | None = None
         self._next_batch = 1
         self._request_bytes = 0
         """Of the newest request."""
-        self._alarms: list[tuple[int, int, Entry]] = []
-        """Heap of deadlines and ends of holds, some of them of requests that are no longer pending,
-        each with a number that orders equal times."""
-        self._reminders = 0
+
+    @property
+    def engines(self) -> Mapping[str, EngineSlot]:
+        return self._roster.slots
+
+    @property
+    def pending(self) -> Mapping[str, Entry]:
+        """Task key -> its pending request, in order of arrival."""
+        return self._queue.entries
+
+    def in_engines(self) -> Iterator[Entry]:
+        """The requests of all running batches."""
+        return self._roster.in_flight()
 
     # Robots
 
@@ -131,11 +106,11 @@ class Dispatcher:
         if any(e.session is session and e.is_current() for e in self.in_engines()):
             self.counters["late_refresh"] += 1
             return []  # the chunk that is being computed answers this one, too
-        checked = self._check(query, session.task_key) or self._horizon(
+        checked = self._check(query, session.task_key) or self._horizons.of(
             query.horizon or self.options.horizon
         )
         if isinstance(checked, Refusal):
-            self.pending.pop(session.task_key, None)  # this answer is for the whole round
+            self._queue.entries.pop(session.task_key, None)  # this answer is for the whole round
             session.refused += 1
             return [self._refuse(query, checked)]
         self._account(now_ns, query, session)
@@ -144,8 +119,7 @@ class Dispatcher:
     # Engines
 
     def add_engine(self, name: str, tier: Tier, network_ns: int = 0) -> EngineSlot:
-        slot = self.engines[name] = EngineSlot(name, tier, network_ns)
-        return slot
+        return self._roster.add(name, tier, network_ns)
 
     def engine_ready(
         self, now_ns: int, name: str, description: EngineDescription, profile: EngineProfile
@@ -157,31 +131,17 @@ class Dispatcher:
         try:
             if self.options.calibration:
                 self.options.calibration.require_policy(description.policy_id)
-            effects = self._agree(now_ns, slot, description)
+            effects: list[Effect] = []
+            for other in self._roster.turn_out(slot, description):
+                self.counters["refused_engine"] += 1
+                effects += self._requeue_all(now_ns, other, crashed=False)
             slot.ready(description, profile, self.options.batch_cap)
         except ConfigError as error:
             if slot.tier == "cloud":
-                slot.state, slot.description, slot.last_error = "refused", None, str(error)
+                slot.refuse(str(error))
                 self.counters["refused_engine"] += 1
             raise
         return effects + self._schedule(now_ns)
-
-    def _agree(self, now_ns: int, slot: EngineSlot, description: EngineDescription) -> list[Effect]:
-        effects: list[Effect] = []
-        for other in self.engines.values():
-            served = other.description
-            if other is slot or served is None or served.policy_id == description.policy_id:
-                continue
-            differ = (
-                f"engine {slot.name!r} serves {description.policy_id}, "
-                f"but {other.name!r} serves {served.policy_id}"
-            )
-            if (slot.tier, other.tier) != ("edge", "cloud"):
-                raise ConfigError(differ)
-            other.state, other.description, other.last_error = "refused", None, differ
-            self.counters["refused_engine"] += 1
-            effects += self._requeue_all(now_ns, other, crashed=False)
-        return effects
 
     def engine_draining(self, now_ns: int, name: str, reason: str) -> None:
         """It answers what it was given, and takes no more."""
@@ -243,11 +203,7 @@ class Dispatcher:
         for session in self.book.lost(now_ns):
             self.counters["robot_lost"] += 1
             self._close(session.task_key, finished=False)
-        late = []
-        if self.pending and self._next_alarm_ns(now_ns) <= now_ns:
-            late = [(key, e) for key, e in self.pending.items() if now_ns >= e.deadline_ns]
-        for key, entry in late:
-            del self.pending[key]
+        for entry in self._queue.late(now_ns):
             entry.session.refused += 1
             effects.append(self._refuse(entry.query, self._too_late(now_ns, entry)))
         return effects + self._schedule(now_ns)
@@ -256,12 +212,12 @@ class Dispatcher:
         """When `tick` has something to do next, besides silent robots."""
         if not self.pending:
             return None
-        times = [self._next_alarm_ns(now_ns)]
+        times = [self._queue.next_alarm_ns(now_ns)]
         for slot in self.engines.values():
             if slot.newest is None:
                 continue
             free_ns = slot.next_free_ns(now_ns)
-            if not slot.newest.prefetched and self.options.stale_after_ns:
+            if not slot.newest.prefetched and self._freshness.wanted:
                 times.append(slot.prefetch_ns(now_ns))
             if slot.link and free_ns > now_ns:
                 times.append(max(free_ns, now_ns + SOONEST_NS))
@@ -278,8 +234,8 @@ class Dispatcher:
     # Inside
 
     def _check(self, query: Query, key: str) -> Refusal | None:
-        description = next((s.description for s in self.engines.values() if s.description), None)
-        if description is None:
+        engine = self._roster.described
+        if engine is None or engine.description is None:
             return Refusal(RefusalCode.ENGINE_DOWN, "the engine is still loading", 1.0)
         if query.execution.round >= query.round:
             return Refusal(
@@ -288,25 +244,15 @@ class Dispatcher:
             )
         if len(self.pending) >= self.options.max_queue and key not in self.pending:
             return Refusal(RefusalCode.OVERLOADED, f"{len(self.pending)} requests are pending", 0.5)
-        return check_query(query, description, self.options.max_bytes)
-
-    def _horizon(self, text: str) -> HorizonPolicy | Refusal:
-        if text not in self._horizons:
-            if len(self._horizons) >= 1000:
-                self._horizons.clear()
-            try:
-                self._horizons[text] = self.options.parse_horizon(text)
-            except ConfigError as error:
-                return Refusal(RefusalCode.BAD_HORIZON_POLICY, str(error))
-        return self._horizons[text]
+        return check_query(query, engine.description, self.options.max_bytes)
 
     def _account(self, now_ns: int, query: Query, session: Session) -> None:
-        slot = next(s for s in self.engines.values() if s.description)
         key, execution = session.task_key, query.execution
         if key not in self.tasks:
-            chunk_size = slot.description.chunk_size if slot.description else 0
+            engine = self._roster.described
+            chunk_size = engine.description.chunk_size if engine and engine.description else 0
             first = first_execution_ns(chunk_size, execution.control_rate_hz or 30.0)
-            l0 = slot.latency_ns[0] if slot.latency_ns else 0
+            l0 = engine.latency_ns[0] if engine and engine.latency_ns else 0
             self.tasks.open(key, now_ns, kind=query.kind, first_exec_ns=first, l0_ns=l0)
         if execution.started:
             # KairosError: a round too old to matter any more
@@ -324,48 +270,23 @@ class Dispatcher:
             entry.hold_until_ns = 0
             return []
         allowed = round(query.deadline_s * 1e9) or self.options.default_deadline_ns
-        self.pending.pop(session.task_key, None)
-        self._queue(Entry(query, session, horizon, now_ns, observed, now_ns + allowed))
+        self._queue.entries.pop(session.task_key, None)
+        self._queue.add(Entry(query, session, horizon, now_ns, observed, now_ns + allowed))
         if entry is None:
             return []
         superseded = f"round {query.round} of the same task took its place"
         return [self._refuse(entry.query, Refusal(RefusalCode.OLD_ROUND, superseded))]
 
-    def _queue(self, entry: Entry) -> None:
-        self.pending[entry.key] = entry
-        self._remind(entry.deadline_ns, entry)
-
-    def _remind(self, at_ns: int, entry: Entry) -> None:
-        self._reminders += 1
-        heapq.heappush(self._alarms, (at_ns, self._reminders, entry))
-        if len(self._alarms) > 100 + 4 * len(self.pending):  # mostly of entries that are gone
-            self._alarms = [alarm for alarm in self._alarms if self._is_pending(alarm[2])]
-            heapq.heapify(self._alarms)
-
-    def _is_pending(self, entry: Entry) -> bool:
-        return self.pending.get(entry.key) is entry
-
-    def _next_alarm_ns(self, now_ns: int) -> int:
-        """The soonest deadline, or end of a hold that lies ahead. Only while requests are pending.
-
-        Looked up in a heap: asked after every event, a walk over all pending requests would make
-        the server's work grow with the square of an overload.
-        """
-        while True:
-            at_ns, _, entry = self._alarms[0]
-            holds = at_ns == entry.hold_until_ns and at_ns > now_ns
-            if self._is_pending(entry) and (at_ns == entry.deadline_ns or holds):
-                return at_ns
-            heapq.heappop(self._alarms)
-
     def _schedule(self, now_ns: int) -> list[Effect]:
         """Forms batches for idle engines, and asks for fresh observations for the next ones."""
         effects: list[Effect] = []
-        ready = [slot for slot in self.engines.values() if slot.state == "ready"]
+        ready = self._roster.ready
         if self.pending and any(slot.is_free(now_ns) for slot in ready):
             capacity = self._capacity(slot.capacity(now_ns) for slot in ready)
             waiting = [k for k, entry in self.pending.items() if now_ns >= entry.hold_until_ns]
-            fresh = [k for k in waiting if not self._is_stale(now_ns, self.pending[k])]
+            batch = self._next_batch
+            stale = self._freshness.is_stale
+            fresh = [k for k in waiting if not stale(now_ns, self.pending[k], batch)]
             if len(fresh) < len(waiting):
                 effects += self._refetch_next(now_ns, now_ns, waiting, capacity)
             if fresh:
@@ -377,7 +298,7 @@ class Dispatcher:
             dispatch_ns = slot.next_free_ns(now_ns)
             if now_ns >= slot.prefetch_ns(now_ns):
                 newest.prefetched = True
-                if not self.options.stale_after_ns:
+                if not self._freshness.wanted:
                     continue
                 capacity = self._capacity(
                     other.capacity(now_ns, free=True if other is slot else None) for other in ready
@@ -396,11 +317,11 @@ class Dispatcher:
         Those further back in the queue are left alone: they would be stale again when it is their
         turn, and taking an observation costs the robot.
         """
-        effects: list[Effect] = []
-        for batch in self._decide(now_ns, keys, capacity).batches:
-            for i in batch.indices:
-                effects += self._refetch(now_ns, dispatch_ns, self.pending[keys[i]])
-        return effects
+        batches = self._decide(now_ns, keys, capacity).batches
+        chosen = [self.pending[keys[i]] for batch in batches for i in batch.indices]
+        asked = self._freshness.refetch(now_ns, dispatch_ns, chosen, self._next_batch)
+        self.counters["refetched"] += len(asked)
+        return [*asked]
 
     def _decide(self, now_ns: int, keys: list[str], capacity: Capacity) -> Decision:
         pending = Pending.of(self.tasks, {key: self.pending[key].received_ns for key in keys})
@@ -425,7 +346,7 @@ class Dispatcher:
                 }
             entries = []
             for key, i in chosen.items():
-                entry = self.pending.pop(key)
+                entry = self._queue.entries.pop(key)
                 entry.reason, entry.dispatched_ns = decision.reason(i), now_ns
                 entries.append(entry)
             effects.append(self._submit(now_ns, self.engines[batch.engine], entries))
@@ -436,26 +357,6 @@ class Dispatcher:
         slot.begin(batch, entries, now_ns)
         requests = [infer_request(entry.query) for entry in entries]
         return Submit(slot.name, batch, requests, slot.latency_of(len(entries)) / 1e9)
-
-    def _is_stale(self, dispatch_ns: int, entry: Entry) -> bool:
-        """Too old to be dispatched then, and not asked for again already for the next batch.
-
-        A batch that takes longer than expected makes what was fetched for the next one older than
-        that; asking once more would leave the engine without work for a round trip.
-        """
-        stale = self.options.stale_after_ns
-        if not stale or entry.hold_until_ns or entry.refetched_for == self._next_batch:
-            return False
-        return dispatch_ns - entry.observed_ns > stale
-
-    def _refetch(self, now_ns: int, dispatch_ns: int, entry: Entry) -> list[Effect]:
-        if not self._is_stale(dispatch_ns, entry):
-            return []
-        entry.hold_until_ns = now_ns + REFETCH_LEAD_NS
-        entry.refetched_for = self._next_batch
-        self._remind(entry.hold_until_ns, entry)
-        self.counters["refetched"] += 1
-        return [answer(entry.query, Refetch())]
 
     def _answer(
         self,
@@ -473,12 +374,12 @@ class Dispatcher:
             return []
         self.tasks.generation(entry.key, query.round, done.submitted_ns, now_ns)
         server_s = (now_ns - entry.received_ns) / 1e9
-        self.server_s += SERVER_TIME_WEIGHT * (server_s - self.server_s)
+        self._server_time.note(server_s)
         served = Served(
             queued_s=(entry.dispatched_ns - entry.received_ns) / 1e9,
             compute_s=compute_s,
             server_s=server_s,
-            expected_s=self._expected_s(slot),
+            expected_s=self._server_time.expected_s(slot),
             batch_size=len(done.entries),
             tier=slot.tier,
             engine=slot.name,
@@ -491,12 +392,6 @@ class Dispatcher:
         session.wait_ratio = float(self.tasks.wait_ratio(entry.key, now_ns))
         self.counters["chunks"] += 1
         return [answer(query, body)]
-
-    def _expected_s(self, slot: EngineSlot) -> float:
-        """What a robot should allow for the server in its next round: as lately, but no more than
-        two full batches. In overload sending earlier would only age the observations."""
-        longest = (2 * slot.latency_of(len(slot.latency_ns)) + slot.network_ns) / 1e9
-        return min(max(self.server_s, slot.latency_of(1) / 1e9), longest)
 
     def _requeue_all(self, now_ns: int, slot: EngineSlot, *, crashed: bool) -> list[Effect]:
         effects: list[Effect] = []
@@ -519,32 +414,23 @@ class Dispatcher:
             else:
                 self.counters["requeued"] += 1
                 entry.hold_until_ns = 0
-                self._queue(entry)
+                self._queue.add(entry)
         return effects
 
     def _too_late(self, now_ns: int, entry: Entry) -> Refusal:
         waited = f"{(now_ns - entry.received_ns) / 1e9:.1f} s"
-        if not any(slot.state == "ready" for slot in self.engines.values()):
-            errors = "; ".join(s.last_error for s in self.engines.values() if s.last_error)
+        if not self._roster.ready:
+            errors = self._roster.why_none()
             return Refusal(
                 RefusalCode.ENGINE_DOWN, f"no engine is up after {waited}: {errors}", 1.0
             )
         return Refusal(RefusalCode.DEADLINE, f"still queued after {waited}", 0.1)
 
     def _close(self, key: str, *, finished: bool) -> None:
-        self.pending.pop(key, None)
+        self._queue.entries.pop(key, None)
         if key in self.tasks:
             self.tasks.close(key, finished=finished)
 
     def _refuse(self, query: Query, refusal: Refusal) -> Answer:
         self.counters[f"refused_{refusal.code.name.lower()}"] += 1
         return answer(query, refusal)
-
-    def in_engines(self) -> Iterable[Entry]:
-        """The requests of all running batches."""
-        return (
-            entry
-            for slot in self.engines.values()
-            for running in slot.flight.values()
-            for entry in running.entries
-        )

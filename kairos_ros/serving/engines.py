@@ -78,6 +78,10 @@ class EngineSlot:
         self.state, self.description, self.drift = "ready", description, 1.0
         self.latency_ns = self.drifted_ns = profile.latencies_ns(largest)
 
+    def refuse(self, reason: str) -> None:
+        """It is not used until it is found again."""
+        self.state, self.description, self.last_error = "refused", None, reason
+
     @property
     def running(self) -> Running | None:
         """The batch that is to be answered next."""

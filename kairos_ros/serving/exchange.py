@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.transport.messages import InferResult
@@ -44,7 +45,7 @@ class Query:
     instruction: str
     kind: str
     """Class of the task, for per-class history."""
-    state: np.ndarray
+    state: NDArray[np.float32]
     """float32 [state_dim]."""
     images: Mapping[str, bytes] = field(default_factory=dict)
     """Camera key -> JPEG bytes."""
@@ -64,9 +65,9 @@ class Query:
 class Actions:
     """A trimmed chunk and how it came about."""
 
-    actions: np.ndarray
+    actions: NDArray[np.float32]
     """float32 [horizon, action_dim], in the robot's units."""
-    confidence: np.ndarray
+    confidence: NDArray[np.float32]
     """float32 [horizon]."""
     horizon_reason: str
     chunk_size: int

@@ -4,6 +4,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.serving.exchange import Announcement, Query, Refusal
@@ -27,7 +28,7 @@ class Session:
     newest_round: int = 0
     answered: tuple[int, int] = (0, -1)
     """Round and attempt that last got actions."""
-    last_chunk: np.ndarray | None = None
+    last_chunk: NDArray[np.float32] | None = None
     """float32 [N, D], whole and in the policy's own space, of round `answered[0]`."""
     instruction: str = ""
     horizon: int = 0

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kairos_ros.core.errors import PolicyError, RefusalCode
 from kairos_ros.core.horizon import HorizonContext
@@ -67,7 +68,7 @@ def answer_outcome(
     )
 
 
-def tail(entry: Entry) -> np.ndarray | None:
+def tail(entry: Entry) -> NDArray[np.float32] | None:
     """What the previous chunk, executed or not, would do from the new observation on, [M, D]."""
     execution, session = entry.query.execution, entry.session
     if session.last_chunk is None or execution.round != session.answered[0]:
@@ -75,6 +76,6 @@ def tail(entry: Entry) -> np.ndarray | None:
     return session.last_chunk[execution.chunk_index :]
 
 
-def scale(policy: EngineDescription) -> np.ndarray | None:
+def scale(policy: EngineDescription) -> NDArray[np.float32] | None:
     """Action units per normalised unit, [D], for thresholds of horizon policies."""
     return None if policy.action_scale is None else np.array(policy.action_scale, np.float32)

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kairos_ros.core.errors import RefusalCode
 
@@ -20,7 +21,7 @@ class InferRequest:
     seed: int
     """Seeds the sampler's noise for this row only, 0 <= seed < 2**64."""
     instruction: str
-    state: np.ndarray
+    state: NDArray[np.float32]
     """float32 [state_dim]."""
     images: Mapping[str, bytes] = field(default_factory=dict)
     """Policy feature name, for example `observation.images.top` -> JPEG (or PNG) bytes."""
@@ -30,9 +31,9 @@ class InferRequest:
 class InferResult:
     """A whole chunk and how the sampler got there."""
 
-    chunk: np.ndarray
+    chunk: NDArray[np.float32]
     """float32 [N, D], postprocessed: in the units of the robot's actions."""
-    updates: np.ndarray
+    updates: NDArray[np.float32]
     """float32 [K, N, D]: the change that sampler step k made to action i, in the model's
     (normalised) action space, only the robot's own action dimensions (000 §3.1)."""
 

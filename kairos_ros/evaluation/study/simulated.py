@@ -21,7 +21,7 @@ from kairos_ros.evaluation.summary import summarise
 from kairos_ros.evaluation.trace import Trace
 from kairos_ros.evaluation.workloads import Workload, workload
 from kairos_ros.robot.latency import lead_actions
-from kairos_ros.serving.dispatcher import SECOND_NS, ServingOptions
+from kairos_ros.serving.options import SECOND_NS, ServingOptions
 
 STALE_AFTER_NS = 50_000_000
 PATIENCE_NS = 10**6 * SECOND_NS
