@@ -1,9 +1,12 @@
 """From options to an engine. Imports torch only where a policy needs it."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError, PolicyError
 from kairos_ros.engine.emulated import PREFIX, EmulatedEngine
+from kairos_ros.engine.paced import PREFIX as PACED
+from kairos_ros.engine.paced import PacedEngine, parse_paced
 from kairos_ros.engine.seam import Engine, EngineOptions, Progress
 
 
@@ -16,6 +19,9 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
         raise ConfigError(f"max_batch is {options.max_batch}; use 1 to 256")
     if options.threads < 1:
         raise ConfigError(f"threads is {options.threads}; use at least 1")
+    if options.policy.startswith(PACED):
+        pace = parse_paced(options.policy)
+        return PacedEngine(load_engine(replace(options, policy=pace.policy), progress), pace)
     if options.policy.startswith(PREFIX):
         return EmulatedEngine(options.policy, options.max_batch)
     if options.policy.startswith(("/", ".", "~")) and not Path(options.policy).is_dir():

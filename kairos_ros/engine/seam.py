@@ -35,7 +35,7 @@ class EngineOptions:
     """How a policy shall run."""
 
     policy: str
-    """A LeRobot policy folder, a hub id, or `emulated:...`."""
+    """A LeRobot policy folder, a hub id, `emulated:...` or `paced:...`."""
     device: str = "auto"
     """auto (cuda where present, else cpu), cpu, cuda or cuda:N."""
     dtype: str = "auto"
