@@ -281,16 +281,16 @@ class Dispatcher:
         """Forms batches for idle engines, and asks for fresh observations for the next ones."""
         effects: list[Effect] = []
         ready = self._roster.ready
-        if self.pending and any(slot.is_free(now_ns) for slot in ready):
-            capacity = self._capacity(slot.capacity(now_ns) for slot in ready)
-            waiting = [k for k, entry in self.pending.items() if now_ns >= entry.hold_until_ns]
-            batch = self._next_batch
-            stale = self._freshness.is_stale
-            fresh = [k for k in waiting if not stale(now_ns, self.pending[k], batch)]
-            if len(fresh) < len(waiting):
-                effects += self._refetch_next(now_ns, now_ns, waiting, capacity)
-            if fresh:
-                effects += self._dispatch(now_ns, fresh, capacity)
+        idle = self.pending and any(slot.is_free(now_ns) for slot in ready)
+        while idle:
+            formed = self._form_batches(now_ns, ready)
+            effects += formed
+            # one of several servers behind a link may still be idle
+            idle = self.pending and any(
+                self.engines[sent.engine].is_free(now_ns)
+                for sent in formed
+                if isinstance(sent, Submit)
+            )
         for slot in ready:
             newest = slot.newest
             if newest is None or newest.prefetched or not self.pending:
@@ -304,6 +304,19 @@ class Dispatcher:
                     other.capacity(now_ns, free=True if other is slot else None) for other in ready
                 )
                 effects += self._refetch_next(now_ns, dispatch_ns, list(self.pending), capacity)
+        return effects
+
+    def _form_batches(self, now_ns: int, ready: list[EngineSlot]) -> list[Effect]:
+        """One decision about everything that waits."""
+        effects: list[Effect] = []
+        capacity = self._capacity(slot.capacity(now_ns) for slot in ready)
+        waiting = [k for k, entry in self.pending.items() if now_ns >= entry.hold_until_ns]
+        batch, stale = self._next_batch, self._freshness.is_stale
+        fresh = [k for k in waiting if not stale(now_ns, self.pending[k], batch)]
+        if len(fresh) < len(waiting):
+            effects += self._refetch_next(now_ns, now_ns, waiting, capacity)
+        if fresh:
+            effects += self._dispatch(now_ns, fresh, capacity)
         return effects
 
     def _capacity(self, engines: Iterable[EngineCapacity]) -> Capacity:

@@ -1,6 +1,8 @@
 """One engine as the dispatcher sees it: what it computes now, how long that takes, what is free."""
 
+import heapq
 from dataclasses import dataclass, field
+from itertools import islice
 from typing import Literal
 
 from kairos_ros.core.placement import EngineCapacity, Tier
@@ -15,7 +17,7 @@ LOAD_WINDOW_NS = 5_000_000_000
 DRIFT_WEIGHT = 0.2
 """Weight of the newest batch in the running ratio of measured to profiled latency."""
 MAX_IN_FLIGHT = 16
-"""Batches under way to one engine, whatever the estimates say."""
+"""Batches under way to one engine per server of it, whatever the estimates say."""
 SLACK_NS = 5_000_000
 """How much earlier than needed a batch is sent over a link, besides twice its jitter: a GPU that
 waits costs more than a batch that does. (Never more than a round trip earlier.)"""
@@ -45,6 +47,9 @@ class EngineSlot:
     A local engine gets its next batch when the last one is answered. Behind a link (`link_changed`)
     the next batch is sent so that it arrives when the engine is done with those before: the engine
     never waits for the network, and the batch is formed as late as possible.
+
+    An engine with k replicas is k servers with one queue: a batch starts when it is there and one
+    of them is free, in the order in which batches were sent.
     """
 
     name: str
@@ -98,12 +103,17 @@ class EngineSlot:
         self.network_ns = round(link.rtt_s * 1e9)
         self.transfer_ns = round((link.request_bytes or request_bytes) / link.bytes_per_s * 1e9)
 
+    @property
+    def servers(self) -> int:
+        """Batches that it computes at once."""
+        return 1 if self.link is None else self.link.replicas
+
     def is_free(self, now_ns: int) -> bool:
         """Whether it should be given a batch now."""
-        if not self.flight:
-            return True
         link = self.link
-        if link is None or len(self.flight) >= MAX_IN_FLIGHT:
+        if link is None or not self.flight:
+            return not self.flight and self.servers > 0
+        if len(self.flight) >= MAX_IN_FLIGHT * link.replicas:
             return False
         return link.unconfirmed_bytes <= link.delay_bytes and now_ns >= self.next_free_ns(now_ns)
 
@@ -114,12 +124,11 @@ class EngineSlot:
             return now_ns
         if self.link is None:
             return oldest.expected_end_ns
-        late_ns = max(0, now_ns - oldest.expected_end_ns)
         rows = len(newest.entries)
         jitter_s = min(2 * self.link.jitter_s, self.link.min_rtt_s)
         lead_ns = self._upload_ns(rows) + SLACK_NS + round(1e9 * jitter_s)
         uploaded_ns = newest.submitted_ns + rows * self.transfer_ns
-        return max(uploaded_ns, newest.compute_end_ns + late_ns - lead_ns)
+        return max(uploaded_ns, self._server_free_ns(now_ns) - lead_ns)
 
     def prefetch_ns(self, now_ns: int) -> int:
         """When the observations of its next batch shall be asked for: a round trip to a robot
@@ -135,7 +144,7 @@ class EngineSlot:
         """For the scheduler. `free` overrides whether it can take a batch now: what it looks like
         when it can."""
         idle = self.is_free(now_ns) if free is None else free
-        left = self.newest.compute_end_ns - now_ns if self.newest and (self.link or not free) else 0
+        left = self._server_free_ns(now_ns) - now_ns if self.link or not free else 0
         return EngineCapacity(
             engine=self.name,
             tier=self.tier,
@@ -147,9 +156,8 @@ class EngineSlot:
         )
 
     def begin(self, batch: int, entries: list[Entry], now_ns: int) -> None:
-        before = self.newest
         arrives = now_ns + self._upload_ns(len(entries))
-        start = max(arrives, before.compute_end_ns) if before else arrives
+        start = max(arrives, self._server_free_ns(now_ns))
         running = Running(batch, entries, now_ns, start, 0, 0)
         self._expect(running)
         self.flight[batch] = running
@@ -157,13 +165,7 @@ class EngineSlot:
     def end(self, now_ns: int, batch: int, compute_s: float | None) -> Running:
         """A batch in flight is over; `compute_s` is None when it failed."""
         done = self.flight.pop(batch)
-        free_ns = now_ns - self._download_ns
-        for other in self.flight.values():
-            if other.submitted_ns >= done.submitted_ns:
-                arrives = other.submitted_ns + self._upload_ns(len(other.entries))
-                other.start_ns = max(arrives, free_ns)
-                self._expect(other)
-                free_ns = other.compute_end_ns
+        self._expect_those_behind(done, now_ns - self._download_ns)
         if compute_s is not None:
             self.batches += 1
             self.requests += len(done.entries)
@@ -184,10 +186,35 @@ class EngineSlot:
         """Share of the last seconds spent computing, 0..1."""
         since = now_ns - LOAD_WINDOW_NS
         spans = list(self.busy_spans)
-        if self.running and self.running.start_ns < now_ns:
-            spans.append((self.running.start_ns, now_ns))
+        computing = islice(self.flight.values(), self.servers)
+        spans += [(one.start_ns, now_ns) for one in computing if one.start_ns < now_ns]
         busy = sum(end - max(start, since) for start, end in spans if end > since)
-        return min(1.0, busy / LOAD_WINDOW_NS)
+        return min(1.0, busy / (LOAD_WINDOW_NS * max(1, self.servers)))
+
+    def _server_free_ns(self, now_ns: int) -> int:
+        """When one of its servers is free for a further batch; 0: one is idle. A batch whose answer
+        is overdue is taken to end now."""
+        soonest_ns = now_ns - self._download_ns
+        free = [0] * max(1, self.servers)
+        for running in self.flight.values():
+            start = max(running.start_ns, heapq.heappop(free))
+            end = start + running.compute_end_ns - running.start_ns
+            heapq.heappush(free, max(end, soonest_ns))
+        return free[0]
+
+    def _expect_those_behind(self, done: Running, free_ns: int) -> None:
+        """Batches that wait for a server get the one that `done` left at `free_ns`, and the next
+        ones as they are free."""
+        others = list(self.flight.values())
+        computing = max(1, self.servers) - 1
+        free = [free_ns, *(max(one.compute_end_ns, free_ns) for one in others[:computing])]
+        heapq.heapify(free)
+        for other in others[computing:]:
+            if other.submitted_ns >= done.submitted_ns:
+                arrives = other.submitted_ns + self._upload_ns(len(other.entries))
+                other.start_ns = max(arrives, heapq.heappop(free))
+                self._expect(other)
+                heapq.heappush(free, other.compute_end_ns)
 
     @property
     def _download_ns(self) -> int:
