@@ -1,7 +1,8 @@
 """Benchmarks: `python -m bench [NAME ...] [--quick] [--save-figures FOLDER]`.
 
-Prints a table per benchmark and writes everything measured as JSON, and a figure each, to
-runs/bench-<time>/. Comparisons with a peer alternate between the two sides within one run.
+`--help` lists them, and the programs beside them. Prints a table per benchmark and writes
+everything measured as JSON, and a figure each, to runs/bench-<time>/. Comparisons with a peer
+alternate between the two sides within one run.
 """
 
 import argparse
@@ -21,7 +22,7 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from bench import fleet, hop, overhead, record, replay, robots50
+from bench import fleet, hop, hybrid, overhead, record, replay, robots50
 from bench.report import Result
 from bench.servers import ROOT
 
@@ -32,18 +33,44 @@ BENCHMARKS: dict[str, Callable[..., Result]] = {
     "robots50": robots50.run,
     "record": record.run,
     "replay": replay.run,
+    "hybrid": hybrid.run,
 }
+ABOUT = {
+    "overhead": "serving one robot, against LeRobot's PolicyServer",
+    "hop": "500 KB to an engine worker and back, with keys and without, against LeRobot's gRPC",
+    "fleet": "robots per machine, against one PolicyServer per robot",
+    "robots50": "fifty robots with cameras: what is lost, what is wrong",
+    "record": "what the recorder keeps up with",
+    "replay": "virtual time against real time",
+    "hybrid": "edge, cloud or both over an emulated WAN, and the sweep over that WAN",
+    "scheduler": "decisions per second",
+}
+PROGRAMS = {
+    "simulate": "how long virtual time takes, up to 10,000 robots",
+    "traces": "records the demo's tasks as traces",
+    "link": "whether links can be emulated here, and how true they are",
+    "horizon_signals": "which signals inside a chunk know the delicate phase of a task",
+    "fuzz": "fuzzes the decoder of engine messages",
+}
+"""Each run as `python -m bench.NAME`."""
 CORES = 2
 """Everything measured runs on as many: servers and clients of both sides share them."""
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m bench", description=__doc__.splitlines()[0])
-    names = [*BENCHMARKS, "scheduler"]
-    parser.add_argument("names", nargs="*", metavar="NAME", help=f"of {', '.join(names)}")
+    names = list(ABOUT)
+    parser = argparse.ArgumentParser(
+        prog="python -m bench",
+        description=__doc__.splitlines()[0],
+        epilog=_listed("benchmarks", ABOUT) + _listed("programs, python -m bench.NAME", PROGRAMS),
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks [all of them]")
     parser.add_argument("--quick", action="store_true", help="short runs, for a first look")
     parser.add_argument("--save-figures", type=Path, metavar="FOLDER", help="copy figures there")
     arguments = parser.parse_args()
+    if own := set(arguments.names) & set(PROGRAMS):
+        parser.error(f"`python -m bench.{min(own)}` is a program of its own")
     if unknown := set(arguments.names) - set(names):
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; known are {names}")
     chosen = arguments.names or names
@@ -67,6 +94,10 @@ def main() -> int:
             shutil.copy(folder / f"{name}.png", arguments.save_figures / f"bench_{name}.png")
     console.print(f"written to {folder.relative_to(ROOT)}")
     return 0
+
+
+def _listed(title: str, about: dict[str, str]) -> str:
+    return f"{title}:\n" + "".join(f"  {name:16} {text}\n" for name, text in about.items()) + "\n"
 
 
 def _report(console: Console, folder: Path, name: str, result: Result) -> None:

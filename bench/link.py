@@ -6,6 +6,7 @@ A busy machine may deliver them later than the conditions say; `Link.report` tel
 `python -m bench.link` says whether this machine allows it, and measures it against itself.
 """
 
+import argparse
 import contextlib
 import ctypes
 import fcntl
@@ -319,6 +320,7 @@ def _device(device: str, namespace: str) -> int:
 
 def main() -> None:
     """Says whether links can be emulated here, and how true a 100 ms link is."""
+    argparse.ArgumentParser(prog="python -m bench.link", description=main.__doc__).parse_args()
     if reason := why_not():
         print(f"LINKS CANNOT BE EMULATED HERE: {reason}")
         sys.exit(1)
