@@ -25,17 +25,14 @@ import kairos_ros.transport.engine_wire as engine_wire_module
 import kairos_ros.transport.frames as frames_module
 from kairos_ros.core.errors import RefusalCode, WireError
 from kairos_ros.transport.engine_wire import (
+    READERS,
     BatchError,
     BatchResult,
     WorkerStatus,
     description_message,
     error_message,
     infer_message,
-    read_description,
-    read_error,
-    read_infer,
-    read_result,
-    read_status,
+    received_message,
     result_message,
     status_message,
 )
@@ -47,7 +44,6 @@ from kairos_ros.transport.messages import (
     InferResult,
 )
 
-READERS = (read_infer, read_result, read_error, read_status, read_description)
 ALLOWANCE = 256 * 1024
 """Bytes of Python objects that any message may cost."""
 PER_HEADER_BYTE = 80
@@ -136,6 +132,7 @@ def seeds() -> list[list[bytes]]:
         "open the drawer",
         np.array([0, np.nan, 1], np.float32),
         {"observation.images.top": b"\xff\xd8 not decoded here"},
+        frozenset({"observation.images.top"}),
     )
     chunk, updates = np.ones((4, 2), np.float32), np.zeros((3, 4, 2), np.float32)
     bad = InferFailure(RefusalCode.NOT_FINITE, "state[0] is nan")
@@ -160,6 +157,7 @@ def seeds() -> list[list[bytes]]:
         error_message(BatchError(None, RefusalCode.MALFORMED, "an empty message")),
         status_message(WorkerStatus("loading", "weights", 4, 1.5)),
         description_message(description),
+        received_message(2**63 - 1),
         Message("ping"),
         Message("hello", {}, tuple(np.zeros(2, name) for name in ("bool", "int64", "float64"))),
     ]

@@ -1,6 +1,7 @@
 """The wire: what is sent arrives, and nothing that arrives can do more than be refused."""
 
 import tracemalloc
+from dataclasses import replace
 
 import msgpack
 import numpy as np
@@ -11,6 +12,7 @@ from hypothesis.extra import numpy as hnp
 
 from kairos_ros.core.errors import RefusalCode, WireError
 from kairos_ros.transport.engine_wire import (
+    READERS,
     BatchError,
     BatchResult,
     WorkerStatus,
@@ -32,8 +34,6 @@ from kairos_ros.transport.messages import (
     InferRequest,
     InferResult,
 )
-
-READERS = (read_infer, read_result, read_error, read_status, read_description)
 
 json_like = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),
@@ -198,6 +198,15 @@ def test_requests_arrive_as_they_were_sent():
             b.instruction,
             b.images,
         )
+
+
+def test_a_request_says_which_of_its_images_were_made_smaller():
+    camera = "observation.images.top"
+    sent = replace(request(), shrunk=frozenset({camera}))
+    assert read_infer(decode(wire(infer_message(7, [sent]))))[1][0].shrunk == {camera}
+    odd = replace(sent, shrunk=frozenset({"elsewhere"}))
+    with pytest.raises(WireError, match="whose images are there"):
+        read_infer(decode(wire(infer_message(7, [odd]))))
 
 
 def test_outcomes_arrive_as_they_were_sent():

@@ -27,6 +27,7 @@ from kairos_ros.engine.registry import read_registry, registry_of
 from kairos_ros.engine.remote import AtHome, RemoteEngine, RemoteSpec
 from kairos_ros.engine.remote_spec import parse_remote
 from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.wan_image import PerCamera, WanImages
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder
 from kairos_ros.transport.link_estimate import UNKNOWN_BYTES_PER_S
@@ -279,7 +280,7 @@ def test_images_are_recompressed_for_the_link_unless_that_makes_them_larger(work
 
     at = endpoint()
     worker("--listen", at, "--policy", "f=emulated:images=top@224x224")
-    spec = RemoteSpec(at, security=hosts.towards(), jpeg_quality=30)
+    spec = RemoteSpec(at, security=hosts.towards(), images=WanImages(PerCamera(30)))
     engine, events = link(spec)
     next_of(events, EngineReady)
     gradient = np.linspace(0, 255, 224 * 224 * 3).reshape(224, 224, 3)
@@ -295,10 +296,11 @@ def test_images_are_recompressed_for_the_link_unless_that_makes_them_larger(work
 def test_an_engine_elsewhere_is_one_line_of_parameters(hosts, tmp_path):
     profile = tmp_path / "p.json"
     profile.write_text("{}")
-    text = f"far=tcp://gpu:7411,policy=pick,jpeg=80,profile={profile}"
+    text = f"far=tcp://gpu:7411,policy=pick,jpeg=80,size=160|wrist:96,profile={profile}"
+    images = WanImages(PerCamera(80), PerCamera(160, (("wrist", 96),)))
     remote = parse_remote(text, hosts.edge)
     assert (remote.name, remote.profile) == ("far", str(profile))
-    assert remote.spec == RemoteSpec("tcp://gpu:7411", "pick", hosts.towards(), jpeg_quality=80)
+    assert remote.spec == RemoteSpec("tcp://gpu:7411", "pick", hosts.towards(), images=images)
     home = parse_remote("near=listen:tcp://0.0.0.0:7411", hosts.edge).spec
     assert (home.listen, home.security.worker) == (True, "cloud_dials")
 
@@ -310,8 +312,11 @@ def test_an_engine_elsewhere_is_one_line_of_parameters(hosts, tmp_path):
         ("a b=tcp://gpu:7411", "a name has letters"),
         ("far=gpu:7411", "write ipc"),
         ("far=tcp://gpu:7411,quality=80", "unknown option 'quality'"),
-        ("far=tcp://gpu:7411,jpeg=high", "not a whole number"),
-        ("far=tcp://gpu:7411,jpeg=100", "use 1 to 95"),
+        ("far=tcp://gpu:7411,jpeg=high", "'high' is not a number from 1 to 95"),
+        ("far=tcp://gpu:7411,jpeg=100", "not a number from 1 to 95"),
+        ("far=tcp://gpu:7411,jpeg=80|wrist", "'' is not a number"),
+        ("far=tcp://gpu:7411,size=160", "jpeg=80,size=160"),
+        ("far=tcp://gpu:7411,lossless,jpeg=80", "lossless goes without"),
         ("far=tcp://gpu:7411,profile=/none.json", "no profile /none.json"),
         ("far=tcp://gpu:7411,server_key=moon", "no server 'moon'"),
     ],

@@ -1,7 +1,7 @@
 """Is a request one that the policy can answer? Images are untrusted bytes until decoded here."""
 
 import io
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -40,22 +40,30 @@ def refusal(request: InferRequest, description: EngineDescription) -> InferFailu
             sent = ", ".join(request.images) or "none"
             return InferFailure(RefusalCode.BAD_IMAGE, f"image {key} is missing; sent were {sent}")
         try:
-            _open(request.images[key], size)
+            _open(request.images[key], size, key in request.shrunk)
         except ImageError as error:
             return InferFailure(RefusalCode.BAD_IMAGE, f"image {key}: {error}")
     return None
 
 
-def decode_image(encoded: bytes, size: tuple[int, int]) -> np.ndarray:
-    """uint8 [height, width, 3], RGB. Raises ImageError for anything but an image of that size."""
-    image = _open(encoded, size)
+def decode_image(
+    encoded: bytes, size: tuple[int, int], shrunk: bool = False
+) -> np.ndarray[Any, np.dtype[np.uint8]]:
+    """uint8 [height, width, 3], RGB. Raises ImageError for anything but an image of that size or,
+    where it was `shrunk` on the way, of a smaller one."""
+    image = _open(encoded, size, shrunk)
     try:
-        return np.array(image.convert("RGB"))
+        return np.array(_enlarged(image.convert("RGB"), size))
     except Exception as error:  # a decoder fed with hostile bytes raises whatever it likes
         raise ImageError(f"does not decode: {error}") from error
 
 
-def _open(encoded: bytes, size: tuple[int, int]) -> "Image":
+def _enlarged(image: "Image", size: tuple[int, int]) -> "Image":
+    height, width = size
+    return image if image.size == (width, height) else image.resize((width, height))
+
+
+def _open(encoded: bytes, size: tuple[int, int], shrunk: bool = False) -> "Image":
     import PIL.Image
 
     try:
@@ -63,7 +71,7 @@ def _open(encoded: bytes, size: tuple[int, int]) -> "Image":
     except Exception as error:  # as above
         raise ImageError(f"{len(encoded)} bytes that are neither JPEG nor PNG") from error
     width, height = image.size
-    if (height, width) != size:
+    if (height, width) != size and not (shrunk and height <= size[0] and width <= size[1]):
         raise ImageError(
             f"{height} x {width} px (height x width), the policy expects {size[0]} x {size[1]}"
         )

@@ -152,7 +152,7 @@ class PolicyEngine:
         images = {}
         for key, size in self.description.images.items():
             try:
-                images[key] = decode_image(request.images[key], size)
+                images[key] = decode_image(request.images[key], size, key in request.shrunk)
             except ImageError as error:
                 return InferFailure(RefusalCode.BAD_IMAGE, f"image {key}: {error}")
         return Row(request, images)

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 
 import zmq
 
-from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode, WireError
+from kairos_ros.core.errors import KairosError, RefusalCode, WireError
 from kairos_ros.engine.events import (
     BatchDone,
     BatchFailed,
@@ -26,7 +26,7 @@ from kairos_ros.engine.events import (
     EngineReady,
     LinkChanged,
 )
-from kairos_ros.engine.wan_image import recompressed
+from kairos_ros.engine.wan_image import AS_SENT, WanImages, for_link
 from kairos_ros.transport.door import Door
 from kairos_ros.transport.endpoint import Insecure
 from kairos_ros.transport.engine_wire import (
@@ -77,8 +77,7 @@ class RemoteSpec:
     security: Towards | AtHome | Insecure | None = None
     listen: bool = False
     """Wait for the worker to dial in, instead of dialling it."""
-    jpeg_quality: int = 0
-    """Images are sent as JPEG of this quality, 1 to 95; 0: as the robots sent them."""
+    images: WanImages = AS_SENT
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,7 +277,8 @@ class RemoteEngine:
             reason = "the engine is stopping" if self._contact.draining else "the engine is down"
             self._emit(BatchFailed(batch, RefusalCode.ENGINE_DOWN, reason))
             return
-        message = infer_message(batch, self._smaller(requests, described), described.images)
+        smaller = [for_link(request, described.images, self._spec.images) for request in requests]
+        message = infer_message(batch, smaller, described.images)
         fields = {**message.fields, "policy": self._spec.policy, "tell": True}
         try:
             frames = encode(replace(message, fields=fields))
@@ -297,24 +297,6 @@ class RemoteEngine:
         )
         # A full socket means that nothing gets through; the missing heartbeat will tell.
         self._send(frames)
-
-    def _smaller(
-        self, requests: Sequence[InferRequest], described: EngineDescription
-    ) -> list[InferRequest]:
-        quality = self._spec.jpeg_quality
-        if not quality or not described.images:
-            return list(requests)
-        return [
-            replace(
-                request,
-                images={
-                    key: recompressed(request.images[key], size, quality)
-                    for key, size in described.images.items()
-                    if key in request.images
-                },
-            )
-            for request in requests
-        ]
 
     def _send(self, frames: list) -> bool:
         try:
@@ -389,6 +371,8 @@ class RemoteEngine:
     def _on_description(self, described: EngineDescription, now: float) -> None:
         if self._contact.description is None:
             self._contact.description = described
+            for camera in self._spec.images.unknown(described.images):
+                log.warning("%s: the policy has no camera %r", self._spec.endpoint, camera)
             self._tell_link()
             self._emit(EngineReady(described, now - self._started))
 
@@ -460,10 +444,3 @@ class RemoteEngine:
             self._on_event(event)
         except Exception:
             log.exception("on_event failed on %s", type(event).__name__)
-
-
-def check_jpeg_quality(quality: int) -> int:
-    """Raises ConfigError for one that is none."""
-    if not 0 <= quality <= 95:
-        raise ConfigError(f"jpeg={quality}: use 1 to 95, or 0 to send images as they are")
-    return quality

@@ -4,14 +4,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.engine.remote import AtHome, RemoteSpec, check_jpeg_quality
+from kairos_ros.engine.remote import AtHome, RemoteSpec
+from kairos_ros.engine.wan_image import PerCamera, WanImages, read_per_camera
 from kairos_ros.transport.endpoint import Insecure, check_endpoint, is_local
 from kairos_ros.transport.key_file import NAME, Role
 from kairos_ros.transport.key_folder import KeyFolder
 from kairos_ros.transport.sockets import Towards
 
 LISTEN = "listen:"
-OPTIONS = ("policy", "profile", "jpeg", "key", "server_key", "worker_key", "insecure_loopback")
+OPTIONS = (
+    *("policy", "profile", "jpeg", "size", "lossless"),
+    *("key", "server_key", "worker_key", "insecure_loopback"),
+)
+LONGEST_PX = 4096
 FORM = (
     "write NAME=tcp://HOST:PORT or, for a worker that dials in, NAME=listen:tcp://ADDRESS:PORT, "
     "then options such as ,policy=POLICY"
@@ -31,9 +36,9 @@ class NamedRemote:
 def parse_remote(text: str, keys: KeyFolder) -> NamedRemote:
     """Reads `NAME=[listen:]ENDPOINT[,option=value...]`. Raises ConfigError.
 
-    policy: its name in the worker's registry, where that has several. jpeg: quality, 1 to 95, that
-    images are sent with; without it as the robots sent them. key: the own key, where there are
-    several. server_key: the server to find there. worker_key: the one client that may dial in.
+    policy: its name in the worker's registry, where that has several. jpeg, size, lossless: as
+    WanImages, `jpeg=80|wrist:60` where cameras differ. key: the own key, where there are several.
+    server_key: the server to find there. worker_key: the one client that may dial in.
     insecure_loopback: no keys, on loopback only. profile: as NamedRemote.profile.
     """
     name, equals, rest = text.partition("=")
@@ -59,7 +64,7 @@ def parse_remote(text: str, keys: KeyFolder) -> NamedRemote:
         given.get("policy", ""),
         _security(endpoint, listen, given, keys),
         listen,
-        _quality(given.get("jpeg", "0")),
+        _images(given),
     )
     return NamedRemote(name, spec, profile)
 
@@ -88,7 +93,11 @@ def _only_client(keys: KeyFolder) -> str:
     return known[0]
 
 
-def _quality(text: str) -> int:
-    if not text.isdecimal():
-        raise ConfigError(f"jpeg={text!r} is not a whole number")
-    return check_jpeg_quality(int(text))
+def _images(given: dict[str, str]) -> WanImages:
+    if "lossless" in given and ("jpeg" in given or "size" in given):
+        raise ConfigError("lossless goes without jpeg and size: those change pixels")
+    if "size" in given and "jpeg" not in given:
+        raise ConfigError("size: say how smaller images are sent, for example jpeg=80,size=160")
+    jpeg = read_per_camera("jpeg", given["jpeg"], 1, 95) if "jpeg" in given else PerCamera()
+    size = read_per_camera("size", given["size"], 8, LONGEST_PX) if "size" in given else PerCamera()
+    return WanImages(jpeg, size, "lossless" in given)

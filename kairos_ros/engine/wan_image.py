@@ -1,22 +1,115 @@
 """Images made smaller for a slow link."""
 
 import io
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
+from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.observation import ImageError, decode_image
+from kairos_ros.transport.messages import InferRequest
 
 
-def recompressed(encoded: bytes, size: tuple[int, int], quality: int) -> bytes:
-    """The image as JPEG of `quality` (1 to 95), or as it was where that is no smaller.
+@dataclass(frozen=True, slots=True)
+class PerCamera:
+    """A number for every camera, and others for some. 0: none."""
 
-    What is not an image of (height_px, width_px) stays as it is: the engine refuses it by name.
+    usual: int = 0
+    others: tuple[tuple[str, int], ...] = ()
+    """(policy feature name or the last part of it, number)."""
+
+    def of(self, camera: str) -> int:
+        short = camera.rpartition(".")[2]
+        return next((number for name, number in self.others if name in (camera, short)), self.usual)
+
+
+def read_per_camera(option: str, text: str, least: int, most: int) -> PerCamera:
+    """Reads `80` or `80|wrist:60|top:90`. Raises ConfigError, naming the option."""
+    usual, *others = text.split("|")
+    named = [part.partition(":") for part in others]
+    for value in (usual, *(value for _, _, value in named)):
+        if not value.isdecimal() or not least <= int(value) <= most:
+            raise ConfigError(f"{option}={text}: {value!r} is not a number from {least} to {most}")
+    if not all(name for name, _, _ in named):
+        raise ConfigError(f"{option}={text}: write {option}={usual}|CAMERA:{usual}")
+    return PerCamera(int(usual), tuple((name, int(value)) for name, _, value in named))
+
+
+@dataclass(frozen=True, slots=True)
+class WanImages:
+    """How images travel. By itself: as the robots sent them."""
+
+    jpeg: PerCamera = PerCamera()
+    """As JPEG of this quality, 1 to 95."""
+    size: PerCamera = PerCamera()
+    """With a longer side of at most so many px; the engine enlarges them again. With `jpeg`."""
+    lossless: bool = False
+    """PNG is compressed as well as it can be; not a pixel changes."""
+
+    def unknown(self, cameras: Mapping[str, tuple[int, int]]) -> list[str]:
+        """Names that are none of these cameras'."""
+        known = {name for camera in cameras for name in (camera, camera.rpartition(".")[2])}
+        named = (name for name, _ in (*self.jpeg.others, *self.size.others))
+        return [name for name in named if name not in known]
+
+
+AS_SENT = WanImages()
+
+
+def for_link(
+    request: InferRequest, cameras: Mapping[str, tuple[int, int]], how: WanImages
+) -> InferRequest:
+    """The request with its images as they shall travel; `cameras` as EngineDescription.images.
+
+    An image that would not become smaller stays as it is, and so does what is not an image of the
+    size that the policy reads: the engine refuses that by name.
     """
+    if not (how.lossless or how.jpeg != PerCamera()):
+        return request
+    images, shrunk = {}, []
+    for camera, size in cameras.items():
+        if camera not in request.images:
+            continue
+        before = request.images[camera]
+        quality, longest = how.jpeg.of(camera), how.size.of(camera)
+        after = recompressed(before, size, quality, longest) if quality else lossless(before, size)
+        if len(after) < len(before):
+            images[camera] = after
+            if quality and 0 < longest < max(size):
+                shrunk.append(camera)
+        else:
+            images[camera] = before
+    return replace(request, images=images, shrunk=frozenset(shrunk))
+
+
+def recompressed(encoded: bytes, size: tuple[int, int], quality: int, longest: int = 0) -> bytes:
+    """The image of (height_px, width_px) as JPEG, its longer side at most `longest` px (0: as it
+    is); or what was given, where that is no such image."""
     import PIL.Image
 
+    try:
+        image = PIL.Image.fromarray(decode_image(encoded, size))
+    except ImageError:
+        return encoded
+    if 0 < longest < max(size):
+        scale = longest / max(size)
+        height, width = (max(1, round(side * scale)) for side in size)
+        image = image.resize((width, height), PIL.Image.Resampling.LANCZOS)
+    buffer = io.BytesIO()
+    image.save(buffer, "JPEG", quality=quality)
+    return buffer.getvalue()
+
+
+def lossless(encoded: bytes, size: tuple[int, int]) -> bytes:
+    """A PNG image of (height_px, width_px) with the same pixels, compressed as well as can be; or
+    what was given: JPEG would only grow."""
+    import PIL.Image
+
+    if not encoded.startswith(b"\x89PNG"):
+        return encoded
     try:
         pixels = decode_image(encoded, size)
     except ImageError:
         return encoded
     buffer = io.BytesIO()
-    PIL.Image.fromarray(pixels).save(buffer, "JPEG", quality=quality)
-    smaller = buffer.getvalue()
-    return smaller if len(smaller) < len(encoded) else encoded
+    PIL.Image.fromarray(pixels).save(buffer, "PNG", optimize=True)
+    return buffer.getvalue()

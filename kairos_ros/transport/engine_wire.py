@@ -89,6 +89,7 @@ def infer_message(
                 "instruction": request.instruction,
                 "images": keys,
             }
+            | ({"shrunk": sorted(request.shrunk)} if request.shrunk else {})
         )
     return Message("infer", {"batch": batch, "requests": rows}, tuple(arrays))
 
@@ -259,6 +260,9 @@ def _request(row: Any, arrays: Any) -> InferRequest:
     keys = _list(row, "images")
     if not all(isinstance(key, str) for key in keys) or len(set(keys)) != len(keys):
         raise WireError("images is not a list of different camera keys")
+    shrunk = _list(row, "shrunk") if "shrunk" in row else []
+    if not all(isinstance(key, str) for key in shrunk) or not set(keys).issuperset(shrunk):
+        raise WireError("shrunk is not a list of cameras whose images are there")
     state = _next(arrays, np.float32, 1, "state")
     jpegs = [_next(arrays, np.uint8, 1, "image").tobytes() for _ in keys]
     return InferRequest(
@@ -271,6 +275,7 @@ def _request(row: Any, arrays: Any) -> InferRequest:
         instruction=_text(row, "instruction"),
         state=state,
         images=dict(zip(keys, jpegs, strict=True)),
+        shrunk=frozenset(shrunk),
     )
 
 
@@ -338,3 +343,7 @@ def _code(fields: Mapping[str, Any]) -> RefusalCode:
         return RefusalCode(value)
     except ValueError as error:
         raise WireError("code is not a refusal code that this side knows") from error
+
+
+READERS = (read_infer, read_result, read_received, read_error, read_status, read_description)
+"""What reads the messages of a peer: a value or a WireError, whatever it said (`bench/fuzz.py`)."""

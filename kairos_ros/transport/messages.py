@@ -25,6 +25,8 @@ class InferRequest:
     """float32 [state_dim]."""
     images: Mapping[str, bytes] = field(default_factory=dict)
     """Policy feature name, for example `observation.images.top` -> JPEG (or PNG) bytes."""
+    shrunk: frozenset[str] = frozenset()
+    """Names of images that were made smaller on the way; the engine enlarges them again."""
 
 
 @dataclass(frozen=True, slots=True)
