@@ -1,6 +1,7 @@
 """A fleet in virtual time obeys the physics of fleets; the dispatcher in it is the real one."""
 
 import math
+import re
 from collections import defaultdict
 from dataclasses import replace
 from itertools import pairwise
@@ -127,19 +128,24 @@ def test_alone_a_task_takes_what_the_closed_form_says(executed, lead, latency_ms
     patient=st.booleans(),
     spread=st.sampled_from([0.0, 0.3]),
     rate=st.none() | st.floats(0.1, 10.0),
+    cloud=st.none() | st.tuples(st.floats(0.1, 0.3), st.sampled_from([0.0, 20.0]), st.booleans()),
 )
 @settings(max_examples=25, deadline=None)
 def test_any_fleet_obeys_the_physics(
-    seed, scheduling, accounting, stale_ms, robots, patient, spread, rate
+    seed, scheduling, accounting, stale_ms, robots, patient, spread, rate, cloud
 ):
     traces = LIBERO.traces[:20]
+    engines = [SimEngine("edge", linear_profile("80+35b", 8, "p"), spread=spread)]
+    if cloud:
+        fast = linear_profile("40+17.5b", 8, "p")
+        engines.append(SimEngine("cloud", fast, "cloud", *cloud, spread=spread))
     result = run(
         jobs(traces, seed, rate, 20),
         robots,
         scheduling=scheduling,
         rules=Rules(accounting),
         stale_ms=stale_ms,
-        spread=spread,
+        engines=engines,
         seed=seed,
         patient=patient,
     )
@@ -240,6 +246,44 @@ def test_overflow_goes_to_the_cloud_where_that_is_sooner_and_only_there():
     assert share(0.02, mbps=2.0) < share(0.02)
 
 
+def cloud_only(rtt_s, open_s=60.0, **cloud):
+    engine = SimEngine("cloud", linear_profile("80+35b", 8), "cloud", rtt_s, **cloud)
+    result = run(jobs(LIBERO.traces, 1, None, None), 90, engines=[engine], open_s=open_s)
+    return [r for r in result.rounds if 20 <= r.answered_s < open_s]
+
+
+def test_no_gpu_waits_for_the_network_unless_it_is_held_while_its_batch_travels():
+    capacity = capacity_per_s(linear_profile("80+35b", 8))
+    assert len(cloud_only(0.2)) / 40 == pytest.approx(capacity, rel=0.03)
+    held = len(cloud_only(0.2, pipelined=False)) / 40
+    assert held == pytest.approx(8 / (8 / capacity + 0.2), rel=0.03)
+
+
+def test_a_pool_in_the_cloud_serves_as_much_as_its_replicas_together():
+    capacity = capacity_per_s(linear_profile("80+35b", 8))
+    assert len(cloud_only(0.1, replicas=3)) / 40 == pytest.approx(3 * capacity, rel=0.05)
+
+
+def test_a_link_carries_no_more_than_its_bandwidth():
+    served = cloud_only(0.1, bandwidth_mbps=2.88)  # ten observations of 36 kB a second
+    assert len(served) / 40 == pytest.approx(10, rel=0.05)
+
+
+def test_an_answer_from_the_cloud_is_there_when_the_decision_said():
+    engines = [
+        SimEngine("edge", linear_profile("80+35b", 8, "p")),
+        SimEngine("cloud", linear_profile("40+17.5b", 8, "p"), "cloud", 0.1, 50.0),
+    ]
+    result = run(jobs(LIBERO.traces, 1, None, 60), 20, engines=engines)
+    told = [
+        (float(re.search(r"\((\d+\.\d+) s there", r.reason)[1]), r.server_s - r.queued_s)
+        for r in result.rounds
+        if r.tier == "cloud" and r.batch_size == 1
+    ]
+    assert len(told) > 50
+    assert [said for said, _ in told] == pytest.approx([took for _, took in told], abs=0.0051)
+
+
 def test_a_bandwidth_delays_what_goes_through_it():
     narrow = SimEngine("edge", linear_profile("80+35b", 8), bandwidth_mbps=8.0)
     result = run([Job(0, trace(10, 10), 0.0)], 1, engines=[narrow], observation_bytes=50_000)
@@ -336,6 +380,7 @@ def test_traces_that_cannot_be_simulated_are_refused(traces, rules, told):
         (lambda: linear_profile("80+35b", 0), "batch cap"),
         (lambda: SimEngine("e", linear_profile("80+35b", 8), network_s=math.nan), "network_s"),
         (lambda: SimEngine("e", linear_profile("80+35b", 8), tier="moon"), "tier"),
+        (lambda: SimEngine("e", linear_profile("80+35b", 8), replicas=2), "2 replicas"),
         (lambda: jobs([], 1, None, 1), "no traces"),
         (lambda: jobs([trace(5)], 1, 0.0, 1), "rate"),
         (lambda: jobs([trace(5)], 1, None, 0), "number of tasks"),

@@ -123,6 +123,10 @@ def simulate_command(
     wan_mbps: Annotated[
         float, typer.Option(min=0, help="Bandwidth to the cloud, megabits per second; 0: no limit.")
     ] = 0.0,
+    cloud_replicas: Annotated[
+        int,
+        typer.Option(min=1, max=1000, help="Batches that the cloud computes at once, in a pool."),
+    ] = 1,
     network_ms: Annotated[
         float, typer.Option(min=0, max=10_000, help="Round trip robot to server, milliseconds.")
     ] = 5.0,
@@ -189,7 +193,17 @@ def simulate_command(
     ]
     if cloud:
         far = replace(_profile(cloud, batch_cap), policy_id=work.profile.policy_id)
-        there.append(SimEngine("cloud", far, "cloud", wan_ms / 1e3, wan_mbps, spread))
+        there.append(
+            SimEngine(
+                "cloud",
+                far,
+                "cloud",
+                wan_ms / 1e3,
+                wan_mbps,
+                replicas=cloud_replicas,
+                spread=spread,
+            )
+        )
     count = None if hours is not None else tasks or len(work.traces)
     given["rate"] = rate
     console = Console(stderr=True)

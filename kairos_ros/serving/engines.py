@@ -115,7 +115,9 @@ class EngineSlot:
             return not self.flight and self.servers > 0
         if len(self.flight) >= MAX_IN_FLIGHT * link.replicas:
             return False
-        return link.unconfirmed_bytes <= link.delay_bytes and now_ns >= self.next_free_ns(now_ns)
+        newest_bytes = len(self.flight[next(reversed(self.flight))].entries) * link.request_bytes
+        window = link.delay_bytes + newest_bytes
+        return link.unconfirmed_bytes <= window and now_ns >= self.next_free_ns(now_ns)
 
     def next_free_ns(self, now_ns: int) -> int:
         """When it should be given its next batch, as far as is known."""

@@ -25,6 +25,11 @@ class SimEngine:
     """Round trip between serving node and engine; None: the profile's."""
     bandwidth_mbps: float = 0.0
     """Of the link to the engine, megabits per second; 0: no limit."""
+    pipelined: bool = True
+    """In the cloud: batches are sent while others are computed, as over a measured link; else the
+    engine is held while its batch is on the way, and idles."""
+    replicas: int = 1
+    """In the cloud: batches that it computes at once."""
     spread: float | None = None
     """Standard deviation of the logarithm of the compute time (about 0.1 for 10 %), the median
     being the profile's; None: from the profile's p10 and p90."""
@@ -36,11 +41,25 @@ class SimEngine:
                 raise ConfigError(f"engine {self.name!r}: {name} must be >= 0, not {value}")
         if self.tier not in ("edge", "cloud"):
             raise ConfigError(f"engine {self.name!r}: tier is edge or cloud, not {self.tier!r}")
+        if self.replicas < 1 or (self.replicas > 1 and not self.linked):
+            raise ConfigError(
+                f"engine {self.name!r}: {self.replicas} replicas; only a pipelined engine in the "
+                "cloud has more than 1"
+            )
+
+    @property
+    def linked(self) -> bool:
+        """Whether the dispatcher knows the link to it, and sends ahead."""
+        return self.tier == "cloud" and self.pipelined
+
+    @property
+    def rtt_ns(self) -> int:
+        """Round trip of a small message."""
+        return round((self.profile.network_s if self.network_s is None else self.network_s) * 1e9)
 
     def network_ns(self, request_bytes: int) -> int:
         """Round trip with one request of this size."""
-        rtt_s = self.profile.network_s if self.network_s is None else self.network_s
-        return round(rtt_s * 1e9) + self.transfer_ns(request_bytes)
+        return self.rtt_ns + self.transfer_ns(request_bytes)
 
     def transfer_ns(self, size_bytes: int) -> int:
         return round(size_bytes * 8e3 / self.bandwidth_mbps) if self.bandwidth_mbps else 0

@@ -17,6 +17,7 @@ from kairos_ros.evaluation.replay.outcome import recorded_result, require_judgea
 from kairos_ros.evaluation.replay.retrim import retrimmed
 from kairos_ros.evaluation.replay.rules import RECORDED, Rules
 from kairos_ros.evaluation.replay.sim_engine import SimEngine
+from kairos_ros.evaluation.replay.sim_link import SimLink
 from kairos_ros.evaluation.replay.virtual_robot import Assignment, Ended, Send, VirtualRobot
 from kairos_ros.evaluation.run import FleetRun, RoundRecord, Span, TaskRecord
 from kairos_ros.evaluation.trace import Trace
@@ -84,12 +85,13 @@ class _Kind(IntEnum):
 
     ANSWER = 0
     BATCH = 1
-    REQUEST = 2
-    STATUS = 3
-    SERVER = 4
-    ROBOT = 5
-    JOB = 6
-    HEARTBEAT = 7
+    CONFIRMED = 2
+    REQUEST = 3
+    STATUS = 4
+    SERVER = 5
+    ROBOT = 6
+    JOB = 7
+    HEARTBEAT = 8
 
 
 @dataclass(slots=True)
@@ -124,6 +126,7 @@ class _Simulation:
             raise ConfigError("there are no tasks to simulate")
         self._like = self._next_job.trace
         self._engines = {engine.name: engine for engine in engines}
+        self._links = {engine.name: SimLink(engine) for engine in engines}
         self._draws = {name: random.Random(f"{seed}/engine/{name}") for name in self._engines}
         self._delays = random.Random(f"{seed}/network")
         self._starts = random.Random(f"{seed}/starts")
@@ -149,6 +152,7 @@ class _Simulation:
         handle = {
             _Kind.ANSWER: self._on_answer,
             _Kind.BATCH: self._on_batch,
+            _Kind.CONFIRMED: self._on_confirmed,
             _Kind.REQUEST: lambda query: self._serve(self._dispatcher.request(self._now_ns, query)),
             _Kind.STATUS: lambda status: self._dispatcher.announce(self._now_ns, status),
             _Kind.SERVER: self._on_server,
@@ -203,6 +207,8 @@ class _Simulation:
             )
             network_ns = engine.network_ns(self._fleet.observation_bytes)
             self._dispatcher.add_engine(engine.name, engine.tier, network_ns)
+            if engine.linked:
+                self._tell_link(engine)
             self._dispatcher.engine_ready(0, engine.name, description, profile)
         for name in self._robots:
             self._dispatcher.announce(0, Announcement(name, "virtual", ""))
@@ -243,6 +249,11 @@ class _Simulation:
                 self._now_ns, submit.engine, submit.batch, results, compute_ns / 1e9
             )
         )
+
+    def _on_confirmed(self, confirmed: tuple[SimEngine, int]) -> None:
+        engine, size_bytes = confirmed
+        self._links[engine.name].confirm(size_bytes)
+        self._tell_link(engine)
 
     def _on_server(self, _: None) -> None:
         if self._server_due_ns == self._now_ns:
@@ -355,11 +366,17 @@ class _Simulation:
 
     def _infer(self, submit: Submit) -> None:
         engine = self._engines[submit.engine]
-        size = len(submit.requests)
-        compute_ns = engine.compute_ns(size, self._draws[engine.name])
-        there_ns = engine.network_ns(0) + engine.transfer_ns(size * self._fleet.observation_bytes)
+        size_bytes = len(submit.requests) * self._fleet.observation_bytes
+        compute_ns = engine.compute_ns(len(submit.requests), self._draws[engine.name])
         results = [self._result(request) for request in submit.requests]
-        self._push(self._now_ns + there_ns + compute_ns, _Kind.BATCH, (submit, compute_ns, results))
+        trip = self._links[engine.name].send(self._now_ns, size_bytes, compute_ns)
+        if engine.linked:
+            self._push(trip.confirmed_ns, _Kind.CONFIRMED, (engine, size_bytes))
+        self._push(trip.answered_ns, _Kind.BATCH, (submit, compute_ns, results))
+
+    def _tell_link(self, engine: SimEngine) -> None:
+        state = self._links[engine.name].state(self._fleet.observation_bytes)
+        self._serve(self._dispatcher.link_changed(self._now_ns, engine.name, state))
 
     def _result(self, request: InferRequest) -> InferResult:
         robot = self._robots[request.robot]

@@ -55,7 +55,7 @@ class Cell(BaseModel):
     lead: Literal["expected", "hidden", "delivery"] | Annotated[int, Field(ge=0, le=1000)] = (
         "hidden"
     )
-    """When the next chunk is requested: hidden, so that an unloaded server just hides its latency;
+    """When the next chunk is requested: hidden, so that an unloaded edge just hides its latency;
     expected, as the robots' loop does, with its margin and, counting from the observation, the
     latency that it measures; delivery, as soon as the last chunk begins; or a number of actions
     before the running chunk ends."""
@@ -65,6 +65,10 @@ class Cell(BaseModel):
     wan_ms: Annotated[float, Field(ge=0, le=10_000)] = 100.0
     """Round trip to the cloud without payload."""
     wan_mbps: Annotated[float, Field(gt=0)] = 1000.0
+    pipelined: bool = True
+    """Whether batches are sent to the cloud while others are under way or computed there."""
+    comparison: Literal["completion", "printed"] = "completion"
+    """How edge and cloud are compared (`Capacity.comparison`)."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Draws tasks, arrivals and latencies. Cells that share it get the same ones."""
 

@@ -63,6 +63,7 @@ def run_cell(cell: Cell) -> Metrics:
                 stale_after_ns=STALE_AFTER_NS if cell.refetch else 0,
                 default_deadline_ns=PATIENCE_NS,
                 max_queue=cell.tasks + cell.robots,
+                comparison=cell.comparison,
             ),
             _engines(cell, drawn.profile),
             cell.seed,
@@ -114,15 +115,15 @@ def _lead(cell: Cell, drawn: Workload) -> int:
     """Actions left in the buffer when the next request leaves.
 
     A chunk whose actions are lost while it is under way must bring more than it loses: counted from
-    the observation, the lead is at most half the static horizon.
+    the observation, the lead is at most half the static horizon. It is that of an edge engine also
+    where the cloud serves: tasks are recorded once (000 §5.1).
     """
     if cell.lead == "delivery":
         return EVERYTHING
     if isinstance(cell.lead, int):
         return cell.lead
     fleet, trace = FleetOptions(1), drawn.traces[0]
-    nearest = _engines(cell, drawn.profile)[0]
-    engine_ns = nearest.network_ns(fleet.observation_bytes) + nearest.profile.latencies_ns(1)[0]
+    engine_ns = drawn.profile.latencies_ns(1)[0]
     margin_ns = Rules().margin_ns if cell.lead == "expected" else 0
     h = int(drawn.static.removeprefix("static:"))
     return lead_actions(
@@ -140,7 +141,13 @@ def _engines(cell: Cell, profile: EngineProfile) -> list[SimEngine]:
     engines = {
         "edge": SimEngine("edge", edge, spread=SPREAD),
         "cloud": SimEngine(
-            "cloud", cloud, "cloud", cell.wan_ms / 1e3, cell.wan_mbps, spread=SPREAD
+            "cloud",
+            cloud,
+            "cloud",
+            cell.wan_ms / 1e3,
+            cell.wan_mbps,
+            cell.pipelined,
+            spread=SPREAD,
         ),
     }
     return list(engines.values()) if cell.placement == "hybrid" else [engines[cell.placement]]
