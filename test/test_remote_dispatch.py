@@ -226,6 +226,53 @@ def test_a_cloud_with_another_policy_is_refused_and_counted_whichever_came_first
     assert submits(late.request(3, ask("a")))[0].engine == "edge"
 
 
+@pytest.mark.parametrize(
+    ("chunk", "updates", "told"),
+    [
+        (np.zeros((19, 2)), np.ones((4, 19, 2)), "shape (19, 2), float32; p-1 answers (20, 2)"),
+        (np.zeros((20, 3)), np.ones((4, 20, 3)), "shape (20, 3)"),
+        (np.zeros((20, 2), np.float64), np.ones((4, 20, 2)), "float64"),
+        (np.full((20, 2), np.nan), np.ones((4, 20, 2)), "not finite"),
+        (np.zeros((20, 2)), np.full((4, 20, 2), np.inf), "not finite"),
+        (np.zeros((20, 2)), np.ones((4, 10, 2)), "updates of shape (4, 10, 2)"),
+        (np.zeros((20, 2)), np.ones((4, 20)), "updates of shape (4, 20)"),
+    ],
+)
+def test_an_engine_that_answers_no_chunk_of_its_policy_is_refused_and_others_serve(
+    chunk, updates, told
+):
+    dispatcher = hybrid()
+    (first,) = submits(dispatcher.request(0, ask("a")))
+    (wrong,) = submits(dispatcher.request(0, ask("b")))
+    dispatcher.request(1 * MS, ask("c"))
+    (waiting,) = submits(dispatcher.tick(45 * MS))
+    kind = np.float64 if "float64" in told else np.float32
+    outcome = InferResult(chunk.astype(kind), updates.astype(np.float32))
+    assert not dispatcher.batch_done(150 * MS, "cloud", wrong.batch, [outcome], 0.05)
+    cloud = dispatcher.engines["cloud"]
+    assert cloud.state == "refused"
+    assert told in cloud.last_error
+    assert dispatcher.counters["malformed_chunk"] == 1
+    assert list(dispatcher.pending) == ["b/s-b/t1", "c/s-c/t1"]
+    effects = done(dispatcher, 200 * MS, first)
+    (again,) = submits(effects)
+    assert (again.engine, robots_of(again)) == ("edge", ["b", "c"])
+    assert not done(dispatcher, 210 * MS, waiting)  # also what it answers yet
+    assert dispatcher.counters["late_batch"] == 1
+    dispatcher.engine_ready(300 * MS, "cloud", CLOUD, warmup_profile(CLOUD))  # found again
+    assert submits(dispatcher.request(301 * MS, ask("d")))[0].engine == "cloud"
+
+
+def test_a_cloud_that_claims_the_same_policy_but_answers_other_actions_is_refused():
+    dispatcher = hybrid(robots="")
+    other = replace(CLOUD, action_dim=3)
+    with pytest.raises(
+        ConfigError, match=r"'cloud' serves p-1 with action_dim 3, but .* it with 2"
+    ):
+        dispatcher.engine_ready(1, "cloud", other, warmup_profile(other))
+    assert dispatcher.engines["cloud"].state == "refused"
+
+
 def test_a_request_that_no_engine_is_up_for_says_why():
     dispatcher = hybrid()
     dispatcher.engine_down(0, "cloud", "no sign of life", crashed=False)

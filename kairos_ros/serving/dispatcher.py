@@ -17,6 +17,7 @@ from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.core.wait_ratio import first_execution_ns
 from kairos_ros.serving.checks import check_query
+from kairos_ros.serving.chunk_check import chunk_problem
 from kairos_ros.serving.engines import EngineSlot, Running
 from kairos_ros.serving.exchange import Announcement, Answer, Query, Refusal, answer
 from kairos_ros.serving.freshness import Freshness
@@ -157,13 +158,23 @@ class Dispatcher:
     def batch_done(
         self, now_ns: int, name: str, batch: int, outcomes: Sequence[InferOutcome], compute_s: float
     ) -> list[Effect]:
-        """The engine's answer to a Submit."""
+        """The engine's answer to a Submit.
+
+        An engine behind a link that answers what is no chunk of its policy is refused until it is
+        found again; what it was given is served elsewhere.
+        """
         slot = self.engines[name]
         if batch not in slot.flight or slot.description is None:
             self.counters["late_batch"] += 1
             return []
-        done = slot.end(now_ns, batch, compute_s)
         effects: list[Effect] = []
+        problem = chunk_problem(outcomes, slot.description) if slot.link else ""
+        if problem:
+            self.counters["malformed_chunk"] += 1
+            slot.refuse(f"it sent {problem}")
+            effects += self._requeue_all(now_ns, slot, crashed=False)
+            return effects + self._schedule(now_ns)
+        done = slot.end(now_ns, batch, compute_s)
         for entry, outcome in zip(done.entries, outcomes, strict=True):
             effects += self._answer(now_ns, slot, done, entry, outcome, compute_s)
         return effects + self._schedule(now_ns)

@@ -46,11 +46,11 @@ class Roster:
         wrong = []
         for other in self.slots.values():
             served = other.description
-            if other is slot or served is None or served.policy_id == description.policy_id:
+            unlike = served and other is not slot and _difference(description, served)
+            if not unlike:
                 continue
             differ = (
-                f"engine {slot.name!r} serves {description.policy_id}, "
-                f"but {other.name!r} serves {served.policy_id}"
+                f"engine {slot.name!r} serves {unlike[0]}, but {other.name!r} serves {unlike[1]}"
             )
             if (slot.tier, other.tier) != ("edge", "cloud"):
                 raise ConfigError(differ)
@@ -61,3 +61,15 @@ class Roster:
     def why_none(self) -> str:
         """The last errors of all engines."""
         return "; ".join(slot.last_error for slot in self.slots.values() if slot.last_error)
+
+
+def _difference(one: EngineDescription, other: EngineDescription) -> tuple[str, str] | None:
+    """How the policies of two engines differ, if they do: first in which they are, then in what
+    they read and answer, which engines of one policy only claim."""
+    if one.policy_id != other.policy_id:
+        return one.policy_id, other.policy_id
+    for name in ("state_dim", "images", "action_dim", "chunk_size", "instructions"):
+        mine, theirs = getattr(one, name), getattr(other, name)
+        if mine != theirs:
+            return f"{one.policy_id} with {name} {mine!s:.60}", f"it with {theirs!s:.60}"
+    return None
