@@ -61,6 +61,30 @@ def reset_scene(env: Any, seed: int) -> np.ndarray:
     return obs
 
 
+def loose_object(env: Any) -> int | None:
+    """The joint of the object that moves freely in the scene, or None where all is fixed."""
+    free = np.flatnonzero(env.unwrapped.model.jnt_type == 0)  # mjJNT_FREE
+    return int(free[0]) if len(free) else None
+
+
+def object_position(env: Any) -> np.ndarray | None:
+    """Where the loose object is, float64 [3] in m; None in a scene without one."""
+    joint = loose_object(env)
+    if joint is None:
+        return None
+    at = env.unwrapped.model.jnt_qposadr[joint]
+    return env.unwrapped.data.qpos[at : at + 3].copy()
+
+
+def knock_object(env: Any, velocity: np.ndarray) -> None:
+    """Give the loose object `velocity`, float64 [3] in m/s. Raises ConfigError without one."""
+    joint = loose_object(env)
+    if joint is None:
+        raise ConfigError("nothing is loose in this scene; knock in one such as push-v3")
+    at = env.unwrapped.model.jnt_dofadr[joint]
+    env.unwrapped.data.qvel[at : at + 3] = velocity
+
+
 def policy_state(obs: np.ndarray) -> np.ndarray:
     """Meta-World's observation as the policy gets it, float32 [39].
 

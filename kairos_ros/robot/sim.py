@@ -9,6 +9,7 @@ import numpy as np
 from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.robot import metaworld_scenes as metaworld
 from kairos_ros.robot.adapter import Observation, RobotSpec, TaskGoal
+from kairos_ros.robot.intruder import Body
 from kairos_ros.robot.sim_cameras import Cameras, MujocoCameras, RenderedFrame, render_off_screen
 
 
@@ -32,6 +33,8 @@ class SimBody:
     """Action entries that `hold` repeats from the last action (a gripper); the others become 0."""
     cameras: Callable[[Any, Mapping[str, tuple[int, int]]], Cameras] = RenderedFrame
     """Environment, camera key -> (height_px, width_px): opens what `observe` renders with."""
+    knock: Callable[[Any, np.ndarray], None] | None = None
+    """Environment, velocity float64 [3] in m/s: kicks the loose object of the scene."""
 
 
 def metaworld_body() -> SimBody:
@@ -48,6 +51,7 @@ def metaworld_body() -> SimBody:
         action_dim=metaworld.ACTION_DIM,
         kept_on_hold=(metaworld.GRIPPER,),
         cameras=metaworld_cameras,
+        knock=metaworld.knock_object,
     )
 
 
@@ -111,6 +115,7 @@ class SimAdapter:
         self.spec = RobotSpec(
             self._body.state_dim, self._body.action_dim, control_rate_hz, dict(images or {})
         )
+        self._shown: Body = ()
         self._envs: dict[str, Any] = {}
         self._env: Any = None
         self._cameras: Cameras | None = None
@@ -133,6 +138,7 @@ class SimAdapter:
             return Observation(state)
         if self._cameras is None:
             self._cameras = self._body.cameras(self._env, self.spec.images)
+            self._cameras.show(self._shown)
         return Observation(state, self._cameras.render())
 
     def state(self) -> np.ndarray:
@@ -163,6 +169,26 @@ class SimAdapter:
     def succeeded(self) -> bool:
         """Whether the simulator has reported success since the last reset."""
         return self._succeeded
+
+    def show(self, body: Body) -> None:
+        """Draw `body` (`robot/intruder.py`) into every camera's image until the next call.
+
+        An empty one takes it away. The physics is not touched. Raises ConfigError where the
+        cameras cannot.
+        """
+        self._shown = body
+        if self._cameras is not None:
+            self._cameras.show(body)
+
+    def knock(self, velocity: np.ndarray) -> None:
+        """Kick the scene's loose object with `velocity`, float64 [3] in m/s.
+
+        Raises ConfigError where nothing is loose.
+        """
+        self._require_reset()
+        if self._body.knock is None:
+            raise ConfigError("this simulated body has no object to knock; use a Meta-World scene")
+        self._body.knock(self._env, velocity)
 
     def close(self) -> None:
         self._close_cameras()

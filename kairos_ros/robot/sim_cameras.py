@@ -9,6 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.robot.intruder import Body, draw
 
 JPEG_QUALITY = 90
 
@@ -30,6 +31,13 @@ class Cameras(Protocol):
         """Camera key -> JPEG bytes of the scene as it is now."""
         ...
 
+    def show(self, body: Body) -> None:
+        """From now on, draw `body` into the scene; an empty one takes it away.
+
+        Raises ConfigError where the cameras cannot.
+        """
+        ...
+
     def close(self) -> None: ...
 
 
@@ -47,6 +55,13 @@ class RenderedFrame:
     def render(self) -> dict[str, bytes]:
         frame = self._env.render()
         return {key: jpeg(frame, size) for key, size in self._images.items()}
+
+    def show(self, body: Body) -> None:
+        if body:
+            raise ConfigError(
+                "the environment renders itself, so no body can be drawn into it; use a scene of"
+                " Meta-World"
+            )
 
     def close(self) -> None:
         """Nothing to free: the environment owns its renderer."""
@@ -81,15 +96,21 @@ class MujocoCameras:
             renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
         self._images = images
         self._upside_down = upside_down
+        self._shown: Body = ()
 
     def render(self) -> dict[str, bytes]:
-        images = {}
-        for key, renderer in self._renderers.items():
-            renderer.update_scene(self._data, camera=key)
-            frame = renderer.render()
-            upright = np.flip(frame, (0, 1)) if key in self._upside_down else frame
-            images[key] = jpeg(upright, self._images[key])
-        return images
+        return {key: jpeg(self.frame(key), self._images[key]) for key in self._renderers}
+
+    def frame(self, key: str) -> np.ndarray:
+        """uint8 [height, width, 3] of the scene as it is now, upright."""
+        renderer = self._renderers[key]
+        renderer.update_scene(self._data, camera=key)
+        draw(self._shown, renderer.scene)
+        frame = renderer.render()
+        return np.flip(frame, (0, 1)) if key in self._upside_down else frame
+
+    def show(self, body: Body) -> None:
+        self._shown = body
 
     def close(self) -> None:
         for renderer in self._renderers.values():

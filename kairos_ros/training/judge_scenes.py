@@ -1,0 +1,258 @@
+"""Renders the demo's cells with their true answers: what the embedded judge learns from.
+
+Arms driven by scripted experts under disturbances and by the trained policy; objects knocked away;
+people and hands drawn in. The simulator's state labels the pictures here and only here: a judge at
+work sees pictures and words.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from io import BytesIO
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.robot.intruder import METAWORLD_CELL, random_intruder
+from kairos_ros.robot.metaworld_scenes import (
+    SCENES,
+    expert,
+    knock_object,
+    make_scene,
+    object_position,
+    policy_state,
+    reset_scene,
+)
+from kairos_ros.robot.sim_cameras import MujocoCameras, jpeg, render_off_screen
+from kairos_ros.training.demonstrations import MAX_STEPS, disturbances
+from kairos_ros.training.judge_look import Look, dressed, passer_by, random_clutter
+from kairos_ros.vlm.questions import DONE, FAILED, ONGOING
+
+CAMERA = "corner4"
+STATES = (ONGOING, DONE, FAILED)
+UNCLEAR = -1
+"""State label of a picture whose object is just at the edge of the arm's reach."""
+
+LOSABLE = ("push-v3", "pick-place-v3", "peg-insert-side-v3", "assembly-v3", "hammer-v3")
+"""Scenes with an object that can be knocked out of reach, so that the task has failed."""
+
+GAPS = {ONGOING: 40.0, DONE: 14.0, FAILED: 9.0}
+"""Mean actions between two pictures in each state; the rarer, the denser."""
+AFTER_SUCCESS, AFTER_LOSS = 40, 40
+"""Actions that an episode goes on for."""
+KNOCKED = 0.55
+"""Share of episodes in which the object is knocked."""
+EDGE_M = 0.04
+"""Around the edge of the arm's reach, pictures are left out: either answer is right."""
+VISIBLE = 0.004
+"""Least share of the picture that an intruder must cover to count as visible."""
+NOTICEABLE = 24
+"""Change of a pixel, of 255, that counts as covered."""
+CHUNK = 10
+"""Actions executed of every chunk of the policy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Frames:
+    """Labelled pictures of one scene."""
+
+    image: np.ndarray
+    """uint8 [T, px, px, 3]."""
+    state: np.ndarray
+    """int8 [T], index into STATES or UNCLEAR."""
+    unsafe: np.ndarray
+    """bool [T]: a visible person or hand is in the cell."""
+    covered: np.ndarray
+    """float32 [T]: share of the picture that the intruder covers; 0 without one."""
+    seed: np.ndarray
+    """int64 [T], of the scene; pictures of one episode share it."""
+
+
+Act = Callable[[np.ndarray], np.ndarray]
+"""Meta-World's observation -> action float [4]; made anew for every episode."""
+
+
+def record_frames(
+    scene: str,
+    seeds: range,
+    *,
+    px: int,
+    look: Look | None = None,
+    policy: Path | None = None,
+) -> Frames:
+    """Pictures of one episode per seed, `px` pixels wide and high.
+
+    look: None mixes "demo" and "varied", as training does. policy: drives every second episode;
+    without it, experts drive all.
+    """
+    if scene not in SCENES:
+        raise ConfigError(f"scene {scene!r} is unknown; choose from {', '.join(SCENES)}")
+    render_off_screen()
+    env = make_scene(scene)
+    reset_scene(env, seeds[0])
+    camera = MujocoCameras(env, {CAMERA: (px, px)})
+    drive = _policy_driver(scene, policy) if policy else None
+    rows = [
+        row
+        for seed in seeds
+        for row in _episode(env, camera, scene, seed, look, drive if seed % 2 else None)
+    ]
+    camera.close()
+    columns = zip(*rows, strict=True)
+    kinds = (np.uint8, np.int8, np.bool_, np.float32, np.int64)
+    return Frames(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
+
+
+def task_state(env: Any, scene: str, success: bool) -> int:
+    """The true state as an index into STATES, or UNCLEAR.
+
+    Done as Meta-World sees it. Failed when the loose object is where the hand cannot get it back.
+    """
+    if success:
+        return STATES.index(DONE)
+    if scene not in LOSABLE:
+        return STATES.index(ONGOING)
+    at = object_position(env)
+    low, high = env.unwrapped.mocap_low, env.unwrapped.mocap_high
+    beyond = max(*(low - at)[:2], *(at - high)[:2], -at[2] - EDGE_M)
+    if abs(beyond) < EDGE_M:
+        return UNCLEAR
+    return STATES.index(FAILED) if beyond > 0 else STATES.index(ONGOING)
+
+
+def _episode(
+    env: Any,
+    camera: MujocoCameras,
+    scene: str,
+    seed: int,
+    look: Look | None,
+    drive: Callable[[int], Act] | None,
+) -> Iterator[tuple[np.ndarray, int, bool, float, int]]:
+    rng = np.random.default_rng([seed, 11])
+    act = drive(seed) if drive else _expert_driver(scene)
+    noise, _ = disturbances(rng)
+    knock_at = rng.integers(1, 90) if scene in LOSABLE and rng.random() < KNOCKED else MAX_STEPS
+    obs = reset_scene(env, seed)
+    success, ends = False, MAX_STEPS
+    due = rng.exponential(GAPS[ONGOING])
+    before = ONGOING
+    for step in range(MAX_STEPS):
+        state = task_state(env, scene, success)
+        name = STATES[state]
+        if name != before and state != UNCLEAR:
+            due, before = step + rng.exponential(GAPS[name]), name
+            ends = min(ends, step + {DONE: AFTER_SUCCESS, FAILED: AFTER_LOSS}.get(name, MAX_STEPS))
+        if step >= due and state != UNCLEAR:
+            due = step + rng.exponential(GAPS[name])
+            yield (*_picture(env, camera, look, rng, state), seed)
+        if step >= ends:
+            return
+        if step >= knock_at and name == ONGOING and not success and (step - knock_at) % 25 == 0:
+            knock_object(env, random_knock(rng))
+        action = np.clip(act(obs), -1, 1)
+        if not drive:
+            action = np.clip(action + np.nan_to_num(noise[step]), -1, 1)
+        obs, _, _, _, info = env.step(action.astype(np.float32))
+        success = bool(info["success"])
+
+
+def random_knock(rng: np.random.Generator) -> np.ndarray:
+    """A velocity float64 [3] in m/s that mostly sends an object out of the arm's reach."""
+    angle = rng.uniform(0, 2 * np.pi)
+    speed = rng.uniform(1.5, 4.5)
+    return np.array([speed * np.cos(angle), speed * np.sin(angle), rng.uniform(0.3, 3.0)])
+
+
+def _picture(
+    env: Any, camera: MujocoCameras, look: Look | None, rng: np.random.Generator, state: int
+) -> tuple[np.ndarray, int, bool, float]:
+    """One picture with its labels; half of them with an intruder that can be seen."""
+    look = look or ("demo" if rng.random() < 0.5 else "varied")
+    with dressed(env, CAMERA, look, rng):
+        things = random_clutter(rng, METAWORLD_CELL) if rng.random() < 0.5 else ()
+        if rng.random() < 0.15:
+            things = (*things, *passer_by(rng, METAWORLD_CELL))
+        if rng.random() < 0.5:
+            return (_shot(camera, things), state, False, 0.0)
+        camera.show(things)
+        empty = camera.frame(CAMERA).astype(np.int16)
+        while True:
+            camera.show((*things, *random_intruder(rng, METAWORLD_CELL)))
+            frame = camera.frame(CAMERA)
+            covered = float((np.abs(frame - empty).max(-1) > NOTICEABLE).mean())
+            if covered >= VISIBLE:
+                return (_compressed(frame), state, True, covered)
+
+
+def _shot(camera: MujocoCameras, things: Any) -> np.ndarray:
+    camera.show(things)
+    return _compressed(camera.frame(CAMERA))
+
+
+def _compressed(frame: np.ndarray) -> np.ndarray:
+    """The picture as it arrives from a robot: through JPEG."""
+    from PIL import Image
+
+    return np.asarray(Image.open(BytesIO(jpeg(frame, frame.shape[:2]))))
+
+
+def _expert_driver(scene: str) -> Act:
+    return expert(scene).get_action
+
+
+def _policy_driver(scene: str, folder: Path) -> Callable[[int], Act]:
+    """The trained policy, a new chunk every CHUNK actions."""
+    from kairos_ros.training.rollout import PolicyUnderTest
+
+    policy = PolicyUnderTest(folder)
+
+    def start(seed: int) -> Act:
+        waiting: list[np.ndarray] = []
+        rounds = 0
+
+        def act(obs: np.ndarray) -> np.ndarray:
+            nonlocal rounds
+            if not waiting:
+                chunk = policy(policy_state(obs)[None], SCENES[scene], [seed * 1000 + rounds])
+                waiting.extend(chunk.actions[0, :CHUNK])
+                rounds += 1
+            return waiting.pop(0)
+
+        return act
+
+    return start
+
+
+def collect_frames(
+    scenes: tuple[str, ...],
+    episodes: dict[str, int],
+    *,
+    first_seed: int,
+    px: int,
+    look: Look | None,
+    policy: Path | None,
+    folder: Path,
+    report: Callable[[str], None],
+) -> dict[str, Frames]:
+    """`record_frames` per scene, kept in `folder`; what it already holds is not rendered again."""
+    folder.mkdir(parents=True, exist_ok=True)
+    frames = {}
+    for done, scene in enumerate(scenes, 1):
+        count = episodes[scene]
+        path = folder / f"{scene}-{count}x-from{first_seed}-{px}px-{look or 'mixed'}.npz"
+        if not path.exists():
+            seeds = range(first_seed, first_seed + count)
+            made = record_frames(scene, seeds, px=px, look=look, policy=policy)
+            partial = path.with_suffix(".partial.npz")
+            np.savez(partial, **{name: getattr(made, name) for name in Frames.__slots__})
+            partial.replace(path)
+            states = np.bincount(made.state + 1, minlength=4)[1:]
+            counts = ", ".join(f"{n} {s}" for n, s in zip(states, STATES, strict=True))
+            report(
+                f"pictures: {scene} ({done}/{len(scenes)}), {len(made.state)} from {count}"
+                f" episodes ({counts}; {made.unsafe.mean():.0%} with an intruder)"
+            )
+        with np.load(path, allow_pickle=False) as data:
+            frames[scene] = Frames(*(data[name] for name in Frames.__slots__))
+    return frames

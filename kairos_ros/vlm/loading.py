@@ -1,0 +1,46 @@
+"""From a component's model, as the fleet file names it, to a judge."""
+
+import os
+from pathlib import Path
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.share import share
+from kairos_ros.vlm.judge import Judge
+
+EMBEDDED, ENDPOINT, IN_PROCESS = "embedded:", "openai:", "transformers:"
+KEY = "KAIROS_VLM_KEY"
+"""Environment variable with the key of an endpoint; keys do not belong into a fleet file."""
+
+
+def load_judge(model: str, timeout_s: float = 2.0) -> Judge:
+    """The judge called `model`.
+
+    `embedded:NAME` is models/NAME of the installed package, `embedded:/FOLDER` any such folder;
+    `openai:http://HOST:PORT/v1#MODEL` an OpenAI-compatible endpoint, `transformers:FOLDER` a
+    vision-language model in this process. `timeout_s` bounds each call of an endpoint.
+
+    Raises ConfigError for other names and for a model that does not load.
+    """
+    if model.startswith(EMBEDDED):
+        from kairos_ros.vlm.embedded import EmbeddedJudge
+
+        name = model.removeprefix(EMBEDDED)
+        return EmbeddedJudge(share() / "models" / name)  # an absolute name stands for itself
+    if model.startswith(ENDPOINT):
+        from kairos_ros.vlm.endpoint import Endpoint, EndpointJudge
+
+        url, _, name = model.removeprefix(ENDPOINT).partition("#")
+        return EndpointJudge(Endpoint(url, name, os.environ.get(KEY, ""), timeout_s))
+    if model.startswith(IN_PROCESS):
+        try:
+            from kairos_ros.vlm.in_process import InProcessJudge
+        except ImportError as error:
+            raise ConfigError(
+                f"judge {model!r} needs torch and transformers ({error}); install"
+                " kairos_ros[engine]"
+            ) from error
+        return InProcessJudge(Path(model.removeprefix(IN_PROCESS)).expanduser())
+    raise ConfigError(
+        f"judge {model!r} is unknown; use {EMBEDDED}factory_judge, {ENDPOINT}http://HOST:PORT/v1#MODEL"
+        f" or {IN_PROCESS}FOLDER"
+    )
