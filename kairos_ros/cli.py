@@ -11,6 +11,7 @@ from kairos_ros.core.errors import KairosError
 COMMANDS = {
     "demo": "kairos_ros.demo.command:demo_command",
     "up": "kairos_ros.up:up_command",
+    "drill": "kairos_ros.drill.command:drill_command",
     "record": "kairos_ros.record:record_command",
     "bag info": "kairos_ros.evaluation.bag.commands:info_command",
     "bag repair": "kairos_ros.evaluation.bag.commands:repair_command",

@@ -7,7 +7,10 @@ from typing import Annotated
 import typer
 
 from kairos_ros.bringup import check_horizon
+from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.demo.cloud import Paces
+from kairos_ros.demo.cuts import parse_cuts
 from kairos_ros.demo.workload import BACK_TO_BACK, parse_arrivals
 from kairos_ros.domain import stay_on_this_host
 
@@ -54,6 +57,21 @@ def demo_command(
     record: Annotated[
         bool, typer.Option("--record", help="Record everything into a bag in the run's folder.")
     ] = False,
+    cloud: Annotated[
+        bool,
+        typer.Option(
+            "--cloud",
+            help="Start a cloud worker, too, behind an emulated link of 100 ms and 1 Gbit/s; both "
+            "engines take as long as a large model would.",
+        ),
+    ] = False,
+    cloud_cut: Annotated[
+        str,
+        typer.Option(
+            help="Cut that link meanwhile: FROM:FOR in seconds, such as 20:5, several separated by "
+            "commas. Implies --cloud."
+        ),
+    ] = "",
     out: Annotated[Path, typer.Option(help="Where the folder of this run is made.")] = Path("runs"),
     view: Annotated[bool, typer.Option(help="Show the live view when in a terminal.")] = True,
 ) -> None:
@@ -68,11 +86,17 @@ def demo_command(
         parse_scheduling(scheduling)
     if horizon:
         check_horizon(horizon, policy)
+    cuts = parse_cuts(cloud_cut)
+    if compare and (cloud or cuts):
+        raise ConfigError("--compare compares configurations of the edge; leave --cloud out")
     stay_on_this_host()
     from kairos_ros.demo import experiment  # ROS is loaded only for this command
 
     experiment.scenes(policy)
-    options = experiment.Options(robots, duration, arrivals, seed, policy, _folder(out), record)
+    paces = Paces() if cloud or cuts else None
+    options = experiment.Options(
+        robots, duration, arrivals, seed, policy, _folder(out), record, paces, cuts
+    )
     serving = {"scheduling": scheduling, "horizon": horizon}
     run = experiment.run_comparison if compare else experiment.run_once
     raise typer.Exit(run(options, serving, view=view))

@@ -1,6 +1,8 @@
 """Gives tasks to robots over ROS and watches the fleet: one node, one thread, no locks."""
 
+import math
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,10 +15,11 @@ from rclpy.signals import SignalHandlerOptions
 
 from kairos_ros.action import ExecuteTask
 from kairos_ros.demo.live import LiveEngine, LiveFleet
+from kairos_ros.demo.tiers import ServedChunk
 from kairos_ros.demo.workload import Job
 from kairos_ros.evaluation.run import CANCELED, LOST, Activity, TaskRecord, Timeline
-from kairos_ros.msg import FleetState, RobotStatus
-from kairos_ros.nodes.qos import ROSTER, TELEMETRY
+from kairos_ros.msg import ActionChunk, FleetState, RobotStatus
+from kairos_ros.nodes.qos import EVENTS, ROSTER, TELEMETRY
 from kairos_ros.robot.metaworld_scenes import SCENES
 
 MAX_ACTIONS = 500
@@ -54,6 +57,8 @@ class Driver:
     def __init__(self, live: LiveFleet) -> None:
         self.live = live
         self.records: list[TaskRecord] = []
+        self.chunks: list[ServedChunk] = []
+        """Since `begin`, where `watch_chunks` was called."""
         self.timeline = Timeline()
         self.first_action_s: float | None = None
         self._assigned: dict[str, _Assignment] = {}
@@ -83,10 +88,20 @@ class Driver:
         self._node.destroy_node()
         self._context.try_shutdown()
 
+    def listen(self, topic: str, kind: type, callback: Callable[[Any], None]) -> None:
+        """Hands every message of a topic to `callback`, from `spin`."""
+        self._node.create_subscription(kind, topic, callback, EVENTS)
+
+    def watch_chunks(self) -> None:
+        """Records where every chunk was computed."""
+        for robot in self.live.robots:
+            self.listen(f"/{robot}/action_chunk", ActionChunk, self._on_chunk)
+
     def begin(self) -> None:
         """Starts a run at time 0: no records, an empty timeline."""
         self._origin = time.monotonic()
         self.records.clear()
+        self.chunks.clear()
         self._not_before_s.clear()
         self.timeline = Timeline()
         self.first_action_s = None
@@ -126,6 +141,10 @@ class Driver:
     def busy(self) -> bool:
         return bool(self._assigned)
 
+    def oldest_s(self) -> float:
+        """When the task that has been running longest was given; infinite without one."""
+        return min((task.given_s for task in self._assigned.values()), default=math.inf)
+
     def give(self, robot: str, job: Job, max_actions: int = MAX_ACTIONS) -> None:
         """Sends `robot` its next task."""
         now_s = self.now_s()
@@ -154,6 +173,11 @@ class Driver:
         self.live.robots[robot].activity = "down"
         self.timeline.report(robot, self.now_s(), "down")
         self._close(robot, LOST)
+
+    def regain(self, robot: str) -> None:
+        """A process of that name was started again: it may be given tasks once it is ready."""
+        self._lost.discard(robot)
+        self.live.robots[robot].activity = None
 
     def abandon(self) -> None:
         """Stops waiting for results that did not come."""
@@ -229,6 +253,24 @@ class Driver:
         if activity == "executing" and self.first_action_s is None:
             self.first_action_s = now_s
 
+    def _on_chunk(self, message: ActionChunk) -> None:
+        robot = self.live.robots.get(message.robot)
+        if robot is None or message.kind != ActionChunk.ACTIONS:
+            return
+        chunk = ServedChunk(
+            at_s=self.now_s(),
+            robot=message.robot,
+            task=message.task,
+            round=message.round,
+            tier=message.tier,
+            engine=message.engine,
+            reason=message.reason,
+            server_s=message.server_s,
+            compute_s=message.compute_s,
+        )
+        robot.serve(chunk)
+        self.chunks.append(chunk)
+
     def _on_feedback(self, name: str, feedback: ExecuteTask.Feedback) -> None:
         robot = self.live.robots[name]
         robot.round = feedback.round
@@ -253,6 +295,10 @@ class Driver:
                 batches=e.batches,
                 restarts=e.restarts,
                 error=e.last_error,
+                rtt_s=e.rtt_s,
+                mbps=e.bandwidth_mbps,
+                in_flight=e.in_flight,
+                request_bytes=e.request_bytes,
             )
             for e in message.engines
         )

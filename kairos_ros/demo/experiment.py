@@ -3,14 +3,18 @@
 import json
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from rich.console import Console
 
 from kairos_ros import bringup
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.demo.cloud import Cloud, Paces, paced
+from kairos_ros.demo.cuts import Cut
 from kairos_ros.demo.display import Display, LineDisplay, LiveDisplay
 from kairos_ros.demo.report import (
     RunReport,
@@ -26,6 +30,7 @@ from kairos_ros.demo.report import (
     write_json,
 )
 from kairos_ros.demo.session import FleetError, Session, Startup
+from kairos_ros.demo.tiers import tier_document, tier_table
 from kairos_ros.demo.workload import Arrivals, jobs, parse_arrivals
 from kairos_ros.evaluation.run import FleetRun, joined, shared_tasks
 from kairos_ros.evaluation.run_files import save_run
@@ -53,19 +58,27 @@ class Options:
     """Of this demo: logs, summary and pictures."""
     record: bool = False
     """Whether to record a bag there, too."""
+    paces: Paces | None = None
+    """With a cloud worker, at these paces of both engines."""
+    cuts: tuple[Cut, ...] = ()
+    """Of the link to it."""
 
 
 def run_once(options: Options, serving: Mapping[str, str], *, view: bool) -> int:
     """One configuration. Returns the exit code of the command."""
     console, to = _output(view)
-    session = _session(options, to)
     report: RunReport | None = None
     try:
-        with to, session:
+        with TemporaryDirectory(prefix="kairos-keys-") as keys, ExitStack() as stack:
+            session = _session(options, to, Path(keys))
+            for each in (to, session):
+                stack.enter_context(each)
+            if options.paces is not None:
+                console.print(_said(options.paces), highlight=False)
             startup = _start(session, serving, console)
             if startup is not None:
                 session.live.phase = f"{options.robots} robots"
-                run = session.run(_arrivals(options, 0), options.duration_s)
+                run = session.run(_arrivals(options, 0), options.duration_s, options.cuts)
                 report = _report(options, session, startup, [run])
     except FleetError as error:
         return _failed(console, error)
@@ -74,11 +87,15 @@ def run_once(options: Options, serving: Mapping[str, str], *, view: bool) -> int
         return 0
     summary = summarise(report.run)
     outcome = {"interrupted": session.interrupt.requested, "failures": session.failures}
+    if options.paces is not None:
+        outcome |= tier_document(session.chunks, _request_bytes(session))
     write_json(options.folder / "summary.json", outcome | report.document())
     save_run(options.folder, report.run, report.configuration)
     _draw_fleet(options.folder / "fleet.png", report)
     console.print(scene_table(report))
     console.print(summary_table(report))
+    if options.paces is not None:
+        console.print(tier_table(session.chunks, _request_bytes(session)))
     return _conclude(console, options, session, finished=summary.tasks)
 
 
@@ -165,9 +182,27 @@ def _output(view: bool) -> tuple[Console, Display]:
     return console, LiveDisplay(console) if view and console.is_terminal else LineDisplay(console)
 
 
-def _session(options: Options, to: Display) -> Session:
+def _session(options: Options, to: Display, keys: Path | None = None) -> Session:
     bag = options.folder / "bag" if options.record else None
-    return Session(options.robots, options.policy, options.folder / "logs", to, bag)
+    logs = options.folder / "logs"
+    if options.paces is None or keys is None:
+        return Session(options.robots, options.policy, logs, to, bag)
+    policy = options.policy or str(bringup.shipped_policy())
+    cloud = Cloud(logs, keys, paced(policy, options.paces.cloud))
+    return Session(options.robots, paced(policy, options.paces.edge), logs, to, bag, cloud)
+
+
+def _said(paces: Paces) -> str:
+    """What is emulated, said before anything runs."""
+    return (
+        f"both engines run the demo's policy at the pace of a large model ({paces}), so that the "
+        "edge alone is too slow for the fleet; the cloud worker is a process of this host behind "
+        "an emulated link"
+    )
+
+
+def _request_bytes(session: Session) -> float:
+    return next((e.request_bytes for e in session.live.engines if e.remote), 0.0)
 
 
 def _arrivals(options: Options, first: int) -> Arrivals:
@@ -197,6 +232,7 @@ def _report(
         "scheduling": live.scheduling,
         "horizon": live.horizon,
         "policy": options.policy or "metaworld_flow",
+        "paces": str(options.paces) if options.paces else None,
         "robots": options.robots,
         "arrivals": options.arrivals,
         "seed": options.seed,

@@ -3,7 +3,11 @@
 from collections import deque
 from dataclasses import dataclass, field
 
+from kairos_ros.demo.tiers import ServedChunk
 from kairos_ros.evaluation.run import Activity
+
+MOST_CHUNKS = 8
+"""Of one robot, that are remembered."""
 
 
 @dataclass(slots=True)
@@ -25,6 +29,21 @@ class LiveRobot:
     succeeded: int = 0
     pending: bool = False
     running: bool = False
+    chunks: dict[int, ServedChunk] = field(default_factory=dict)
+    """Newest chunks of the running task by round, where it is watched where they come from."""
+
+    @property
+    def served(self) -> ServedChunk | None:
+        """The chunk that is executed."""
+        return self.chunks.get(self.round)
+
+    def serve(self, chunk: ServedChunk) -> None:
+        """A chunk has come."""
+        if any(old.task != chunk.task for old in self.chunks.values()):
+            self.chunks.clear()
+        self.chunks[chunk.round] = chunk
+        while len(self.chunks) > MOST_CHUNKS:
+            self.chunks.pop(next(iter(self.chunks)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +57,16 @@ class LiveEngine:
     batches: int
     restarts: int
     error: str
+    rtt_s: float = 0.0
+    """Of the link to it, as the next three; all 0 for an engine of the serving node's own host."""
+    mbps: float = 0.0
+    in_flight: int = 0
+    """Batches sent and not answered."""
+    request_bytes: float = 0.0
+
+    @property
+    def remote(self) -> bool:
+        return self.tier == "cloud"
 
 
 @dataclass(slots=True)
@@ -56,6 +85,8 @@ class LiveFleet:
     counters: dict[str, int] = field(default_factory=dict)
     decisions: deque[tuple[str, str]] = field(default_factory=lambda: deque(maxlen=5))
     """(robot, reason) of the newest decisions, newest last."""
+    link: str = ""
+    """What the emulated link to the cloud does now; empty without one."""
     tasks_waiting: int = 0
     left_s: float = 0.0
     phase: str = ""

@@ -8,10 +8,13 @@ from typing import Any
 
 from kairos_ros import bringup
 from kairos_ros.core.errors import KairosError
+from kairos_ros.demo.cloud import Cloud
+from kairos_ros.demo.cuts import Cut
 from kairos_ros.demo.display import Display
 from kairos_ros.demo.driver import Driver
 from kairos_ros.demo.interrupt import Interrupt
 from kairos_ros.demo.live import LiveFleet, LiveRobot
+from kairos_ros.demo.tiers import ServedChunk
 from kairos_ros.demo.workload import Arrivals, Job
 from kairos_ros.evaluation.run import FleetRun
 
@@ -20,6 +23,8 @@ FINISH_WITHIN_S = 20.0
 """After the time is up, running tasks may finish for this long; then they are canceled."""
 CANCEL_WITHIN_S = 4.0
 SERVING_STOPS_WITHIN_S = 10.0
+LAST_WORDS = 15
+"""Lines."""
 _SLICE_S = 0.05
 
 
@@ -36,6 +41,8 @@ class Startup:
     engine_s: float
     """The serving node accepts robots: its engine is loaded and warm."""
     ready_s: float
+    cloud_s: float | None = None
+    """The serving node has found the cloud worker; None where there is none."""
 
 
 @dataclass(slots=True)
@@ -49,13 +56,16 @@ class Session:
     display: Display
     bag: Path | None = None
     """Folder to record the fleet into."""
+    cloud: Cloud | None = None
+    """Takes what would wait longer at the edge; entered and left with this."""
+    robot_parameters: Mapping[str, Any] = field(default_factory=dict)
     failures: list[str] = field(default_factory=list)
     """Processes that ended by themselves, with what they printed last."""
 
     live: LiveFleet = field(init=False)
     fleet: bringup.Fleet = field(init=False)
     interrupt: Interrupt = field(init=False)
-    _driver: Driver = field(init=False)
+    driver: Driver = field(init=False)
     _gone: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
@@ -67,9 +77,15 @@ class Session:
     def __enter__(self) -> "Session":
         self.interrupt.__enter__()
         try:
+            if self.cloud is not None:
+                self.cloud.__enter__()
             self.fleet.__enter__()
-            self._driver = Driver(self.live)
+            self.driver = Driver(self.live)
+            if self.cloud is not None:
+                self.driver.watch_chunks()
         except BaseException:
+            if self.cloud is not None:
+                self.cloud.__exit__()
             self.interrupt.__exit__(None, None, None)
             raise
         return self
@@ -77,9 +93,11 @@ class Session:
     def __exit__(self, *error: Any) -> None:
         try:
             self.display.progress("stopping the fleet")
-            self._driver.__exit__(*error)
+            self.driver.__exit__(*error)
             self.fleet.stop()
         finally:
+            if self.cloud is not None:
+                self.cloud.__exit__()
             self.interrupt.__exit__(*error)
 
     @property
@@ -97,21 +115,30 @@ class Session:
         Returns None when interrupted. Raises FleetError when a process ends or time runs out.
         """
         began = time.monotonic()
-        specs = bringup.plan(self.robots, record=self.bag or "", serve=self._parameters(serving))
+        specs = bringup.plan(
+            self.robots,
+            record=self.bag or "",
+            serve=self.parameters(serving),
+            robot_parameters=self.robot_parameters,
+        )
         for spec in specs:
             self.fleet.start(spec)
         seen: dict[str, float] = {}
         while True:
             now_s = time.monotonic() - began
-            ready = self._driver.ready()
+            ready = self.driver.ready()
             if ready:
                 seen.setdefault("robot", now_s)
             if len(ready) == self.robots:
                 seen.setdefault("robots", now_s)
             if self.live.active:
                 seen.setdefault("engine", now_s)
-            if len(seen) == 3:
-                return Startup(seen["robot"], seen["robots"], seen["engine"], now_s)
+            if self.cloud_ready:
+                seen.setdefault("cloud", now_s)
+            if len(seen) == 3 + (self.cloud is not None):
+                return Startup(
+                    seen["robot"], seen["robots"], seen["engine"], now_s, seen.get("cloud")
+                )
             if self.interrupt.requested:
                 return None
             self._wait(
@@ -127,7 +154,7 @@ class Session:
         process.terminate()
         deadline = time.monotonic() + SERVING_STOPS_WITHIN_S
         while process.poll() is None and time.monotonic() < deadline:
-            self._driver.spin(_SLICE_S)
+            self.driver.spin(_SLICE_S)
         if process.poll() is None:
             process.kill()
             process.wait()
@@ -135,7 +162,7 @@ class Session:
         self.live.active = False
         self.live.engines = ()
         began = time.monotonic()
-        self.fleet.start(bringup.serving(**self._parameters(serving)))
+        self.fleet.start(bringup.serving(**self.parameters(serving)))
         while not (self.live.active and self.live.server != before):
             if self.interrupt.requested:
                 return
@@ -143,7 +170,7 @@ class Session:
 
     def build_scenes(self, scenes: Sequence[str]) -> None:
         """Every robot builds every scene, with a task of one action, so that no run pays for it."""
-        driver = self._driver
+        driver = self.driver
         driver.begin()
         todo = {name: [Job(0, scene, 0, 0.0) for scene in scenes] for name in self.live.robots}
         while (any(todo.values()) or driver.busy()) and not self.stopped:
@@ -158,15 +185,29 @@ class Session:
             for name in self._gone & todo.keys():
                 todo[name].clear()
             self.display.progress(f"the robots build their scenes, {left} to go")
-        self._end_tasks()
+        self.end_tasks()
 
-    def run(self, arrivals: Arrivals, duration_s: float) -> FleetRun:
-        """Keeps the robots busy for `duration_s`, then lets them finish; ends when `stopped`."""
-        driver, live = self._driver, self.live
+    @property
+    def cloud_ready(self) -> bool:
+        """There is an engine elsewhere that takes requests."""
+        return any(e.remote and e.state in ("ready", "busy") for e in self.live.engines)
+
+    @property
+    def chunks(self) -> list[ServedChunk]:
+        """Every chunk of the newest run, where there is a cloud."""
+        return self.driver.chunks
+
+    def run(self, arrivals: Arrivals, duration_s: float, cuts: Sequence[Cut] = ()) -> FleetRun:
+        """Keeps the robots busy for `duration_s`, then lets them finish; ends when `stopped`.
+
+        `cuts`: when the link to the cloud is cut meanwhile.
+        """
+        driver, live = self.driver, self.live
         driver.begin()
         while not self.stopped:
             now_s = driver.now_s()
             live.left_s = duration_s - now_s
+            self._cut(cuts, now_s)
             live.tasks_waiting = arrivals.waiting(now_s)
             if now_s < duration_s:
                 for robot in driver.free():
@@ -179,39 +220,58 @@ class Session:
             driver.spin(_SLICE_S)
             self._notice_deaths()
             self.display.show(live)
+        self._cut((), driver.now_s())
         length_s = driver.now_s()
         spans = driver.timeline.spans(length_s)
-        self._end_tasks()
+        self.end_tasks()
         opened = ((0.0, min(duration_s, length_s)),)
         return FleetRun(tuple(live.robots), length_s, tuple(driver.records), spans, opened)
 
     @property
     def first_action_s(self) -> float | None:
         """Start of the run to the first action of any robot."""
-        return self._driver.first_action_s
+        return self.driver.first_action_s
 
-    def _end_tasks(self) -> None:
-        self._driver.cancel()
+    def _cut(self, cuts: Sequence[Cut], now_s: float) -> None:
+        """Brings the link to what it shall be now, and tells the view."""
+        if self.cloud is None:
+            return
+        cut = next((cut for cut in cuts if cut.holds_at(now_s)), None)
+        before = self.cloud.conditions.cut
+        if bool(cut) != bool(before):
+            self.cloud.change(cut="both" if cut else "")
+            said = f"CUT for {cut.for_s:g} s" if cut else "whole again"
+            self.live.notices.append(f"{now_s:.0f} s: the link to the cloud is {said}")
+        left = f"CUT, {cut.from_s + cut.for_s - now_s:.0f} s to go" if cut else ""
+        self.live.link = left or self.cloud.link
+
+    def end_tasks(self) -> None:
+        """Cancels what runs, and waits a moment for the results."""
+        self.driver.cancel()
         deadline = time.monotonic() + CANCEL_WITHIN_S
-        while self._driver.busy() and time.monotonic() < deadline:
+        while self.driver.busy() and time.monotonic() < deadline:
             self.display.progress("ending the tasks that are still running")
-            self._driver.spin(_SLICE_S)
+            self.driver.spin(_SLICE_S)
             self._notice_deaths()
-        self._driver.abandon()
+        self.driver.abandon()
 
-    def _parameters(self, serving: Mapping[str, str]) -> dict[str, str]:
+    def parameters(self, serving: Mapping[str, Any]) -> dict[str, Any]:
+        """Of the serving node, with what this fleet needs."""
         wanted = {"policy": self.policy, **serving}
+        if self.cloud is not None:
+            wanted |= {"engines": [self.cloud.engine], "keys": str(self.cloud.here.path)}
         return {name: value for name, value in wanted.items() if value}
 
     def _engine_progress(self) -> str:
         if self.live.active:
-            return "engine ready"
-        states = [f"engine {engine.state}" for engine in self.live.engines]
+            waits = self.cloud is not None and not self.cloud_ready
+            return "engine ready, cloud worker starting" if waits else "engine ready"
+        states = [f"engine {engine.name} {engine.state}" for engine in self.live.engines]
         return ", ".join(states) or "serving node starting"
 
     def _wait(self, what: str, began: float) -> None:
         """One step of waiting for the fleet to get ready."""
-        dead = self.fleet.dead()
+        dead = self._dead()
         if dead:
             (key, code), *others = dead.items()
             also = f"\nalso ended: {', '.join(name for name, _ in others)}" if others else ""
@@ -222,25 +282,34 @@ class Session:
                 f"the fleet is not ready after {waited_s:.0f} s ({what}); see {self.logs}"
             )
         self.display.progress(f"{what} ({waited_s:.0f} s)")
-        self._driver.spin(_SLICE_S)
+        self.driver.spin(_SLICE_S)
 
     def _notice_deaths(self) -> None:
-        for key, code in self.fleet.dead().items():
+        for key, code in self._dead().items():
             if key in self._gone:
                 continue
             self._gone.add(key)
             self.failures.append(self._obituary(key, code))
-            self.live.notices.append(
-                f"{key} ended with exit code {code}, see {self.logs}/{key}.log"
-            )
+            self.live.notices.append(f"{key} ended with exit code {code}, see {self._log(key)}")
             if key in self.live.robots:
-                self._driver.lose(key)
+                self.driver.lose(key)
+
+    def _dead(self) -> dict[str, int]:
+        return self.fleet.dead() | (self.cloud.dead() if self.cloud else {})
+
+    def _log(self, key: str) -> Path:
+        elsewhere = self.cloud is not None and key in self.cloud.dead()
+        return self.cloud.log if self.cloud is not None and elsewhere else self.fleet.log(key)
 
     def _obituary(self, key: str, code: int) -> str:
-        last = "\n".join(f"  {line}" for line in self.fleet.tail(key).splitlines())
-        return f"{key} ended with exit code {code}; its last words ({self.logs}/{key}.log):\n{last}"
+        log = self._log(key)
+        words = log.read_text(errors="replace").splitlines()[-LAST_WORDS:]
+        last = "\n".join(f"  {line}" for line in words)
+        return f"{key} ended with exit code {code}; its last words ({log}):\n{last}"
 
     def _kill(self) -> None:
+        if self.cloud is not None:
+            self.cloud.kill_all()
         for process in self.fleet.processes.values():
             if process.poll() is None:
                 process.kill()

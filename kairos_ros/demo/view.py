@@ -1,5 +1,7 @@
 """The live view in the terminal, and the plain line for logs. Pure: `LiveFleet` in, text out."""
 
+from collections import Counter
+
 from rich.console import Group
 from rich.padding import Padding
 from rich.table import Table
@@ -9,6 +11,8 @@ from kairos_ros.demo.live import LiveEngine, LiveFleet, LiveRobot
 
 OURS = "dark_cyan"
 _STYLES = {"executing": OURS, "holding": "red", "idle": "bright_black", "down": "bold red"}
+_TIERS = {"edge": OURS, "cloud": "orange3"}
+FASTEST_MBPS = 1000
 _BUFFER_CELLS = 10
 _EIGHTHS = " ▏▎▍▌▋▊▉█"
 
@@ -19,6 +23,7 @@ def render(fleet: LiveFleet, width: int) -> Group:
         _headline(fleet),
         _robots(fleet, wide=width >= 125),
         *(_engine(engine) for engine in fleet.engines),
+        *([_link(fleet)] if fleet.link else []),
         _queue(fleet),
         Padding(_decisions(fleet), (1, 0, 0, 0)),
         *(Text(notice, style="bold red") for notice in fleet.notices),
@@ -29,12 +34,18 @@ def render(fleet: LiveFleet, width: int) -> Group:
 def line(fleet: LiveFleet) -> str:
     """The same in one line, for output that is no terminal."""
     engines = ", ".join(
-        f"{e.name} {e.state} batch {e.batch} load {e.load:.0%}" for e in fleet.engines
+        f"{e.name} {e.state} batch {e.batch} load {e.load:.0%}{_link_line(e)}"
+        for e in fleet.engines
     )
+    moving = [r for r in fleet.robots.values() if r.activity == "executing"]
+    tiers = Counter(r.served.tier for r in moving if r.served)
+    served = ", ".join(f"{count} from {tier}" for tier, count in sorted(tiers.items()))
+    served = f" ({served})" if fleet.link and served else ""
     waiting = f", {fleet.tasks_waiting} tasks wait for a robot" if fleet.tasks_waiting else ""
     return (
         f"{fleet.phase}: {fleet.done} tasks done, {fleet.succeeded} succeeded; "
-        f"{fleet.doing('executing')} executing, {fleet.doing('holding')} holding{waiting}; "
+        f"{fleet.doing('executing')} executing{served}, "
+        f"{fleet.doing('holding')} holding{waiting}; "
         f"queue {fleet.queue}; {engines or 'no engine'}; "
         + (f"{fleet.left_s:.0f} s left" if fleet.left_s > 0 else "the last tasks finish")
     )
@@ -62,12 +73,15 @@ def _headline(fleet: LiveFleet) -> Text:
 
 
 def _robots(fleet: LiveFleet, *, wide: bool) -> Table:
+    tiers = any(engine.remote for engine in fleet.engines)
     table = Table(box=None, expand=True, pad_edge=False, header_style="bright_black")
     table.add_column("robot", no_wrap=True)
     table.add_column("state", no_wrap=True, min_width=9)
     table.add_column("task", no_wrap=True, overflow="ellipsis", ratio=3, min_width=20)
     table.add_column("round", justify="right", no_wrap=True)
     table.add_column("horizon", justify="right", no_wrap=True)
+    if tiers:
+        table.add_column("from", no_wrap=True)
     if wide:
         table.add_column("why", no_wrap=True, overflow="ellipsis", ratio=4, style="bright_black")
     table.add_column("buffer, 1 s", no_wrap=True, min_width=_BUFFER_CELLS)
@@ -75,22 +89,26 @@ def _robots(fleet: LiveFleet, *, wide: bool) -> Table:
     table.add_column("stalled", justify="right", no_wrap=True)
     table.add_column("done", justify="right", no_wrap=True)
     for name, robot in fleet.robots.items():
-        table.add_row(name, *_cells(robot, wide=wide))
+        table.add_row(name, *_cells(robot, wide=wide, tiers=tiers))
     return table
 
 
-def _cells(robot: LiveRobot, *, wide: bool) -> list[Text | str]:
+def _cells(robot: LiveRobot, *, wide: bool, tiers: bool) -> list[Text | str]:
     state = Text(robot.activity or "starting", style=_STYLES.get(robot.activity or "", ""))
     done = f"{robot.succeeded}/{robot.done}"
     if robot.activity not in ("executing", "holding"):
-        return [state, *[""] * (7 if wide else 6), done]
+        return [state, *[""] * (6 + wide + tiers), done]
+    served = robot.served
+    tier = Text(served.tier if served else "", style=_TIERS.get(served.tier, "") if served else "")
+    why = served.why if served and tiers else robot.horizon_reason
     asks = "▸" if robot.running else "·" if robot.pending else " "
     return [
         state,
         robot.task,
         f"{robot.round}{asks}",
         str(robot.horizon),
-        *([robot.horizon_reason] if wide else []),
+        *([tier] if tiers else []),
+        *([why] if wide else []),
         Text(bar(robot.buffered_s, _BUFFER_CELLS), style=f"{OURS} on grey15"),
         f"{robot.wait_ratio:.0%}",
         Text(f"{robot.stalled_s:.1f} s", style="red" if robot.stalled_s >= 1 else ""),
@@ -117,9 +135,25 @@ def _engine(engine: LiveEngine) -> Padding:
         no_wrap=True,
         overflow="ellipsis",
     )
+    if engine.remote:
+        text.append(_link_line(engine))
     if engine.error and not healthy:
         text.append(f"  {engine.error}", style="red")
     return Padding(text, (1, 0, 0, 0))
+
+
+def _link_line(engine: LiveEngine) -> str:
+    """What the serving node has measured of the link to an engine elsewhere."""
+    if not engine.remote:
+        return ""
+    fast = engine.mbps > FASTEST_MBPS  # uploads this small say no more than that
+    rate = f"over {FASTEST_MBPS}" if fast else f"{engine.mbps:.0f}"
+    return f" rtt {1e3 * engine.rtt_s:.0f} ms, {rate} Mbit/s, {engine.in_flight} in flight"
+
+
+def _link(fleet: LiveFleet) -> Text:
+    style = "bold red" if fleet.link.startswith("CUT") else ""
+    return Text.assemble(("link   ", "bright_black"), (f"emulated: {fleet.link}", style))
 
 
 def _queue(fleet: LiveFleet) -> Text:

@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import rclpy
@@ -53,6 +54,7 @@ from kairos_ros.nodes.robot_parameters import (
 )
 from kairos_ros.robot.adapter import Observation, TaskGoal
 from kairos_ros.robot.adapters import make_adapter
+from kairos_ros.robot.body_log import BodyLog, LoggedBody, log_path
 from kairos_ros.robot.control import (
     Arrived,
     Cancel,
@@ -96,6 +98,11 @@ class RobotNode(Node):
         adapter = make_adapter(values["adapter"], rate_hz, options)
         spec = adapter.spec
         self._who = Identity(robot, session=uuid.uuid4().hex, spec=spec)
+        self._body_log: BodyLog | None = None
+        if values["body_log"]:
+            path = log_path(Path(values["body_log"]), robot, self._who.session)
+            self._body_log = BodyLog(path)
+            adapter = LoggedBody(adapter, self._body_log)
         config = loop_config(values, robot, self._who.session, spec.action_dim)
         guard = ActionGuard(guard_limits(values), spec.action_dim, spec.state_dim, rate_hz)
         loop = Loop(config, initial_latency(values))
@@ -220,6 +227,8 @@ class RobotNode(Node):
         scene = TaskGoal(goal.instruction, goal.scene, goal.seed)
         self.get_logger().info(f"task {task_id} begins: {goal.instruction!r} scene={goal.scene!r}")
         self._events.publish(started_message(self._who, task, scene))
+        if self._body_log is not None:
+            self._body_log.write("task", task_id)
         self.controller.post(Start(task, scene))
         result: TaskResult = await done
         ago_s = (time.monotonic_ns() - result.started_ns) / 1e9

@@ -40,6 +40,7 @@ ROBOT_PARAMETERS = (
     P("guard.workspace.high", DOUBLES, "Upper corner, in the state's unit."),
     P("execution_info_rate_hz", 5.0, "Of ~/execution_info; 0: not published.", 0.0, 100.0),
     P("joint_states_every", 1, "Control periods per ~/joint_states; 0: never.", 0, 100_000),
+    P("body_log", "", "Folder to write down what the body was told; empty: nowhere."),
     P("diagnostics.holding_warn_s", 1.0, "Holding for want of actions: warn.", 0.0, 3600.0),
     P("diagnostics.holding_error_s", 5.0, "Holding for want of actions: error.", 0.0, 3600.0),
     P("diagnostics.missed_warn", 0.05, "Share of control periods missed: warn.", 0.0, 1.0),

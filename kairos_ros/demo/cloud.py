@@ -1,0 +1,204 @@
+"""A cloud worker beside the demo's fleet: `kairos worker` with keys, at the far end of a proxy.
+
+Everything is a real process of its own; only the distance is emulated, by `link_proxy`.
+"""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Sequence
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import IO
+
+from kairos_ros.core.errors import KairosError
+from kairos_ros.demo.link_proxy import Conditions
+from kairos_ros.engine.paced import PREFIX
+from kairos_ros.transport.key_file import Role
+from kairos_ros.transport.key_folder import KeyFolder
+
+NAME = "cloud"
+"""Of the engine, as the serving node calls it."""
+POLICY = "demo"
+"""Of the policy, in the worker's registry."""
+WAN = Conditions(delay_s=0.05, bits_per_s=1e9)
+"""100 ms there and back, 1 Gbit/s: the network of 000 §5."""
+EDGE_PACE = "120+60b"
+CLOUD_PACE = "30+8b"
+"""Milliseconds per batch and robot. The demo's own policy needs a few: no fleet that fits on this
+machine would be too much for it, so it is given the time of a large model, on a small GPU here and
+on a large one there."""
+STOPS_WITHIN_S = 5.0
+
+
+class LinkError(KairosError):
+    """The emulated link did not start, or is gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Paces:
+    """How long engines take at least, as `paced:latency_ms=` says it."""
+
+    edge: str = EDGE_PACE
+    cloud: str = CLOUD_PACE
+
+    def __str__(self) -> str:
+        return f"edge {_words(self.edge)}, cloud {_words(self.cloud)}"
+
+
+def paced(policy: str, pace: str) -> str:
+    """`policy` at a pace, for a serving node or a worker."""
+    return f"{PREFIX}latency_ms={pace}:{policy}"
+
+
+def free_port() -> int:
+    """A TCP port of loopback that nobody uses now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+    return port
+
+
+class Cloud:
+    """The far end: keys, worker and link. A context manager; on leaving all of it has ended.
+
+    `folder` gets `cloud.log`, and `keys/`, which is removed again: they are good for one demo.
+    """
+
+    def __init__(self, folder: Path, keys: Path, policy: str, conditions: Conditions = WAN) -> None:
+        """policy: what the worker serves. keys: a new folder for the keys of both sides."""
+        self.policy = policy
+        self.conditions = conditions
+        self.log = folder / "cloud.log"
+        self.port = free_port()
+        """Where the worker listens; robots' serving node reaches it through the proxy only."""
+        self.there, self.here = KeyFolder(keys / "cloud"), KeyFolder(keys / "edge")
+        self.worker: subprocess.Popen[bytes] | None = None
+        self.as_planned = True
+        """Whether the worker is this cloud's own, not another one in its place."""
+        self._workers: list[subprocess.Popen[bytes]] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> "Cloud":
+        self.log.parent.mkdir(parents=True, exist_ok=True)
+        self.there.trust(self.here.new("edge", Role.CLIENT).key)
+        self.here.trust(self.there.new("cloud", Role.SERVER).key)
+        self._out: IO[bytes] = self._stack.enter_context(self.log.open("ab"))
+        self._proxy = subprocess.Popen(
+            [sys.executable, "-m", "kairos_ros.demo.link_proxy", "--to", f"127.0.0.1:{self.port}"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._out,
+            text=True,
+            start_new_session=True,
+        )
+        self._stack.callback(self._end)
+        try:
+            ready = self._answer()
+            if not ready.startswith("ready "):
+                raise LinkError(f"the emulated link did not start ({ready!r}); see {self.log}")
+            self.endpoint = f"tcp://127.0.0.1:{ready.split()[1]}"
+            self.change()
+            self.start()
+        except BaseException:
+            self._stack.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._stack.close()
+
+    @property
+    def link(self) -> str:
+        """What the link does, in words."""
+        conditions = self.conditions
+        rate = f"{conditions.bits_per_s / 1e6:.0f} Mbit/s" if conditions.bits_per_s else "no limit"
+        return f"{2e3 * conditions.delay_s:.0f} ms there and back, {rate}"
+
+    @property
+    def engine(self) -> str:
+        """Of the serving node's parameter `engines`."""
+        return f"{NAME}={self.endpoint},policy={POLICY}"
+
+    def start(
+        self,
+        *,
+        policy: str = "",
+        keys: KeyFolder | None = None,
+        prefix: Sequence[str] = (),
+    ) -> subprocess.Popen[bytes]:
+        """Starts the worker, or another one in its place.
+
+        policy, keys: other ones than those of this cloud. prefix: what runs the program.
+        """
+        self.as_planned = not (policy or keys or prefix)
+        program = Path(sys.executable).with_name("kairos")
+        keys = keys or self.there
+        options = ["--listen", f"tcp://127.0.0.1:{self.port}", "--keys", str(keys.path)]
+        options += ["--policy", f"{POLICY}={policy or self.policy}"]
+        tied = [sys.executable, "-m", "kairos_ros.demo.tied", str(os.getpid())]
+        self.worker = subprocess.Popen(
+            [*tied, *prefix, str(program), "worker", *options],
+            stdin=subprocess.DEVNULL,
+            stdout=self._out,
+            stderr=self._out,
+            start_new_session=True,
+        )
+        self._workers.append(self.worker)
+        return self.worker
+
+    def kill(self) -> None:
+        """SIGKILL to the worker."""
+        if self.worker is not None and self.worker.poll() is None:
+            self.worker.kill()
+            self.worker.wait()
+
+    def change(self, **conditions: object) -> None:
+        """What the link does from now on. Raises LinkError where it is gone."""
+        self.conditions = replace(self.conditions, **conditions)  # type: ignore[arg-type]
+        assert self._proxy.stdin is not None
+        try:
+            self._proxy.stdin.write(json.dumps(asdict(self.conditions)) + "\n")
+            self._proxy.stdin.flush()
+        except OSError:
+            raise LinkError(f"the emulated link is gone; see {self.log}") from None
+        if self._answer() != "set":
+            raise LinkError(f"the emulated link does not answer; see {self.log}")
+
+    def dead(self) -> dict[str, int]:
+        """Exit codes of what ended by itself."""
+        processes = {"cloud": self.worker, "link": self._proxy}
+        codes = {name: p.poll() for name, p in processes.items() if p is not None}
+        return {name: code for name, code in codes.items() if code is not None}
+
+    def kill_all(self) -> None:
+        """SIGKILL to everything, at once."""
+        for process in (*self._workers, self._proxy):
+            if process.poll() is None:
+                process.kill()
+
+    def _answer(self) -> str:
+        assert self._proxy.stdout is not None
+        return str(self._proxy.stdout.readline()).strip()
+
+    def _end(self) -> None:
+        for process in self._workers:
+            if process.poll() is None:
+                process.send_signal(signal.SIGTERM)
+        self._proxy.kill()
+        self._proxy.communicate()
+        for process in self._workers:
+            try:
+                process.wait(STOPS_WITHIN_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+
+
+def _words(pace: str) -> str:
+    base, plus, row = pace.partition("+")
+    return f"{base} ms a batch" + (f" and {row.removesuffix('b')} ms a robot" if plus else "")

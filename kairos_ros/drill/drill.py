@@ -1,0 +1,141 @@
+"""One drill: a fleet with a cloud, its faults in turn, and what is left behind of it."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from rich.console import Console
+
+from kairos_ros import bringup
+from kairos_ros.demo.cloud import Cloud, Paces, paced
+from kairos_ros.demo.experiment import scenes
+from kairos_ros.demo.session import FleetError, Session
+from kairos_ros.demo.workload import Arrivals, jobs
+from kairos_ros.drill.exchange import Exchange
+from kairos_ros.drill.faults import BACK_WITHIN_S, Fault
+from kairos_ros.drill.figure import draw
+from kairos_ros.drill.guard import guard_of
+from kairos_ros.drill.narrator import Narrator
+from kairos_ros.drill.overhear import overhear
+from kairos_ros.drill.report import failures, robot_table, write
+from kairos_ros.drill.run import FaultResult, passed, run_fault
+from kairos_ros.drill.stage import Interrupted, Stage, TookTooLongError
+
+FLEET_STATE_HZ = 20.0
+"""How soon the drill sees what the serving node has noticed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """Of one drill."""
+
+    robots: int
+    seed: int
+    silence_s: float
+    folder: Path
+    """Gets logs, body logs, `drill.json`, `drill.md` and a picture for every fault."""
+
+
+def run_drill(options: Options, faults: Sequence[Fault], console: Console) -> int:
+    """The exit code of the command."""
+    narrator = Narrator(console)
+    results: list[FaultResult] = []
+    interrupted = False
+    try:
+        with TemporaryDirectory(prefix="kairos-keys-") as keys, narrator:
+            interrupted = not _run(options, faults, narrator, Path(keys), results)
+    except (FleetError, TookTooLongError) as error:
+        console.print(f"kairos drill: {error}", style="red", highlight=False, soft_wrap=True)
+        return 1
+    configuration = {
+        "robots": options.robots,
+        "seed": options.seed,
+        "paces": str(Paces()),
+        "silence_s": options.silence_s,
+        "interrupted": interrupted,
+    }
+    write(options.folder, results, configuration)
+    console.print()
+    console.print(robot_table(results))
+    for line in failures(results):
+        console.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
+    good = sum(result.passed for result in results)
+    console.print(f"{good} of {len(results)} faults passed; {options.folder}/", highlight=False)
+    if interrupted:
+        console.print(f"interrupted before {len(faults) - len(results)} of {len(faults)} faults")
+        return 130
+    return 0 if passed(results) else 1
+
+
+def _run(
+    options: Options,
+    faults: Sequence[Fault],
+    narrator: Narrator,
+    keys: Path,
+    results: list[FaultResult],
+) -> bool:
+    """Adds to `results`; False when interrupted."""
+    policy, paces = str(bringup.shipped_policy()), Paces()
+    logs, bodies = options.folder / "logs", options.folder / "bodies"
+    serving: dict[str, Any] = {"fleet_state_hz": FLEET_STATE_HZ}
+    cloud = Cloud(logs, keys, paced(policy, paces.cloud))
+    session = Session(
+        options.robots,
+        paced(policy, paces.edge),
+        logs,
+        narrator,
+        cloud=cloud,
+        robot_parameters={"body_log": str(bodies.absolute())},
+    )
+    exchange = Exchange()
+    arrivals = Arrivals(jobs(scenes(""), options.seed, None), poisson=False)
+    narrator.say(f"{len(faults)} faults, {options.robots} robots; engines are paced: {paces}")
+    with session:
+        overhear(session.driver, exchange)
+        startup = session.start(serving)
+        if startup is None:
+            return False
+        narrator.say(f"the fleet is ready, {cloud.link}")
+        session.driver.begin()
+        stage = Stage(session, cloud, exchange, arrivals, narrator, serving)
+        guard = guard_of(bringup.robot("arm").params_file or Path())
+        try:
+            _warm_up(stage, options.robots)
+            for number, fault in enumerate(faults, 1):
+                narrator.say(f"{number}/{len(faults)}  {fault.title}", "bold dark_cyan")
+                limits = replace(fault.limits, silence_s=options.silence_s)
+                result = run_fault(stage, replace(fault, limits=limits), guard, bodies)
+                results.append(result)
+                narrator.say(_said(result), "" if result.passed else "bold red")
+                draw(options.folder / f"{number:02d}_{fault.name}.png", result)
+                stage.restore()
+            session.end_tasks()
+        except Interrupted:
+            return False
+    return True
+
+
+def _warm_up(stage: Stage, robots: int) -> None:
+    """Every robot has built a scene and moves; both tiers serve."""
+    stage.until(
+        lambda: (
+            sum(r.activity == "executing" for r in stage.session.live.robots.values())
+            >= (robots + 1) // 2
+        ),
+        BACK_WITHIN_S,
+        "waiting for the arms to move",
+    )
+    stage.until_served_by("cloud", BACK_WITHIN_S)
+
+
+def _said(result: FaultResult) -> str:
+    robots = result.robots
+    hold_s = max(robot.hold_s for robot in robots)
+    wrong = sum(len(robot.wrong) for robot in robots)
+    return (
+        f"{'pass' if result.passed else 'FAIL'}: {sum(r.finished for r in robots)} of "
+        f"{sum(r.tasks for r in robots)} tasks finished, {sum(r.proven for r in robots)} actions "
+        f"proven, {wrong} wrong, longest hold {hold_s:.2f} s"
+    )

@@ -1,0 +1,87 @@
+"""What robots and serving node said to each other, as the drill overheard it: plain data.
+
+Times are seconds of this host's monotonic clock, when the message reached the drill.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+
+import numpy as np
+
+
+@dataclass(frozen=True, slots=True)
+class TaskKey:
+    robot: str
+    session: str
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A robot's request."""
+
+    at_s: float
+    key: TaskKey
+    round: int
+    attempt: int
+    state: np.ndarray
+    """float32 [state_dim]: what the robot saw."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """A chunk that the serving node sent. Refusals and re-fetches are none."""
+
+    at_s: float
+    key: TaskKey
+    round: int
+    attempt: int
+    actions: np.ndarray
+    """float32 [horizon, action_dim]; index 0 belongs to the moment of the observation."""
+    tier: str
+    engine: str
+
+    @property
+    def digest(self) -> str:
+        """Of the actions: the first 12 digits of their SHA-256."""
+        return sha256(np.ascontiguousarray(self.actions, "<f4").tobytes()).hexdigest()[:12]
+
+
+@dataclass(frozen=True, slots=True)
+class TaskEnd:
+    """A task as its robot says that it ended."""
+
+    at_s: float
+    key: TaskKey
+    outcome: str
+    success: bool
+    actions: int
+    dropped: int
+    """Chunks that the robot did not use: late ones, repeated ones, those for others."""
+
+
+@dataclass(slots=True)
+class Exchange:
+    """Everything overheard since the drill began, in order of arrival."""
+
+    asked: dict[TaskKey, list[Asked]] = field(default_factory=lambda: defaultdict(list))
+    answered: dict[TaskKey, list[Answered]] = field(default_factory=lambda: defaultdict(list))
+    ended: dict[TaskKey, TaskEnd] = field(default_factory=dict)
+    began_s: dict[TaskKey, float] = field(default_factory=dict)
+
+    def sessions(self, robot: str) -> Sequence[str]:
+        """Of one robot, in order: its node was started again for each."""
+        keys = [*self.began_s, *self.asked]
+        return tuple(dict.fromkeys(key.session for key in keys if key.robot == robot))
+
+    def chunks(self, since_s: float, until_s: float, robot: str = "") -> Iterable[Answered]:
+        """Chunks that came in a span of time, to one robot or to all."""
+        return (
+            answered
+            for key, chunks in self.answered.items()
+            if not robot or key.robot == robot
+            for answered in chunks
+            if since_s <= answered.at_s < until_s
+        )

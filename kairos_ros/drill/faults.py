@@ -1,0 +1,334 @@
+"""The faults of a drill: what is done, what must come of it, in the order of docs/drill.md."""
+
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from kairos_ros import bringup
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.demo.cloud import NAME, WAN
+from kairos_ros.drill.intruders import resident_mb, send_garbage, send_oversized, shout
+from kairos_ros.drill.stage import Stage
+from kairos_ros.drill.verdict import Limits
+from kairos_ros.transport.key_file import KeyPair, PublicKey, Role
+from kairos_ros.transport.key_folder import KeyFolder
+
+NOTICED_WITHIN_S = 8.0
+"""Silence of 1.5 s and four round trips, and a machine that is busy."""
+BACK_WITHIN_S = 60.0
+"""Loading a policy takes most of it."""
+CUT_S = 5.0
+FOR_GOOD_S = 12.0
+SLOW = {"delay_s": 0.5, "bits_per_s": 1e6}
+MEMORY_MB = 150.0
+"""What a worker may grow by while it is sent more than it may be."""
+IMPOSTOR = "emulated:latency_ms=1,chunk=50,dim=4,state=39"
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One fault: a script, and what robots may feel of it."""
+
+    name: str
+    title: str
+    script: Callable[[Stage], None]
+    limits: Limits = field(default_factory=Limits)
+    quick: bool = False
+    """Part of `--quick`."""
+    victim: str = ""
+    """The robot whose own process is ended."""
+
+
+def cloud_killed(stage: Stage) -> None:
+    stage.until_served_by("cloud", BACK_WITHIN_S)
+    downs, requeued = stage.counter("link_down"), stage.counter("requeued")
+    worker = stage.cloud.worker
+    assert worker is not None
+    # Stopped first, so that what is under way then is still there when it dies.
+    worker.send_signal(signal.SIGSTOP)
+    stage.until(lambda: stage.engine(NAME).in_flight > 0, 1.2, "waiting for a batch under way")
+    stage.begins("SIGKILL to the cloud worker, with a batch in it")
+    stage.cloud.kill()
+    _noticed(stage, lambda: stage.counter("link_down") > downs)
+    again = stage.counter("requeued") - requeued
+    stage.expect("batch queued again", again > 0, f"{again} requests")
+    stage.repaired("another worker starts")
+    stage.cloud.start()
+    _cloud_back(stage)
+
+
+def link_cut(stage: Stage) -> None:
+    _cut(stage, "both", f"the link is cut for {CUT_S:.0f} s")
+
+
+def half_open_there(stage: Stage) -> None:
+    _cut(stage, "out", "half open: what the edge sends is lost")
+
+
+def half_open_back(stage: Stage) -> None:
+    _cut(stage, "back", "half open: what the cloud sends is lost")
+
+
+def cut_for_good(stage: Stage) -> None:
+    stage.until_served_by("cloud", BACK_WITHIN_S)
+    downs = stage.counter("link_down")
+    stage.begins("the link is cut, for good")
+    stage.cloud.change(cut="both")
+    _noticed(stage, lambda: stage.counter("link_down") > downs)
+    noticed_s = time.monotonic()
+    stage.run_for(FOR_GOOD_S, "everything is served at the edge")
+    late = len(stage.chunks("cloud", noticed_s))
+    edge = len(stage.chunks("edge", noticed_s))
+    stage.expect("served by the edge alone", edge > 0 and not late, f"{edge} chunks")
+    stage.repaired()
+
+
+def slow_link(stage: Stage) -> None:
+    stage.until_served_by("cloud", BACK_WITHIN_S)
+    stage.begins("the link gets slow: 1 s there and back, 1 Mbit/s")
+    stage.cloud.change(**SLOW)
+    took_s = stage.until(
+        lambda: stage.engine(NAME).rtt_s > 0.5, NOTICED_WITHIN_S, "waiting for it to be measured"
+    )
+    stage.expect("measured", True, f"over 0.5 s there and back after {took_s:.1f} s")
+    began_s = time.monotonic()
+    stage.run_for(CUT_S, "the link is slow")
+    edge, cloud = (len(stage.chunks(tier, began_s)) for tier in ("edge", "cloud"))
+    stage.expect("the edge is preferred", edge > cloud, f"{edge} chunks, {cloud} from the cloud")
+    stage.repaired("the link is as before")
+    stage.cloud.change(**{name: getattr(WAN, name) for name in SLOW})
+    _cloud_back(stage)
+
+
+def wrong_key(stage: Stage) -> None:
+    """The edge meets a server with another key, and the worker a client with another one."""
+    stage.until_served_by("cloud", BACK_WITHIN_S)
+    impostor = KeyFolder(stage.cloud.there.path.with_name(f"impostor_{time.monotonic_ns()}"))
+    impostor.new("cloud", Role.SERVER)
+    impostor.trust(stage.cloud.here.public("edge"))
+    stranger = impostor.new("stranger", Role.CLIENT)
+    sent = stage.meanwhile(
+        lambda: send_garbage(_at(stage), stranger, _server(stage)), "a stranger knocks"
+    )
+    alive = stage.cloud.worker is not None and stage.cloud.worker.poll() is None
+    stage.expect(
+        "a client with an unknown key", alive and stage.cloud_up, f"{sent} messages unread"
+    )
+    stage.begins("an impostor with another key takes the cloud worker's place")
+    stage.cloud.kill()
+    stage.cloud.start(policy=IMPOSTOR, keys=impostor)
+    stage.until(lambda: not stage.cloud_up, NOTICED_WITHIN_S, "waiting for the worker to be missed")
+    missed_s = time.monotonic()
+    stage.run_for(CUT_S, "the impostor waits for the edge")
+    served = len(stage.chunks("cloud", missed_s))
+    state = stage.engine(NAME).state
+    stage.expect("nobody listens to the impostor", not served and not stage.cloud_up, state)
+    stage.repaired("the worker with the right key starts")
+    stage.cloud.kill()
+    stage.cloud.start()
+    _cloud_back(stage)
+
+
+def garbage(stage: Stage) -> None:
+    client, server = _client(stage, "noisy"), _server(stage)
+    stage.until_served_by("cloud", BACK_WITHIN_S)
+    stage.begins("noise without a key, and messages that are none with one")
+    noise = stage.meanwhile(lambda: shout(stage.cloud.port), "sending noise")
+    sent = stage.meanwhile(lambda: send_garbage(_at(stage), client, server), "sending nonsense")
+    stage.expect("sent", noise > 0 and sent > 0, f"{noise} bytes of noise, {sent} messages")
+    _unharmed(stage)
+
+
+def oversized(stage: Stage) -> None:
+    client, server = _client(stage, "greedy"), _server(stage)
+    stage.until_served_by("cloud", BACK_WITHIN_S)
+    worker = stage.cloud.worker
+    assert worker is not None
+    before_mb = resident_mb(worker.pid)
+    stage.begins("frames that are too large, and claims of more than any memory")
+    sent = stage.meanwhile(lambda: send_oversized(_at(stage), client, server), "sending too much")
+    grown_mb = resident_mb(worker.pid) - before_mb
+    stage.expect("memory", grown_mb < MEMORY_MB, f"{sent} messages, grown by {grown_mb:.0f} MB")
+    _unharmed(stage)
+
+
+def other_policy(stage: Stage) -> None:
+    stage.until_served_by("cloud", BACK_WITHIN_S)
+    refused = stage.counter("refused_engine")
+    stage.begins("a worker with another policy takes the cloud worker's place")
+    stage.cloud.kill()
+    stage.cloud.start(policy=IMPOSTOR)
+    took_s = stage.until(
+        lambda: stage.engine(NAME).state == "refused", BACK_WITHIN_S, "waiting for the refusal"
+    )
+    counted = stage.counter("refused_engine") - refused
+    stage.expect("refused and counted", counted == 1, f"after {took_s:.1f} s")
+    refused_s = time.monotonic()
+    stage.run_for(CUT_S, "the other policy is never asked")
+    served = len(stage.chunks("cloud", refused_s))
+    stage.expect("never asked", not served, f"{served} chunks")
+    stage.repaired("the worker with the right policy starts")
+    stage.cloud.kill()
+    stage.cloud.start()
+    _cloud_back(stage)
+
+
+def clock_skew(stage: Stage) -> None:
+    stage.until_served_by("cloud", BACK_WITHIN_S)
+    stage.begins("the cloud's clocks jump: wall clock 10 s back, monotonic clock a day ahead")
+    stage.cloud.kill()
+    prefix = [sys.executable, "-m", "kairos_ros.drill.skewed", "-10", "86400"]
+    stage.cloud.start(prefix=prefix)
+    took_s = stage.until(lambda: stage.cloud_up, BACK_WITHIN_S, "waiting for the worker")
+    stage.expect("used all the same", True, f"found after {took_s:.1f} s")
+    stage.until_served_by("cloud", BACK_WITHIN_S)
+    rtt_s = stage.engine(NAME).rtt_s
+    stage.expect("round trip measured", 0.09 < rtt_s < 1.0, f"{1e3 * rtt_s:.0f} ms")
+    stage.run_for(CUT_S, "served by a host with other clocks")
+    stage.repaired()
+
+
+def edge_killed(stage: Stage) -> None:
+    stage.until(lambda: stage.cloud_up and stage.edge_up, BACK_WITHIN_S, "waiting for engines")
+    downs = stage.counter("engine_down")
+    stage.begins("SIGKILL to the edge engine's worker")
+    os.kill(stage.edge_worker_pid(), signal.SIGKILL)
+    _noticed(stage, lambda: stage.counter("engine_down") > downs)
+    stage.expect(
+        "served meanwhile", True, f"cloud after {stage.until_served_by('cloud', 10):.1f} s"
+    )
+    took_s = stage.until(lambda: stage.edge_up, BACK_WITHIN_S, "waiting for the edge engine")
+    stage.expect("edge engine back", True, f"after {took_s:.1f} s")
+    stage.repaired()
+
+
+def serving_killed(stage: Stage) -> None:
+    stage.until(lambda: stage.edge_up, BACK_WITHIN_S, "waiting for the edge engine")
+    before = stage.session.live.server
+    stage.begins("SIGKILL to the serving node")
+    process = stage.session.fleet.processes["kairos"]
+    process.kill()
+    process.wait()
+    stage.run_for(1.0, "nobody serves")
+    stage.start_serving()
+    took_s = stage.until(
+        lambda: stage.session.live.active and stage.session.live.server != before,
+        2 * BACK_WITHIN_S,
+        "waiting for the next serving node",
+    )
+    stage.expect("the next one is active", True, f"after {took_s + 1:.1f} s")
+    stage.until_served_by("edge", BACK_WITHIN_S)
+    stage.repaired()
+    stage.until(lambda: stage.cloud_up, BACK_WITHIN_S, "waiting for the cloud engine")
+
+
+def robot_killed(stage: Stage) -> None:
+    stage.until(lambda: stage.edge_up, BACK_WITHIN_S, "waiting for the edge engine")
+    session, name = stage.session, next(iter(stage.session.live.robots))
+    stage.begins(f"SIGKILL to the node of {name}")
+    process = session.fleet.processes[name]
+    process.kill()
+    process.wait()
+    session.driver.lose(name)
+    stage.run_for(1.0, f"{name} is gone")
+    session.fleet.start(bringup.robot(name, **session.robot_parameters))
+    session.driver.regain(name)
+    sessions = len(stage.exchange.sessions(name))
+    took_s = stage.until(
+        lambda: len(stage.exchange.sessions(name)) > sessions,
+        BACK_WITHIN_S,
+        f"waiting for the next task of {name}",
+    )
+    stage.expect("back with a session of its own", True, f"after {took_s + 1:.1f} s")
+    stage.run_for(CUT_S, f"{name} is served again")
+    stage.repaired()
+
+
+FAULTS = (
+    Fault("cloud_killed", "cloud worker killed mid-batch", cloud_killed, quick=True),
+    Fault("link_cut", "link cut for 5 s", link_cut, quick=True),
+    Fault("half_open_there", "half-open link, edge to cloud", half_open_there),
+    Fault("half_open_back", "half-open link, cloud to edge", half_open_back, quick=True),
+    Fault("slow_link", "slow link", slow_link),
+    Fault("wrong_key", "wrong keys", wrong_key),
+    Fault("garbage", "garbage", garbage, quick=True),
+    Fault("oversized", "oversized frames", oversized, quick=True),
+    Fault("other_policy", "worker with another policy", other_policy),
+    Fault("clock_skew", "clock skew", clock_skew),
+    Fault("edge_killed", "edge worker dies, cloud lives", edge_killed, quick=True),
+    Fault("cut_for_good", "link cut for good", cut_for_good),
+    Fault("serving_killed", "serving node killed", serving_killed, Limits(recovery_s=60.0)),
+    Fault(
+        "robot_killed",
+        "robot process killed",
+        robot_killed,
+        Limits(recovery_s=60.0),
+        victim="arm_1",
+    ),
+)
+
+
+def choose(only: str, *, quick: bool) -> list[Fault]:
+    """Named ones, the quick ones, or all. Raises ConfigError for a name that is none."""
+    if not only:
+        return [fault for fault in FAULTS if fault.quick or not quick]
+    known = {fault.name: fault for fault in FAULTS}
+    names = [name.strip() for name in only.split(",")]
+    for name in names:
+        if name not in known:
+            raise ConfigError(f"there is no fault {name!r}; choose from {', '.join(known)}")
+    return [known[name] for name in dict.fromkeys(names)]
+
+
+def _cut(stage: Stage, direction: str, what: str) -> None:
+    stage.until_served_by("cloud", BACK_WITHIN_S)
+    downs = stage.counter("link_down")
+    stage.begins(what)
+    began = time.monotonic()
+    stage.cloud.change(cut=direction)
+    _noticed(stage, lambda: stage.counter("link_down") > downs)
+    stage.run_for(max(0.0, began + CUT_S - time.monotonic()), "the link is cut")
+    stage.repaired("the link is whole again")
+    stage.cloud.change(cut="")
+    _cloud_back(stage)
+
+
+def _noticed(stage: Stage, true: Callable[[], bool]) -> None:
+    took_s = stage.until(true, NOTICED_WITHIN_S, "waiting for it to be noticed")
+    stage.expect("noticed", True, f"after {took_s:.1f} s")
+
+
+def _cloud_back(stage: Stage) -> None:
+    took_s = stage.until_served_by("cloud", BACK_WITHIN_S)
+    stage.expect("cloud serves again", True, f"after {took_s:.1f} s")
+
+
+def _unharmed(stage: Stage) -> None:
+    """The same worker goes on serving."""
+    worker = stage.cloud.worker
+    stage.run_for(1.0, "looking at what became of the worker")
+    took_s = stage.until_served_by("cloud", BACK_WITHIN_S)
+    alive = worker is not None and worker.poll() is None
+    stage.expect("the worker serves on", alive, f"a chunk within {took_s:.1f} s")
+    stage.repaired()
+
+
+def _at(stage: Stage) -> str:
+    """The worker itself, not the far end of the link."""
+    return f"tcp://127.0.0.1:{stage.cloud.port}"
+
+
+def _server(stage: Stage) -> PublicKey:
+    return stage.cloud.there.public("cloud")
+
+
+def _client(stage: Stage, name: str) -> KeyPair:
+    """A key that the worker lets in. The secret half stays out of the edge's folder, which has one
+    client key only."""
+    folder = KeyFolder(stage.cloud.there.path.with_name(f"{name}_{time.monotonic_ns()}"))
+    pair = folder.new(f"{name}_{time.monotonic_ns()}", Role.CLIENT)
+    stage.cloud.there.trust(pair.key)
+    return pair

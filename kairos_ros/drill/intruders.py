@@ -1,0 +1,88 @@
+"""Peers that no worker deserves: noise without a key, and nonsense with one. Bounded in time."""
+
+import contextlib
+import os
+import random
+import socket
+import time
+from collections.abc import Iterator
+
+import msgpack
+import zmq
+
+from kairos_ros.transport.frames import LIMITS, VERSION
+from kairos_ros.transport.key_file import KeyPair, PublicKey
+from kairos_ros.transport.sockets import Towards, connect_dealer
+
+CONNECTIONS = 20
+NOISE_BYTES = 65_536
+MESSAGES = 300
+SEND_WITHIN_S = 5.0
+
+
+def shout(port: int) -> int:
+    """Random bytes into a port of loopback, from several connections; returns the bytes sent."""
+    sent = 0
+    for _ in range(CONNECTIONS):
+        try:
+            with socket.create_connection(("127.0.0.1", port), timeout=1.0) as peer:
+                sent += peer.send(os.urandom(NOISE_BYTES))
+        except OSError:  # it hung up on us
+            continue
+    return sent
+
+
+def send_garbage(endpoint: str, own: KeyPair, server: PublicKey, *, seed: int = 1) -> int:
+    """Messages that are none, from a client whose key is good; returns how many were sent."""
+    return _send(endpoint, own, server, _garbage(random.Random(seed)))
+
+
+def send_oversized(endpoint: str, own: KeyPair, server: PublicKey) -> int:
+    """A frame beyond the limit, claims of more than any memory holds, and too many frames."""
+    return _send(endpoint, own, server, _oversized())
+
+
+def resident_mb(pid: int) -> float:
+    """Memory that a process uses now."""
+    with open(f"/proc/{pid}/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE") / 1e6
+
+
+def _garbage(draw: random.Random) -> Iterator[list[bytes]]:
+    for i in range(MESSAGES):
+        match i % 4:
+            case 0:
+                yield [draw.randbytes(draw.randrange(1, 2000)) for _ in range(draw.randrange(1, 6))]
+            case 1:
+                yield [msgpack.packb([VERSION, "infer", {"batch": -i, "requests": None}, []])]
+            case 2:
+                yield [msgpack.packb([VERSION + 1, "infer", {}, []]), draw.randbytes(100)]
+            case 3:
+                head = [["float32", [3, i]], ["object", [1]]]
+                yield [msgpack.packb([VERSION, "infer", {"batch": i}, head]), draw.randbytes(i)]
+
+
+def _oversized() -> Iterator[list[bytes]]:
+    for size in (2**40, 2**62):
+        yield [msgpack.packb([VERSION, "infer", {"batch": 1}, [["float32", [size]]]]), b"1234"]
+    yield [msgpack.packb([VERSION, "ping", {"ping": 1, "policy": "x" * LIMITS.header_bytes}, []])]
+    yield [b"x"] * (2 * LIMITS.frames)
+    yield [bytes(LIMITS.array_bytes + 1)]  # libzmq hangs up
+
+
+def _send(endpoint: str, own: KeyPair, server: PublicKey, messages: Iterator[list[bytes]]) -> int:
+    sent = 0
+    with (
+        zmq.Context() as context,
+        connect_dealer(context, endpoint, security=Towards(own, server)) as client,
+    ):
+        client.setsockopt(zmq.LINGER, 1000)
+        client.setsockopt(zmq.SNDTIMEO, 1000)
+        until = time.monotonic() + SEND_WITHIN_S
+        for message in messages:
+            with contextlib.suppress(zmq.Again):
+                client.send_multipart(message)
+                sent += 1
+            if time.monotonic() > until:
+                break
+    return sent

@@ -1,0 +1,53 @@
+"""Puts what a fleet says into an `Exchange`: messages to plain data."""
+
+import time
+
+import numpy as np
+
+from kairos_ros.demo.driver import Driver
+from kairos_ros.drill.exchange import Answered, Asked, Exchange, TaskEnd, TaskKey
+from kairos_ros.msg import ActionChunk, ChunkRequest, TaskEvent
+
+
+def overhear(driver: Driver, exchange: Exchange) -> None:
+    """From now on, while `driver` spins: requests, chunks and task events of its robots."""
+
+    def on_request(message: ChunkRequest) -> None:
+        state = np.asarray(message.state, np.float32)
+        key = TaskKey(message.robot, message.session, message.task)
+        asked = Asked(time.monotonic(), key, message.round, message.attempt, state)
+        exchange.asked[key].append(asked)
+
+    def on_chunk(message: ActionChunk) -> None:
+        actions = np.asarray(message.actions, np.float32)
+        if message.kind != ActionChunk.ACTIONS or not message.action_dim:
+            return
+        key = TaskKey(message.robot, message.session, message.task)
+        answered = Answered(
+            at_s=time.monotonic(),
+            key=key,
+            round=message.round,
+            attempt=message.attempt,
+            actions=actions.reshape(-1, message.action_dim),
+            tier=message.tier,
+            engine=message.engine,
+        )
+        exchange.answered[key].append(answered)
+
+    def on_event(message: TaskEvent) -> None:
+        key = TaskKey(message.robot, message.session, message.task)
+        exchange.began_s.setdefault(key, time.monotonic())
+        if message.kind == TaskEvent.FINISHED:
+            exchange.ended[key] = TaskEnd(
+                at_s=time.monotonic(),
+                key=key,
+                outcome=message.outcome,
+                success=message.success,
+                actions=message.actions,
+                dropped=message.dropped,
+            )
+
+    for robot in driver.live.robots:
+        driver.listen(f"/{robot}/chunk_request", ChunkRequest, on_request)
+        driver.listen(f"/{robot}/action_chunk", ActionChunk, on_chunk)
+        driver.listen(f"/{robot}/task_events", TaskEvent, on_event)

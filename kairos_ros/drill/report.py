@@ -1,0 +1,117 @@
+"""What a drill prints and writes: a table per fault and robot, JSON, Markdown."""
+
+import json
+from collections.abc import Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from kairos_ros.drill.run import FaultResult
+from kairos_ros.drill.verdict import RobotVerdict
+
+SCHEMA = 1
+HEADS = (
+    "fault",
+    "robot",
+    "",
+    "tasks",
+    "actions proven",
+    "wrong",
+    "longest hold",
+    "no command",
+    "served again",
+    "edge + cloud",
+)
+"""Columns of the table of robots; docs/drill.md says what each means."""
+
+
+def robot_table(results: Sequence[FaultResult]) -> Table:
+    """A row for every fault and robot."""
+    table = Table(box=None, title_justify="left")
+    for head in HEADS:
+        table.add_column(head, justify="left" if head in ("fault", "robot", "") else "right")
+    for result in results:
+        for i, verdict in enumerate(result.robots):
+            cells = robot_cells(verdict)
+            mark = Text(cells[1], style="dark_cyan" if verdict.passed else "bold red")
+            table.add_row(result.title if i == 0 else "", cells[0], mark, *cells[2:])
+    return table
+
+
+def robot_cells(verdict: RobotVerdict) -> list[str]:
+    """One robot's row, without the fault."""
+    again = "never" if verdict.recovery_s is None else f"{verdict.recovery_s:.2f} s"
+    return [
+        verdict.robot,
+        "pass" if verdict.passed else "FAIL",
+        f"{verdict.finished}/{verdict.tasks}",
+        str(verdict.proven),
+        str(len(verdict.wrong)),
+        f"{verdict.hold_s:.2f} s",
+        f"{verdict.silence_s:.2f} s",
+        again,
+        f"{verdict.chunks.get('edge', 0)} + {verdict.chunks.get('cloud', 0)}",
+    ]
+
+
+def failures(results: Sequence[FaultResult]) -> list[str]:
+    """Every expectation that did not come true, one line each."""
+    lines = []
+    for result in results:
+        checks = [("the fleet", check) for check in result.checks]
+        checks += [(verdict.robot, check) for verdict in result.robots for check in verdict.checks]
+        lines += [f"{result.name}, {who}, {c.name}: {c.found}" for who, c in checks if not c.ok]
+        lines += [f"{result.name}: {dead}" for dead in result.dead]
+    return lines
+
+
+def markdown(results: Sequence[FaultResult]) -> str:
+    """A table of faults, for documents: the worst robot of each."""
+    lines = [
+        "| fault | robots | tasks | actions proven, wrong | longest hold | longest without a "
+        "command | served again after | of the fleet |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    for result in results:
+        robots = result.robots
+        good = sum(robot.passed for robot in robots)
+        again = [robot.recovery_s for robot in robots]
+        slowest = max((s for s in again if s is not None), default=0.0)
+        never = "never" if None in again else f"{slowest:.2f} s"
+        fleet = "; ".join(f"{c.name}: {c.found}{'' if c.ok else ' (FAIL)'}" for c in result.checks)
+        lines.append(
+            f"| {result.title} | {good} of {len(robots)} pass "
+            f"| {sum(r.finished for r in robots)}/{sum(r.tasks for r in robots)} "
+            f"| {sum(r.proven for r in robots)}, {sum(len(r.wrong) for r in robots)} "
+            f"| {max(r.hold_s for r in robots):.2f} s "
+            f"| {max(r.silence_s for r in robots):.2f} s | {never} | {fleet} |"
+        )
+    return "\n".join(lines) + "\n"
+
+
+def document(results: Sequence[FaultResult], configuration: dict[str, Any]) -> dict[str, Any]:
+    """Everything, for JSON."""
+    return {
+        "schema": SCHEMA,
+        "configuration": configuration,
+        "passed": all(result.passed for result in results),
+        "faults": [
+            {**asdict(result), "passed": result.passed}
+            | {
+                "robots": [
+                    {**asdict(verdict), "passed": verdict.passed} for verdict in result.robots
+                ]
+            }
+            for result in results
+        ],
+    }
+
+
+def write(folder: Path, results: Sequence[FaultResult], configuration: dict[str, Any]) -> None:
+    """`drill.json` and `drill.md`."""
+    text = json.dumps(document(results, configuration), indent=1, allow_nan=False)
+    (folder / "drill.json").write_text(text + "\n")
+    (folder / "drill.md").write_text(markdown(results))

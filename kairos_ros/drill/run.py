@@ -1,0 +1,101 @@
+"""Runs faults one after the other, and has each robot judged."""
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from kairos_ros.core.errors import KairosError
+from kairos_ros.drill.evidence import Guard
+from kairos_ros.drill.exchange import Exchange
+from kairos_ros.drill.faults import Fault
+from kairos_ros.drill.stage import Interrupted, Stage
+from kairos_ros.drill.verdict import Body, Check, RobotVerdict, Window, judge
+from kairos_ros.robot.body_log import log_path, read_body_log
+
+TASKS_END_WITHIN_S = 100.0
+"""The longest that a task may take (`demo.driver.MAX_DURATION_S`), and some more."""
+SETTLE_S = 0.5
+"""Until the last messages about a task have come."""
+
+
+@dataclass(frozen=True, slots=True)
+class FaultResult:
+    """What came of one fault."""
+
+    name: str
+    title: str
+    checks: tuple[Check, ...]
+    """Of the fleet as a whole."""
+    robots: tuple[RobotVerdict, ...]
+    window: Window
+    seconds: float
+    """The whole fault took so long, with what it needs before and after."""
+    dead: tuple[str, ...] = field(default=())
+    """Processes that ended although they should not have."""
+
+    @property
+    def passed(self) -> bool:
+        """Every expectation came true, for the fleet and for every robot."""
+        fleet = all(check.ok for check in self.checks)
+        return fleet and not self.dead and all(robot.passed for robot in self.robots)
+
+
+def run_fault(stage: Stage, fault: Fault, guard: Guard, bodies: Path) -> FaultResult:
+    """Makes one fault, waits for the tasks that felt it, and judges. Raises Interrupted."""
+    began = time.monotonic()
+    stage.checks = []
+    stage.begin_s = stage.repaired_s = 0.0
+    try:
+        fault.script(stage)
+    except Interrupted:
+        raise
+    except KairosError as error:
+        stage.expect("in time", False, str(error))
+    now_s = time.monotonic()
+    stage.begin_s = stage.begin_s or now_s
+    stage.repaired_s = stage.repaired_s or now_s
+    driver = stage.session.driver
+    began_before_s = driver.now_s()
+    try:
+        stage.until(
+            lambda: driver.oldest_s() > began_before_s,
+            TASKS_END_WITHIN_S,
+            "waiting for the tasks that felt it to end",
+        )
+        stage.run_for(SETTLE_S, "waiting for the last messages")
+    except Interrupted:
+        raise
+    except KairosError as error:
+        stage.expect("tasks end", False, str(error))
+    window = Window(stage.begin_s, stage.repaired_s, time.monotonic())
+    verdicts = tuple(
+        judge(
+            read_body(bodies, robot, stage.exchange),
+            stage.exchange,
+            guard,
+            window,
+            fault.limits,
+            victim=robot == fault.victim,
+        )
+        for robot in stage.session.live.robots
+    )
+    dead = tuple(f"{name} ended with exit code {code}" for name, code in _dead(stage).items())
+    took_s = time.monotonic() - began
+    return FaultResult(fault.name, fault.title, tuple(stage.checks), verdicts, window, took_s, dead)
+
+
+def read_body(folder: Path, robot: str, exchange: Exchange) -> Body:
+    """The logs of all sessions of a robot, in order."""
+    paths = {session: log_path(folder, robot, session) for session in exchange.sessions(robot)}
+    logs = {session: list(read_body_log(p)) for session, p in paths.items() if p.exists()}
+    return Body(robot, logs)
+
+
+def passed(results: Sequence[FaultResult]) -> bool:
+    return all(result.passed for result in results)
+
+
+def _dead(stage: Stage) -> dict[str, int]:
+    """Nothing is meant to be dead once a fault is repaired, but for the cloud's last worker."""
+    return stage.session.fleet.dead()

@@ -1,0 +1,172 @@
+"""The fleet under drill: keeps robots busy, makes faults, and notes what comes of them."""
+
+import itertools
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from kairos_ros import bringup
+from kairos_ros.core.errors import KairosError
+from kairos_ros.demo.cloud import NAME, WAN, Cloud
+from kairos_ros.demo.live import LiveEngine
+from kairos_ros.demo.session import Session
+from kairos_ros.demo.workload import Arrivals
+from kairos_ros.drill.exchange import Answered, Exchange
+from kairos_ros.drill.narrator import Narrator
+from kairos_ros.drill.verdict import Check
+
+SLICE_S = 0.02
+UP = ("ready", "busy")
+
+
+class TookTooLongError(KairosError):
+    """Something that a fault needs, or should bring about, did not come in time."""
+
+
+class Interrupted(KairosError):  # noqa: N818 - it is none
+    """Ctrl-C."""
+
+
+class Stage:
+    """What the scripts of faults act on. All times are seconds of this host's monotonic clock."""
+
+    def __init__(
+        self,
+        session: Session,
+        cloud: Cloud,
+        exchange: Exchange,
+        arrivals: Arrivals,
+        narrator: Narrator,
+        serving: dict[str, Any],
+    ) -> None:
+        """serving: parameters of the serving node, for when it is started again."""
+        self.session = session
+        self.cloud = cloud
+        self.exchange = exchange
+        self.narrator = narrator
+        self.checks: list[Check] = []
+        """What the script of the running fault has found."""
+        self.begin_s = self.repaired_s = 0.0
+        self._arrivals = arrivals
+        self._serving = serving
+
+    # Time passes
+
+    def step(self) -> None:
+        """A moment: free robots get tasks, messages are heard. Raises Interrupted."""
+        if self.session.interrupt.requested:
+            raise Interrupted("interrupted")
+        driver = self.session.driver
+        ready = driver.ready()
+        for robot in driver.free():
+            if robot in ready:
+                job = self._arrivals.take(driver.now_s())
+                if job is not None:
+                    driver.give(robot, job)
+        for _ in range(10):  # what has come already, without waiting for more
+            driver.spin(SLICE_S)
+
+    def run_for(self, seconds: float, what: str) -> None:
+        """Lets the fleet go on."""
+        until_s = time.monotonic() + seconds
+        while (left := until_s - time.monotonic()) > 0:
+            self.narrator.progress(f"{what} ({left:.0f} s)")
+            self.step()
+
+    def until(self, true: Callable[[], object], within_s: float, what: str) -> float:
+        """Waits; returns the seconds it took. Raises TookTooLongError."""
+        began = time.monotonic()
+        while not true():
+            waited_s = time.monotonic() - began
+            if waited_s > within_s:
+                raise TookTooLongError(f"{what}: not after {within_s:.0f} s")
+            self.narrator.progress(f"{what} ({waited_s:.0f} s)")
+            self.step()
+        return time.monotonic() - began
+
+    def meanwhile(self, work: Callable[[], int], what: str) -> int:
+        """Does something that takes a while, in a thread, and lets the fleet go on."""
+        with ThreadPoolExecutor(1) as pool:
+            doing = pool.submit(work)
+            self.until(doing.done, 60.0, what)
+        return doing.result()
+
+    # The fault
+
+    def begins(self, what: str) -> None:
+        """The fault is there from now on."""
+        self.begin_s = time.monotonic()
+        self.narrator.say(what, "bold")
+
+    def repaired(self, what: str = "") -> None:
+        """The fault is gone from now on."""
+        self.repaired_s = time.monotonic()
+        if what:
+            self.narrator.say(what)
+
+    def expect(self, name: str, ok: bool, found: str) -> None:
+        """Notes an expectation, and whether it came true."""
+        self.checks.append(Check(name, ok, found))
+        self.narrator.say(f"{name}: {found}", "" if ok else "bold red")
+
+    # What is to be seen
+
+    def engine(self, name: str) -> LiveEngine:
+        """As the serving node sees it now. Raises TookTooLongError where it does not know it."""
+        for engine in self.session.live.engines:
+            if engine.name == name:
+                return engine
+        raise TookTooLongError(f"the serving node knows no engine {name!r}")
+
+    @property
+    def cloud_up(self) -> bool:
+        return any(e.name == NAME and e.state in UP for e in self.session.live.engines)
+
+    @property
+    def edge_up(self) -> bool:
+        return any(e.tier == "edge" and e.state in UP for e in self.session.live.engines)
+
+    def counter(self, name: str) -> int:
+        """Of the serving node."""
+        return self.session.live.counters.get(name, 0)
+
+    def chunks(self, tier: str, since_s: float) -> list[Answered]:
+        """Chunks that came from a tier."""
+        found = self.exchange.chunks(since_s, float("inf"))
+        return [chunk for chunk in found if chunk.tier == tier]
+
+    def until_served_by(self, tier: str, within_s: float) -> float:
+        """Waits for a chunk from a tier for a request made from now on; returns the seconds."""
+        since_s = time.monotonic()
+        return self.until(
+            lambda: self.chunks(tier, since_s), within_s, f"waiting for a chunk from the {tier}"
+        )
+
+    # Processes
+
+    def restore(self) -> None:
+        """The link as it was planned, and the worker that belongs at its end."""
+        self.cloud.change(**asdict(WAN))
+        if not self.cloud.as_planned or "cloud" in self.cloud.dead():
+            self.cloud.kill()
+            self.cloud.start()
+
+    def start_serving(self) -> None:
+        """The serving node, again."""
+        self.session.live.active = False
+        self.session.live.engines = ()
+        self.session.fleet.start(bringup.serving(**self.session.parameters(self._serving)))
+
+    def serving_pid(self) -> int:
+        return self.session.fleet.processes["kairos"].pid
+
+    def edge_worker_pid(self) -> int:
+        """The serving node's child. Raises TookTooLongError while there is none."""
+        tasks = Path(f"/proc/{self.serving_pid()}/task").glob("*/children")
+        children = [int(pid) for pid in itertools.chain(*(t.read_text().split() for t in tasks))]
+        if not children:
+            raise TookTooLongError("the serving node has no engine worker")
+        return children[0]

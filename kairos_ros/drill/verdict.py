@@ -1,0 +1,232 @@
+"""Pass or fail of one fault, for every robot: pure, from evidence that was collected before."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from kairos_ros.drill.evidence import BodyTask, Guard, body_tasks, prove
+from kairos_ros.drill.exchange import Exchange, TaskKey
+from kairos_ros.drill.motion import (
+    Command,
+    commands,
+    longest_hold_s,
+    longest_silence_s,
+    spans,
+)
+from kairos_ros.evaluation.run import Span
+from kairos_ros.robot.body_log import BodyEvent
+
+DONE = ("succeeded", "max_actions", "max_duration")
+"""Outcomes of tasks that ended by themselves; whether the arm succeeds is the policy's business."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What a robot may feel of a fault, in seconds."""
+
+    silence_s: float = 1.0
+    """Longest time in which a body is told nothing at all: neither moving nor holding."""
+    recovery_s: float = 10.0
+    """From the beginning of the fault to the first chunk for an observation made after it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One expectation, and whether it came true."""
+
+    name: str
+    ok: bool
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """When a fault was there, on this host's monotonic clock."""
+
+    begin_s: float
+    repaired_s: float
+    """Nothing was wrong any more, on purpose at least."""
+    end_s: float
+    """Every task that had begun by then has ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RobotVerdict:
+    """One robot in one fault."""
+
+    robot: str
+    tasks: int
+    """That ran while the fault was there."""
+    finished: int
+    proven: int
+    """Executed actions of those tasks that are what the robot was answered."""
+    wrong: tuple[str, ...]
+    chunks: Mapping[str, int]
+    """Tier -> chunks while the fault was there."""
+    dropped: int
+    """Chunks that were not used, of those tasks."""
+    hold_s: float
+    """Longest time without an action within a task, from the fault to the end."""
+    silence_s: float
+    recovery_s: float | None
+    """As in `Limits`; None: never."""
+    checks: tuple[Check, ...]
+    digests: Mapping[str, str] = field(default_factory=dict)
+    """`task/round` -> digest of the chunk that was executed."""
+    spans: tuple[Span, ...] = ()
+    """Seconds since the beginning of the fault."""
+
+    @property
+    def passed(self) -> bool:
+        return all(check.ok for check in self.checks)
+
+
+@dataclass(frozen=True, slots=True)
+class Body:
+    """The logs of one robot, by session, in order."""
+
+    robot: str
+    logs: Mapping[str, Sequence[BodyEvent]]
+
+
+def judge(
+    body: Body,
+    exchange: Exchange,
+    guard: Guard,
+    window: Window,
+    limits: Limits,
+    *,
+    victim: bool = False,
+) -> RobotVerdict:
+    """Whether one robot came through a fault.
+
+    `victim`: the fault ends the robot's own process, and with it the task that ran there; what its
+    next process does is judged.
+    """
+    tasks = [t for s, log in body.logs.items() for t in body_tasks(body.robot, s, log)]
+    here = [t for t in tasks if _overlaps(t, exchange, window)]
+    if victim:
+        last = list(body.logs)[-1]
+        here = [task for task in here if task.key.session == last]
+    proofs = [
+        prove(t, exchange.asked[t.key], exchange.answered[t.key], guard, exchange.answered)
+        for t in here
+    ]
+    ended = [exchange.ended[t.key] for t in here if t.key in exchange.ended]
+    finished = [end for end in ended if end.outcome in DONE]
+    miscounted = [
+        f"task {task.key.task}: the robot tells of {end.actions} actions, its body of {acts}"
+        for task in here
+        if (end := exchange.ended.get(task.key)) and end.actions != (acts := _count(task))
+    ]
+    wrong = tuple(line for proof in proofs for line in proof.wrong)
+    proven = sum(proof.proven for proof in proofs)
+    told = _commands(body, exchange)
+    silence_s = _silence_s(body, window, victim=victim)
+    recovery_s = _recovery_s(body.robot, exchange, window.begin_s)
+    unfinished = [_unfinished(task, exchange) for task in here if not _is_done(task, exchange)]
+    checks = (
+        Check("no task lost", bool(here) and not unfinished, "; ".join(unfinished) or "none"),
+        Check("no wrong action", proven > 0 and not wrong, _first(wrong) or f"{proven} proven"),
+        Check("counts agree", not miscounted, _first(miscounted) or "yes"),
+        Check(
+            "moving or holding",
+            silence_s <= limits.silence_s,
+            f"at most {silence_s:.2f} s without a command",
+        ),
+        Check(
+            "served again",
+            recovery_s is not None and recovery_s <= limits.recovery_s,
+            "never" if recovery_s is None else f"after {recovery_s:.2f} s",
+        ),
+    )
+    return RobotVerdict(
+        robot=body.robot,
+        tasks=len(here),
+        finished=len(finished),
+        proven=proven,
+        wrong=wrong,
+        chunks=_by_tier(body.robot, exchange, window),
+        dropped=sum(end.dropped for end in ended),
+        hold_s=longest_hold_s(told, window.begin_s, window.end_s),
+        silence_s=silence_s,
+        recovery_s=recovery_s,
+        checks=checks,
+        digests={f"{p.key.task}/{r}": d for p in proofs for r, d in sorted(p.rounds.items())},
+        spans=_since(window.begin_s, spans(body.robot, told), window),
+    )
+
+
+def _overlaps(task: BodyTask, exchange: Exchange, window: Window) -> bool:
+    began_s = task.events[0].at_ns / 1e9 if task.events else window.end_s
+    end = exchange.ended.get(task.key)
+    ended_s = end.at_s if end else window.end_s
+    return began_s < window.repaired_s and ended_s > window.begin_s
+
+
+def _is_done(task: BodyTask, exchange: Exchange) -> bool:
+    end = exchange.ended.get(task.key)
+    return end is not None and end.outcome in DONE
+
+
+def _unfinished(task: BodyTask, exchange: Exchange) -> str:
+    end = exchange.ended.get(task.key)
+    return f"task {task.key.task}: {end.outcome if end else 'never ended'}"
+
+
+def _count(task: BodyTask) -> int:
+    return sum(1 for _ in task.acts)
+
+
+def _commands(body: Body, exchange: Exchange) -> list[Command]:
+    return [
+        command
+        for session, log in body.logs.items()
+        for command in commands(
+            log, [end.at_s for key, end in exchange.ended.items() if _is(key, body, session)]
+        )
+    ]
+
+
+def _is(key: TaskKey, body: Body, session: str) -> bool:
+    return (key.robot, key.session) == (body.robot, session)
+
+
+def _silence_s(body: Body, window: Window, *, victim: bool) -> float:
+    logs = list(body.logs.values())
+    if not victim:
+        return longest_silence_s([e for log in logs for e in log], window.begin_s, window.end_s)
+    return longest_silence_s(logs[-1], window.begin_s, window.end_s)
+
+
+def _recovery_s(robot: str, exchange: Exchange, begin_s: float) -> float | None:
+    """To the first chunk for a request that was sent after the fault had begun."""
+    times = []
+    for key, requests in exchange.asked.items():
+        late = {(r.round, r.attempt) for r in requests if r.at_s >= begin_s}
+        if key.robot == robot and late:
+            answers = exchange.answered.get(key, [])
+            times += [a.at_s - begin_s for a in answers if (a.round, a.attempt) in late]
+    return min(times, default=None)
+
+
+def _by_tier(robot: str, exchange: Exchange, window: Window) -> dict[str, int]:
+    counts: dict[str, int] = {}
+    for chunk in exchange.chunks(window.begin_s, window.repaired_s, robot):
+        counts[chunk.tier] = counts.get(chunk.tier, 0) + 1
+    return counts
+
+
+def _since(origin_s: float, found: Sequence[Span], window: Window) -> tuple[Span, ...]:
+    """Those near the window, in seconds since its beginning."""
+    margin_s = 3.0
+    low, high = window.begin_s - margin_s, window.end_s + margin_s
+    return tuple(
+        Span(s.robot, max(s.start_s, low) - origin_s, min(s.end_s, high) - origin_s, s.activity)
+        for s in found
+        if s.end_s > low and s.start_s < high
+    )
+
+
+def _first(lines: Sequence[str]) -> str:
+    more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
+    return f"{lines[0]}{more}" if lines else ""
