@@ -3,6 +3,7 @@
 import contextlib
 import os
 import queue
+import re
 import signal
 import socket
 import subprocess
@@ -24,8 +25,8 @@ from kairos_ros.engine.events import (
     LinkChanged,
 )
 from kairos_ros.engine.registry import read_registry, registry_of
-from kairos_ros.engine.remote import AtHome, RemoteEngine, RemoteSpec
-from kairos_ros.engine.remote_spec import parse_remote
+from kairos_ros.engine.remote import RemoteEngine
+from kairos_ros.engine.remote_spec import AtHome, RemoteSpec, parse_remote
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.wan_image import PerCamera, WanImages
 from kairos_ros.transport.key_file import Role
@@ -227,6 +228,29 @@ def test_a_worker_told_to_stop_finishes_what_runs_and_says_that_it_takes_no_more
     assert (next_of(events, BatchFailed).batch) == 2
     assert process.process.wait(30) == 0
     assert next_of(events, EngineDown).lost == ()
+
+
+def test_what_a_client_that_left_had_waiting_is_not_computed(worker, link, hosts):
+    at = endpoint()
+    process = worker("--listen", at, "--policy", "s=emulated:latency_ms=1000")
+    leaves, events = link(RemoteSpec(at, security=hosts.towards()))
+    next_of(events, EngineReady)
+    for batch in range(1, 21):
+        leaves.submit(batch, [request()])
+    next_of(events, BatchDone)
+    leaves.stop()
+    stays, events = link(RemoteSpec(at, security=hosts.towards()))
+    next_of(events, EngineReady)
+    stays.submit(1, [request(0.25)])
+    assert (next_of(events, BatchDone).outcomes[0].chunk[:, 0] == 0.25).all()
+    process.send(signal.SIGTERM)
+    assert process.process.wait(30) == 0
+    computed, dropped = (
+        sum(int(n) for n in re.findall(rf"metrics: .*{name}=(\d+)", process.log.read_text()))
+        for name in ("batches", "dropped")
+    )
+    assert dropped >= 10
+    assert computed + dropped == 21
 
 
 def test_a_stopped_worker_is_down_within_the_silence_and_its_late_answer_cannot_come(

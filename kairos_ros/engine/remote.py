@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
 import zmq
 
@@ -26,7 +26,9 @@ from kairos_ros.engine.events import (
     EngineReady,
     LinkChanged,
 )
-from kairos_ros.engine.wan_image import AS_SENT, WanImages, for_link
+from kairos_ros.engine.link_book import LinkBook, RemoteTiming
+from kairos_ros.engine.remote_spec import AtHome, RemoteSpec
+from kairos_ros.engine.wan_image import for_link
 from kairos_ros.transport.door import Door
 from kairos_ros.transport.endpoint import Insecure
 from kairos_ros.transport.engine_wire import (
@@ -41,68 +43,11 @@ from kairos_ros.transport.engine_wire import (
 )
 from kairos_ros.transport.frames import Message, decode, encode
 from kairos_ros.transport.inbox import Inbox
-from kairos_ros.transport.key_file import KeyPair
-from kairos_ros.transport.key_folder import KeyFolder
-from kairos_ros.transport.link_estimate import LinkEstimate
 from kairos_ros.transport.messages import EngineDescription, InferRequest
 from kairos_ros.transport.sockets import Behind, Towards, bind_dealer, connect_dealer
 from kairos_ros.transport.tcp_segments import tcp_segments
 
 log = logging.getLogger(__name__)
-
-PROBES = 3
-PROBE_BYTES = 262_144
-"""Carried once when a worker is found, so that the first placement knows the bandwidth. Several,
-because TCP starts slowly."""
-BEHIND = -1
-
-
-@dataclass(frozen=True, slots=True)
-class AtHome:
-    """How this side is secured where it is the worker that dials in."""
-
-    own: KeyPair
-    keys: KeyFolder
-    worker: str
-    """Name of the one client key that may come in."""
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteSpec:
-    """Which engine, and how it is reached."""
-
-    endpoint: str
-    policy: str = ""
-    """Name in the worker's registry; empty: its only one."""
-    security: Towards | AtHome | Insecure | None = None
-    listen: bool = False
-    """Wait for the worker to dial in, instead of dialling it."""
-    images: WanImages = AS_SENT
-
-
-@dataclass(frozen=True, slots=True)
-class RemoteTiming:
-    """When a link counts as lost. Seconds."""
-
-    heartbeat_s: float = 0.2
-    silence_s: float = 1.5
-    """No sign of life for so long, besides four round trips: down. What was under way is served
-    elsewhere then, so this bounds what robots notice."""
-    overdue_s: float = 2.0
-    overdue_factor: float = 3.0
-    """A batch without an answer overdue_s after overdue_factor times what it and those before it
-    should take is given up as lost; an answer that comes yet is dropped."""
-
-
-@dataclass(slots=True)
-class _Sent:
-    rows: int
-    size: int
-    at: float
-    due: float
-    alone: bool
-    """Nothing else was being uploaded: how long it takes tells the bandwidth."""
-    confirmed: bool = False
 
 
 @dataclass(slots=True)
@@ -115,16 +60,7 @@ class _Contact:
     draining: bool = False
     replicas: int = 1
     complaint: str = ""
-    pings: dict[int, tuple[float, int]] = field(default_factory=dict)
-    """Number -> (when, padding). BEHIND: sent while a probe was on its way, and slowed by it."""
-    probes: int = 0
-    """Sent so far."""
     segments: tuple[int, int] = (0, 0)
-
-    @property
-    def probing(self) -> bool:
-        """Whether a probe is on its way."""
-        return any(padding > 0 for _, padding in self.pings.values())
 
 
 class RemoteEngine:
@@ -147,8 +83,7 @@ class RemoteEngine:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
         self._stopping = False
-        self._sent: dict[int, _Sent] = {}
-        self._estimate = LinkEstimate()
+        self._book = LinkBook(self._timing)
         self._started = time.monotonic()
         self._contact = _Contact(self._started)
         self._pinged = self._told = 0.0
@@ -244,32 +179,24 @@ class RemoteEngine:
         contact, timing = self._contact, self._timing
         silent = now - contact.heard
         if contact.description or contact.draining:
-            if silent > timing.silence_s + 4 * self._estimate.state().rtt_s:
+            if silent > self._book.patience_s:
                 self._down(f"no sign of life for {silent:.1f} s", 0.0)
                 return
         elif silent > timing.silence_s and now - self._told >= 1.0 and not contact.complaint:
             self._told = now
             how = "waiting for a worker at" if self._spec.listen else "dialling"
             self._emit(EngineLoading(f"{how} {self._spec.endpoint}", now - self._started))
-        for batch, sent in [*self._sent.items()]:
-            if now > sent.due:
-                del self._sent[batch]
-                reason = f"no answer after {now - sent.at:.1f} s: lost on the way"
-                self._emit(BatchFailed(batch, RefusalCode.ENGINE_DOWN, reason))
+        for batch, seconds in self._book.give_up(now):
+            reason = f"no answer after {seconds:.1f} s: lost on the way"
+            self._emit(BatchFailed(batch, RefusalCode.ENGINE_DOWN, reason))
         if now - self._pinged >= timing.heartbeat_s:
             self._ping(now)
 
     def _ping(self, now: float) -> None:
-        contact = self._contact
         self._pinged, self._number = now, self._number + 1
-        probe = self._estimate.known and contact.probes < PROBES and not contact.probing
-        behind = BEHIND if contact.probing else 0
-        padding = PROBE_BYTES if probe else 0
-        contact.probes += probe
-        if len(contact.pings) >= 64:
-            contact.pings.pop(next(iter(contact.pings)))
+        padding = self._book.padding()
         if self._send(encode(ping_message(self._number, self._spec.policy, padding))):
-            contact.pings[self._number] = (now, padding or behind)
+            self._book.pinged(self._number, padding, now)
 
     def _send_batch(self, batch: int, requests: Sequence[InferRequest], expected_s: float) -> None:
         described = self._contact.description
@@ -286,15 +213,7 @@ class RemoteEngine:
             self._emit(BatchFailed(batch, RefusalCode.MALFORMED, str(error)))
             return
         size = sum(memoryview(frame).nbytes for frame in frames)
-        now = time.monotonic()
-        self._estimate.sent(len(requests), size)
-        link, timing = self._estimate.state(), self._timing
-        start = max((sent.due for sent in self._sent.values()), default=now + timing.overdue_s)
-        due = start + timing.overdue_factor * (expected_s + link.upload_s(len(requests)))
-        alone = all(sent.confirmed for sent in self._sent.values())
-        self._sent[batch] = _Sent(
-            len(requests), size, now, due + 2 * (link.rtt_s + 4 * link.jitter_s), alone
-        )
+        self._book.sent(batch, len(requests), size, expected_s, time.monotonic())
         # A full socket means that nothing gets through; the missing heartbeat will tell.
         self._send(frames)
 
@@ -325,24 +244,20 @@ class RemoteEngine:
 
     def _on_status(self, status: WorkerStatus, now: float) -> None:
         contact = self._contact
-        at, padding = contact.pings.pop(status.ping or 0, (now, BEHIND))
-        if padding > 0:
-            self._estimate.received(padding, now - at)
-        elif padding == 0:
-            self._estimate.round_trip(now, now - at)
-            self._count_segments()
         if contact.worker != status.worker:
             if contact.worker:
                 self._down("the worker was started again", 0.0)
                 contact = self._contact
             contact.worker = status.worker
+            self._book.found()
+        if self._book.pong(status.ping, now):
+            self._count_segments()
         contact.replicas = status.replicas
         match status.state:
             case "ready":
                 contact.complaint = ""
                 # The bandwidth is measured first: placement begins with what is true.
-                probed = contact.probes == PROBES and not contact.probing
-                if contact.description is None and probed:
+                if contact.description is None and self._book.probed:
                     self._send(encode(Message("hello", {"policy": self._spec.policy})))
             case "stopping":
                 if contact.description and not contact.draining:
@@ -366,7 +281,7 @@ class RemoteEngine:
             )
             self._contact.segments = segments
             if sent >= 0 and resent >= 0:  # else it is another connection
-                self._estimate.segments(sent, resent)
+                self._book.segments(sent, resent)
 
     def _on_description(self, described: EngineDescription, now: float) -> None:
         if self._contact.description is None:
@@ -377,39 +292,28 @@ class RemoteEngine:
             self._emit(EngineReady(described, now - self._started))
 
     def _on_received(self, batch: int, now: float) -> None:
-        sent = self._sent.get(batch)
-        if sent is not None and not sent.confirmed:
-            sent.confirmed = True
-            if sent.alone:
-                self._estimate.received(sent.size, now - sent.at)
+        if self._book.confirmed(batch, now):
             self._tell_link()
 
     def _on_result(self, message: Message, now: float) -> None:
         result = read_result(message)
-        sent = self._sent.pop(result.batch, None)
-        if sent is not None and len(result.outcomes) != sent.rows:
-            self._sent[result.batch] = sent  # is lost with the link
-            raise WireError(f"{len(result.outcomes)} outcomes for {sent.rows} requests")
-        took_s = now - sent.at if sent else 0.0
+        took_s = self._book.answered(result.batch, len(result.outcomes), now)
         self._emit(BatchDone(result.batch, result.outcomes, result.compute_s, took_s))
 
     def _on_error(self, message: Message) -> None:
         error = read_error(message)
         if error.batch is None:
             log.warning("%s: %s", self._spec.endpoint, error.reason)
-        elif self._sent.pop(error.batch, None):
+        elif self._book.refused(error.batch):
             self._emit(BatchFailed(error.batch, error.code, error.reason))
 
     def _tell_link(self) -> None:
-        waiting = [sent.size for sent in self._sent.values() if not sent.confirmed]
-        replicas = self._contact.replicas
-        self._emit(LinkChanged(self._estimate.state(len(self._sent), sum(waiting), replicas)))
+        self._emit(LinkChanged(self._book.state(self._contact.replicas)))
 
     def _down(self, reason: str, retry_in_s: float | None) -> None:
         """Forgets the worker and what it was sent, and begins anew."""
         was_up = self._contact.description is not None
-        lost = tuple(self._sent)
-        self._sent.clear()
+        lost = self._book.forget()
         self._contact = _Contact(time.monotonic(), complaint=self._contact.complaint)
         if was_up or lost or retry_in_s is None:
             log.warning("%s is down: %s; lost batches %s", self._spec.endpoint, reason, list(lost))

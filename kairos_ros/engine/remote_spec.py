@@ -4,10 +4,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.engine.remote import AtHome, RemoteSpec
-from kairos_ros.engine.wan_image import PerCamera, WanImages, read_per_camera
+from kairos_ros.engine.wan_image import AS_SENT, PerCamera, WanImages, read_per_camera
 from kairos_ros.transport.endpoint import Insecure, check_endpoint, is_local
-from kairos_ros.transport.key_file import NAME, Role
+from kairos_ros.transport.key_file import NAME, KeyPair, Role
 from kairos_ros.transport.key_folder import KeyFolder
 from kairos_ros.transport.sockets import Towards
 
@@ -21,6 +20,29 @@ FORM = (
     "write NAME=tcp://HOST:PORT or, for a worker that dials in, NAME=listen:tcp://ADDRESS:PORT, "
     "then options such as ,policy=POLICY"
 )
+
+
+@dataclass(frozen=True, slots=True)
+class AtHome:
+    """How this side is secured where it is the worker that dials in."""
+
+    own: KeyPair
+    keys: KeyFolder
+    worker: str
+    """Name of the one client key that may come in."""
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteSpec:
+    """Which engine, and how it is reached."""
+
+    endpoint: str
+    policy: str = ""
+    """Name in the worker's registry; empty: its only one."""
+    security: Towards | AtHome | Insecure | None = None
+    listen: bool = False
+    """Wait for the worker to dial in, instead of dialling it."""
+    images: WanImages = AS_SENT
 
 
 @dataclass(frozen=True, slots=True)

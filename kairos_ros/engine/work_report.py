@@ -10,40 +10,55 @@ log = logging.getLogger(__name__)
 
 class WorkReport:
     """Logs batches, requests, clients and the share of time computed, every `every_s` seconds in
-    which there was something to do; 0: never."""
+    which there was something to do; 0: never. `who` tells several apart."""
 
-    def __init__(self, every_s: float) -> None:
+    def __init__(self, every_s: float, who: str = "") -> None:
         self._every_s = every_s
+        self._who = f"{who} " if who else ""
+        self.batches = 0
+        """Done since it was made."""
         self._since = time.monotonic()
-        self._batches = self._requests = 0
+        self._batches = self._requests = self._dropped = 0
         self._compute_s = 0.0
         self._clients: set[bytes] = set()
 
     def took(self, job: Job, compute_s: float) -> None:
         """A batch that is done."""
+        self.batches += 1
         self._batches += 1
         self._requests += len(job.requests)
         self._compute_s += compute_s
         self._clients.add(job.client)
-        if self._every_s and time.monotonic() - self._since >= self._every_s:
-            self.last()
+        self._due()
+
+    def dropped(self, job: Job) -> None:
+        """A batch that was not computed because its client left."""
+        self._dropped += 1
+        self._clients.add(job.client)
+        self._due()
 
     def last(self) -> None:
         """Logs what there is and begins anew."""
         seconds = time.monotonic() - self._since
-        if self._every_s and self._batches:
+        if self._every_s and self._clients:
             log.info(
-                "metrics: batches=%d requests=%d clients=%d requests_per_s=%.1f load=%.2f "
-                "mean_batch_s=%.4f over_s=%.1f",
+                "metrics: %sbatches=%d requests=%d dropped=%d clients=%d requests_per_s=%.1f "
+                "load=%.2f mean_batch_s=%.4f over_s=%.1f",
+                self._who,
                 self._batches,
                 self._requests,
+                self._dropped,
                 len(self._clients),
                 self._requests / seconds,
                 self._compute_s / seconds,
-                self._compute_s / self._batches,
+                self._compute_s / max(1, self._batches),
                 seconds,
             )
         self._since = time.monotonic()
-        self._batches = self._requests = 0
+        self._batches = self._requests = self._dropped = 0
         self._compute_s = 0.0
         self._clients.clear()
+
+    def _due(self) -> None:
+        if self._every_s and time.monotonic() - self._since >= self._every_s:
+            self.last()

@@ -10,34 +10,32 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
 import zmq
 
-from kairos_ros.core.errors import KairosError, RefusalCode
+from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.engine.exit_status import WorkerExit
+from kairos_ros.engine.lane import work
 from kairos_ros.engine.loading import load_engine
 from kairos_ros.engine.orphan import die_with_parent
+from kairos_ros.engine.pool import Pool
+from kairos_ros.engine.ray_pool import RayPlan, ray_replicas
 from kairos_ros.engine.seam import Engine, EngineLostError, EngineOptions
 from kairos_ros.engine.work_report import WorkReport
-from kairos_ros.engine.worker_link import Job, Listening, WorkerLink
+from kairos_ros.engine.worker_link import Listening, WorkerLink
 from kairos_ros.transport.endpoint import Insecure, is_local
-from kairos_ros.transport.engine_wire import (
-    BatchError,
-    BatchResult,
-    error_message,
-    result_message,
-)
-from kairos_ros.transport.frames import Message
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder, default_folder
+from kairos_ros.transport.messages import InferOutcome, InferRequest
 from kairos_ros.transport.sockets import Towards
 
 log = logging.getLogger(__name__)
 
+SIGNALS = (signal.SIGTERM, signal.SIGINT)
 REFUSAL_HEARD_S = 2.0
 """How long a worker without a policy stays to say why."""
 
@@ -56,6 +54,8 @@ class WorkerPlan:
     """0: a worker without clients waits for some."""
     report_s: float = 0.0
     """How often what was done is logged, while something is; 0: never."""
+    pool: RayPlan | None = None
+    """Replicas in processes of Ray's, instead of one engine in this one."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -108,8 +108,17 @@ def _security(args: argparse.Namespace) -> Listening | Insecure | None:
 
 
 def _run(plan: WorkerPlan, link: WorkerLink) -> WorkerExit:
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
         signal.signal(number, _leave)
+    status = _serve(plan, link) if plan.pool is None else _serve_pool(plan, plan.pool, link)
+    link.stop()
+    link.refuse_waiting("the engine stops")
+    link.close()
+    return status
+
+
+def _serve(plan: WorkerPlan, link: WorkerLink) -> WorkerExit:
+    """Loads the policies into this process and infers batches in order until told to stop."""
     engines: dict[str, Engine] = {}
     for name, options in plan.registry.items():
         started = time.monotonic()
@@ -118,7 +127,6 @@ def _run(plan: WorkerPlan, link: WorkerLink) -> WorkerExit:
         except KairosError as error:
             log.error("policy %s is refused: %s", options.policy, error)
             link.refused(f"{name}: {error}" if name else str(error), REFUSAL_HEARD_S)
-            link.close()
             return WorkerExit.REFUSED
         described = engines[name].description
         log.info(
@@ -129,45 +137,40 @@ def _run(plan: WorkerPlan, link: WorkerLink) -> WorkerExit:
             time.monotonic() - started,
         )
     link.ready({name: engine.description for name, engine in engines.items()})
-    for number in (signal.SIGTERM, signal.SIGINT):
+    for number in SIGNALS:
         signal.signal(number, lambda *_: link.stop())
-    return _serve(engines, link, WorkReport(plan.report_s))
+
+    def infer(policy: str, requests: Sequence[InferRequest]) -> list[InferOutcome]:
+        engine = engines[policy] if policy in engines else next(iter(engines.values()))
+        return engine.infer(requests)
+
+    report = WorkReport(plan.report_s)
+    try:
+        work(infer, link, report)
+    except EngineLostError as error:
+        log.error("%s", error)
+        return WorkerExit.DEVICE_LOST
+    finally:
+        report.last()
+    return WorkerExit.STOPPED
 
 
-def _serve(engines: Mapping[str, Engine], link: WorkerLink, report: WorkReport) -> WorkerExit:
-    """Infers batches in order until told to stop; what waits then is answered as not served."""
-    status = WorkerExit.STOPPED
-    while not link.stopping and (job := link.jobs.get()) is not None:
-        try:
-            report.took(job, _infer(engines, link, job))
-        except EngineLostError as error:
-            log.error("%s", error)
-            link.finish(job, _failed(job, RefusalCode.ENGINE_FAILED, str(error)))
-            status = WorkerExit.DEVICE_LOST
-            break
-    link.stop()
-    while not link.jobs.empty():
-        if (job := link.jobs.get()) is not None:
-            link.finish(job, _failed(job, RefusalCode.ENGINE_DOWN, "the engine stops"))
-    report.last()
-    link.close()
-    return status
-
-
-def _infer(engines: Mapping[str, Engine], link: WorkerLink, job: Job) -> float:
-    """Answers the batch; returns the seconds of compute."""
-    engine = engines[job.policy] if job.policy in engines else next(iter(engines.values()))
-    link.busy(job)
-    start = time.monotonic()
-    outcomes = engine.infer(job.requests)
-    compute_s = time.monotonic() - start
-    link.finish(job, result_message(BatchResult(job.batch, compute_s, tuple(outcomes))))
-    link.busy(None)
-    return compute_s
-
-
-def _failed(job: Job, code: RefusalCode, reason: str) -> Message:
-    return error_message(BatchError(job.batch, code, reason))
+def _serve_pool(plan: WorkerPlan, ray: RayPlan, link: WorkerLink) -> WorkerExit:
+    """Has Ray load the policies into replicas, which infer batches until told to stop."""
+    link.loading("starting Ray")
+    try:
+        with ray_replicas(ray, plan.registry) as replicas:
+            for number in SIGNALS:  # Ray sets its own when it starts
+                signal.signal(number, lambda *_: link.stop())
+            pool = Pool(link, plan.report_s)
+            status = pool.run(replicas)
+            if status is WorkerExit.REFUSED:
+                link.refused(pool.refusal, REFUSAL_HEARD_S)
+            return status
+    except ConfigError as error:
+        log.error("%s", error)
+        link.refused(str(error), REFUSAL_HEARD_S)
+        return WorkerExit.OPTIONS
 
 
 def _leave(number: int, _: FrameType | None) -> None:

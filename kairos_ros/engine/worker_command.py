@@ -4,11 +4,12 @@ import logging
 import os
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.engine.ray_pool import RayPlan
 from kairos_ros.engine.registry import read_registry, registry_of
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker import WorkerPlan, run_worker
@@ -43,6 +44,20 @@ def worker_command(
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of a forward pass.")] = 1,
     max_batch: Annotated[int, typer.Option(min=1, max=256, help="Largest batch.")] = 16,
+    pool: Annotated[
+        Literal["", "ray"],
+        typer.Option(help="ray: replicas in processes that Ray places, on this host or others."),
+    ] = "",
+    replicas: Annotated[
+        int, typer.Option(min=1, max=256, help="With --pool: engines, each with every policy.")
+    ] = 2,
+    ray_address: Annotated[
+        str,
+        typer.Option(
+            help="With --pool ray: HOST:PORT of a cluster's head, or auto for the one this host "
+            "is in [default: a private Ray on this host]."
+        ),
+    ] = "",
     tokenizer: Annotated[
         str, typer.Option(help="Folder or hub id in the place of the tokenizer the policy names.")
     ] = "",
@@ -81,6 +96,7 @@ def worker_command(
         _security(endpoint, bool(connect), insecure_loopback, keys, key, server_key),
         dial=bool(connect),
         report_s=report_s,
+        pool=RayPlan(replicas, ray_address) if pool else None,
     )
     logging.basicConfig(
         level=logging.INFO,

@@ -7,7 +7,6 @@ import queue
 import threading
 import time
 import uuid
-from collections import Counter
 from collections.abc import Buffer, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -15,6 +14,7 @@ import zmq
 
 from kairos_ros.core.errors import KairosError, RefusalCode, WireError
 from kairos_ros.engine.exit_status import WorkerExit
+from kairos_ros.engine.worker_clients import SILENT_S, Clients
 from kairos_ros.transport.door import Door
 from kairos_ros.transport.endpoint import Insecure, is_local
 from kairos_ros.transport.engine_wire import (
@@ -41,6 +41,8 @@ from kairos_ros.transport.sockets import Behind, Towards, bind_router, connect_r
 log = logging.getLogger(__name__)
 
 OUTBOX = "inproc://outbox"
+LOOK_S = 0.5
+"""How often silent clients are looked after."""
 MAX_QUEUED = 64
 """Batches that may wait in a worker; the queue proper is in front of it, where it is ordered."""
 
@@ -54,9 +56,9 @@ class Listening:
     """Whose `clients/` may connect."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Job:
-    """A batch to infer, and whom to answer."""
+    """A batch to infer, and whom to answer. Equal to itself only."""
 
     client: bytes
     policy: str
@@ -66,7 +68,8 @@ class Job:
 
 
 class WorkerLink:
-    """Owns the ROUTER socket. The engine's thread talks to it through `jobs` and `post` only."""
+    """Owns the ROUTER socket. Those who infer, in any number of threads, take batches with
+    `next_job`, say when they `begin`, and answer with `finish` or `refuse`."""
 
     def __init__(
         self,
@@ -79,8 +82,12 @@ class WorkerLink:
     ) -> None:
         """`rate` limits every client; on the network it has a default. `dial`: connect to the
         endpoint, where a client listens, instead of listening there."""
-        self.jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        """Batches in order of arrival; None only wakes the reader."""
+        self.clients = Clients()
+        self.replicas = 1
+        """Batches that are computed at once, now. 0: none is accepted."""
+        self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
+        """Batches in order of arrival; None only wakes those who wait for one. (This queue may be
+        used from a signal handler.)"""
         self._endpoint = endpoint
         self._exit_if_silent_s = exit_if_silent_s
         self._security = security
@@ -92,11 +99,12 @@ class WorkerLink:
         self._outbox = self._context.socket(zmq.PAIR)
         self._outbox.bind(OUTBOX)
         self._descriptions: Mapping[str, EngineDescription] = {}
-        self._waiting: Counter[bytes] = Counter()
-        """Batches that wait or run, by client. Changed by both threads, under the lock."""
+        self._running: dict[Job, float] = {}
+        """Batches that are computed -> since when, oldest first."""
         self._lock = threading.Lock()
+        """Of `_running` and `_outbox`."""
         self._state, self._stage = "loading", "starting"
-        self._busy: tuple[Job | None, float] = (None, time.monotonic())
+        self._stage_since = time.monotonic()
         self._told_refusal = threading.Event()
         self._thread = threading.Thread(target=self._serve, name="worker-link", daemon=True)
 
@@ -122,13 +130,13 @@ class WorkerLink:
 
     def loading(self, stage: str) -> None:
         log.info("loading: %s", stage)
-        self._stage = stage
-        self._busy = (None, time.monotonic())
+        self._stage, self._stage_since = stage, time.monotonic()
 
     def ready(self, descriptions: Mapping[str, EngineDescription]) -> None:
         """By name in the registry. From now on these policies are served."""
         self._descriptions = dict(descriptions)
-        self._state, self._stage = "ready", ""
+        if not self.stopping:
+            self._state, self._stage = "ready", ""
 
     def refused(self, reason: str, wait_s: float) -> None:
         """Tell clients why there is no engine; waits until one has heard it, or `wait_s`."""
@@ -136,26 +144,47 @@ class WorkerLink:
         self._told_refusal.wait(wait_s)
 
     def stop(self) -> None:
-        """Accept no more batches and wake the engine's thread; callable from a signal handler."""
+        """Accept no more batches and wake who waits for one; callable from a signal handler."""
         self._state = "stopping"
-        self.jobs.put(None)
+        self._jobs.put(None)
 
     @property
     def stopping(self) -> bool:
         return self._state == "stopping"
 
-    def busy(self, job: Job | None) -> None:
-        self._busy = (job, time.monotonic())
+    def next_job(self) -> Job | None:
+        """Waits for the batch to infer next; None when the worker stops."""
+        while not self.stopping:
+            job = self._jobs.get()
+            if job is not None:
+                return job
+        self._jobs.put(None)  # for the next one who waits
+        return None
+
+    def begin(self, job: Job) -> None:
+        """The batch is computed from now on, until `finish` or `refuse`."""
+        with self._lock:
+            self._running[job] = time.monotonic()
 
     def finish(self, job: Job, message: Message) -> None:
         """Posts the answer to a batch."""
+        self.clients.answered(job.client)
         with self._lock:
-            self._waiting[job.client] -= 1
-            self._waiting += Counter()  # forgets clients without batches
-        self.post(job.client, message)
+            self._running.pop(job, None)
+            self._outbox.send_multipart([job.client, *encode(message)])
 
-    def post(self, client: bytes, message: Message) -> None:
-        self._outbox.send_multipart([client, *encode(message)])
+    def refuse(self, job: Job, code: RefusalCode, reason: str) -> None:
+        """Answers a batch that is not inferred."""
+        self.finish(job, error_message(BatchError(job.batch, code, reason)))
+
+    def refuse_waiting(self, reason: str) -> None:
+        """Answers all batches that wait: their clients have them inferred elsewhere."""
+        with contextlib.suppress(queue.Empty):
+            while True:
+                if job := self._jobs.get_nowait():
+                    self.refuse(job, RefusalCode.ENGINE_DOWN, reason)
+        if self.stopping:
+            self._jobs.put(None)  # it may have been taken out above
 
     def close(self) -> None:
         """Sends what was posted, then closes."""
@@ -180,9 +209,9 @@ class WorkerLink:
         poller = zmq.Poller()
         poller.register(inbox, zmq.POLLIN)
         poller.register(self._router, zmq.POLLIN)
-        heard = time.monotonic()
+        heard = looked = time.monotonic()
         while True:
-            ready = dict(poller.poll(1000))
+            ready = dict(poller.poll(500))
             if inbox in ready:
                 client, *frames = inbox.recv_multipart()
                 if not frames:
@@ -193,18 +222,36 @@ class WorkerLink:
                 heard = time.monotonic()
                 with contextlib.suppress(zmq.Again):
                     client, *frames = self._inbox.receive()
+                    self.clients.heard(client, heard)
                     answer = self._answer(client, frames)
                     if answer is not None:
                         self._send(client, encode(answer))
             elif 0 < self._exit_if_silent_s < time.monotonic() - heard:
                 log.error("no client for %.0f s: exiting", self._exit_if_silent_s)
                 os._exit(WorkerExit.SILENCE)
+            if (now := time.monotonic()) - looked > LOOK_S:
+                looked = now
+                self._look_after_clients(now)
 
-    def _send(self, client: bytes, frames: Sequence[Buffer]) -> None:
+    def _look_after_clients(self, now: float) -> None:
+        """What waits for a client that left is not to be computed. Whether a silent one is still
+        connected shows when it is sent something."""
+        for client, silent_s in self.clients.silent(now):
+            if silent_s > SILENT_S or not self._send(client, encode(self._status(client, ""))):
+                log.warning("a client with batches left, or was silent for %.1f s", silent_s)
+                self.clients.leave(client)
+
+    def _send(self, client: bytes, frames: Sequence[Buffer]) -> bool:
+        """False where the client is not there any more."""
         try:
             self._router.send_multipart([client, *frames], zmq.NOBLOCK)
         except zmq.Again:
             log.warning("a client does not read its answers: one is dropped")
+        except zmq.ZMQError as error:
+            if error.errno != zmq.EHOSTUNREACH:
+                raise
+            return False
+        return True
 
     def _answer(self, client: bytes, frames: Sequence[Buffer]) -> Message | None:
         batch = None
@@ -238,23 +285,28 @@ class WorkerLink:
         return self._descriptions.get(policy)
 
     def _status(self, client: bytes, policy: str, ping: int | None = None) -> Message:
-        job, since = self._busy
+        now = time.monotonic()
         state, stage = self._state, self._stage
+        batch, since = None, self._stage_since if state == "loading" else now
         if state == "refused":
             self._told_refusal.set()
         elif state == "ready" and self._described(policy) is None:
             state, stage = "unserved", self._unserved(policy)
         with self._lock:
-            others = self._waiting.total() - self._waiting[client]
+            for job, began in self._running.items():
+                if job.client == client:
+                    batch, since = job.batch, began
+                    break
         return status_message(
             WorkerStatus(
                 state,
                 stage,
-                job.batch if job and job.client == client else None,
-                time.monotonic() - since,
+                batch,
+                now - since,
                 self._worker,
-                others,
+                self.clients.others(client),
                 ping,
+                self.replicas,
             )
         )
 
@@ -275,11 +327,12 @@ class WorkerLink:
             most = described.max_batch
             code = RefusalCode.MALFORMED
             reason = f"a batch of {len(job.requests)} requests; this engine takes 1 to {most}"
-        elif self.jobs.qsize() >= MAX_QUEUED:
+        elif not self.replicas:
+            code, reason = RefusalCode.ENGINE_DOWN, "all replicas are being started again"
+        elif self._jobs.qsize() >= MAX_QUEUED:
             code, reason = RefusalCode.OVERLOADED, f"{MAX_QUEUED} batches wait already"
         else:
-            with self._lock:
-                self._waiting[job.client] += 1
-            self.jobs.put(job)
+            self.clients.took(job.client)
+            self._jobs.put(job)
             return None
         return error_message(BatchError(job.batch, code, reason))

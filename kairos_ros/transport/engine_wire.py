@@ -228,6 +228,7 @@ def read_description(message: Message) -> EngineDescription:
         dtype=_text(fields, "dtype"),
         max_batch=_count(fields, "max_batch"),
         action_scale=_scale(fields),
+        history_bytes=_count(fields, "history_bytes") if "history_bytes" in fields else 0,
         warmup=_warmup(fields),
     )
 
@@ -327,6 +328,8 @@ def _number(fields: Mapping[str, Any], key: str) -> float:
     value = fields.get(key)
     if type(value) not in (int, float):
         raise WireError(f"{key} is {type(value).__name__}, expected a number")
+    if not math.isfinite(value):
+        raise WireError(f"{key} is {value}, expected a finite number")
     return float(value)
 
 

@@ -99,7 +99,7 @@ class Inbox:
         if self._routes:
             reason = "you send more messages or bytes than this engine accepts: slow down"
             refusal = encode(error_message(BatchError(None, RefusalCode.OVERLOADED, reason)))
-            with contextlib.suppress(zmq.Again):
+            with contextlib.suppress(zmq.ZMQError):  # full, or gone already
                 self._socket.send_multipart([route, *refusal], zmq.NOBLOCK)
 
 

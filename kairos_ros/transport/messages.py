@@ -72,6 +72,9 @@ class EngineDescription:
     max_batch: int
     action_scale: tuple[float, ...] | None = None
     """Action units per normalised unit, [action_dim]; None where the chunk is normalised itself."""
+    history_bytes: int = 0
+    """What an engine must be sent with a request of a task whose last round it did not answer, for
+    a policy that conditions on past observations; 0: stateless."""
     warmup: tuple[tuple[int, float], ...] = ()
     """(batch size, seconds) measured while warming up, ascending from 1: the engine's profile
     until `kairos profile` has measured a better one."""

@@ -51,7 +51,7 @@ def bind_router(
     security: Behind | Insecure | None = None,
 ) -> zmq.Socket:
     """The engine's end: a ROUTER that serves any number of clients."""
-    return _bind(context, zmq.ROUTER, endpoint, limits, security)
+    return _noticing(_bind(context, zmq.ROUTER, endpoint, limits, security))
 
 
 def connect_dealer(
@@ -82,7 +82,7 @@ def connect_router(
     security: Towards | Insecure | None = None,
 ) -> zmq.Socket:
     """The engine's end where it dials out, to a `bind_dealer`."""
-    return _connect(context, zmq.ROUTER, endpoint, limits, security)
+    return _noticing(_connect(context, zmq.ROUTER, endpoint, limits, security))
 
 
 def receive(socket: zmq.Socket, limits: FrameLimits = LIMITS) -> list[bytes]:
@@ -98,6 +98,12 @@ def receive(socket: zmq.Socket, limits: FrameLimits = LIMITS) -> list[bytes]:
         if len(frames) < limits.frames + 2:
             frames.append(frame)
     return frames
+
+
+def _noticing(router: zmq.Socket) -> zmq.Socket:
+    """Sending to a peer that is gone fails (EHOSTUNREACH) instead of passing for done."""
+    router.setsockopt(zmq.ROUTER_MANDATORY, 1)
+    return router
 
 
 def _bind(

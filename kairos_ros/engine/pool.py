@@ -1,0 +1,149 @@
+"""Several engines behind one worker: each replica lives in a process of its own, maybe elsewhere.
+
+Every replica has a thread here, which takes batches from the worker's one queue and waits for it.
+"""
+
+import logging
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Protocol
+
+from kairos_ros.core.errors import KairosError, PolicyError
+from kairos_ros.engine.exit_status import WorkerExit
+from kairos_ros.engine.lane import work
+from kairos_ros.engine.seam import EngineLostError
+from kairos_ros.engine.work_report import WorkReport
+from kairos_ros.engine.worker_link import WorkerLink
+from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
+
+log = logging.getLogger(__name__)
+
+BACKOFF_S = 0.5
+BACKOFF_MAX_S = 30.0
+"""A life of a replica without a finished batch is followed by a wait: BACKOFF_S, twice that, and so
+on up to BACKOFF_MAX_S."""
+
+
+class Replica(Protocol):
+    """An engine in another process, which whoever runs it starts again when it died."""
+
+    def load(self, given_up: Callable[[], bool]) -> Mapping[str, EngineDescription] | None:
+        """Waits until it runs (again) and has loaded its policies; None when `given_up` before.
+
+        Raises PolicyError or ConfigError when that cannot be, EngineLostError when it died.
+        """
+        ...
+
+    def infer(self, policy: str, requests: Sequence[InferRequest]) -> list[InferOutcome]:
+        """As `Engine.infer`. Raises EngineLostError when it died or hangs, and nothing else."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Refusal:
+    replica: int
+    reason: str
+
+
+class Pool:
+    """The replicas of one worker, from when they load until the last is done."""
+
+    def __init__(self, link: WorkerLink, report_s: float) -> None:
+        self._link = link
+        self._report_s = report_s
+        self._lock = threading.Lock()
+        self._served: Mapping[str, EngineDescription] = {}
+        """What the first that was ready serves, and all others have to."""
+        self._refusals: list[_Refusal] = []
+        link.replicas = 0
+
+    def run(self, replicas: Sequence[Replica]) -> WorkerExit:
+        """Until the worker is told to stop, or every replica refused the policies."""
+        lanes = [
+            threading.Thread(target=self._live, args=(n, replica), name=f"replica-{n}", daemon=True)
+            for n, replica in enumerate(replicas, 1)
+        ]
+        self._link.loading(f"0 of {len(lanes)} replicas are ready")
+        for lane in lanes:
+            lane.start()
+        for lane in lanes:
+            lane.join()
+        return WorkerExit.STOPPED if self._link.stopping else WorkerExit.REFUSED
+
+    @property
+    def refusal(self) -> str:
+        """Why there is no replica."""
+        return "; ".join(f"replica {r.replica}: {r.reason}" for r in self._refusals)
+
+    def _live(self, number: int, replica: Replica) -> None:
+        """A replica's lives, one after the other."""
+        link, useless = self._link, 0
+        report = WorkReport(self._report_s, f"replica={number}")
+        while not link.stopping:
+            started = time.monotonic()
+            try:
+                descriptions = replica.load(lambda: link.stopping)
+                if descriptions is None:
+                    break
+                self._joins(number, descriptions, time.monotonic() - started)
+            except EngineLostError as error:
+                log.error("replica %d died while loading: %s", number, error)
+            except KairosError as error:
+                log.error("replica %d is refused: %s", number, error)
+                self._refusals.append(_Refusal(number, str(error)))
+                break
+            else:
+                useless = 0 if self._serve(number, replica, report) else useless
+            useless += 1
+            self._wait(min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (useless - 2)) if useless > 1 else 0.0)
+        report.last()
+
+    def _serve(self, number: int, replica: Replica, report: WorkReport) -> bool:
+        """One life; whether it was of use."""
+        before = report.batches
+        try:
+            work(replica.infer, self._link, report)
+        except EngineLostError as error:
+            log.error("replica %d is lost, and started again: %s", number, error)
+        finally:
+            self._counts(-1)
+        return report.batches > before
+
+    def _joins(
+        self, number: int, descriptions: Mapping[str, EngineDescription], seconds: float
+    ) -> None:
+        """Raises PolicyError where it serves something else than those before it."""
+        with self._lock:
+            first = not self._served
+            for name, described in descriptions.items():
+                before = self._served.get(name, described)
+                if _model(described) != _model(before):
+                    raise PolicyError(
+                        f"it serves {described.policy_id}, the others {before.policy_id}: every "
+                        "host of the cluster needs the same policy"
+                    )
+            if first:
+                self._served = dict(descriptions)
+        self._counts(+1)
+        device = next(iter(descriptions.values())).device
+        log.info("replica %d is ready on %s after %.1f s", number, device, seconds)
+        if first:
+            self._link.ready(descriptions)
+
+    def _counts(self, change: int) -> None:
+        with self._lock:
+            self._link.replicas += change
+        if not self._link.replicas and not self._link.stopping:
+            self._link.refuse_waiting("all replicas are being started again")
+
+    def _wait(self, seconds: float) -> None:
+        until = time.monotonic() + seconds
+        while not self._link.stopping and time.monotonic() < until:
+            time.sleep(0.1)
+
+
+def _model(described: EngineDescription) -> EngineDescription:
+    """What must be the same in all replicas: not the GPU, nor how fast it is."""
+    return replace(described, device="", warmup=())

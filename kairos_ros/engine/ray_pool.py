@@ -1,0 +1,188 @@
+"""Replicas as Ray actors: Ray places them on hosts and GPUs of its cluster, and starts those that
+died again. Without a cluster, a private Ray on this host that ends with the worker.
+
+What goes to an actor was decoded and checked here; nothing from the wire is unpickled. Between the
+hosts of a cluster Ray itself pickles, and so trusts them all (docs/security.md).
+"""
+
+import contextlib
+import logging
+import os
+import secrets
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
+from kairos_ros.engine.emulated import PREFIX
+from kairos_ros.engine.loading import load_engine
+from kairos_ros.engine.seam import Engine, EngineLostError, EngineOptions
+from kairos_ros.engine.worker_process import private_folder
+from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
+
+log = logging.getLogger(__name__)
+
+OBJECT_STORE_BYTES = 512 * 1024 * 1024
+"""Shared memory of a private Ray: batches on their way to replicas and back."""
+LOOK_S = 0.25
+"""How often somebody who waits for a replica looks whether the worker shall stop."""
+BATCH_MIN_S = 10.0
+BATCH_FACTOR = 10.0
+"""A batch that takes longer than max(BATCH_MIN_S, BATCH_FACTOR * what the largest took when warming
+up): the replica hangs, is killed, and started again."""
+
+
+@dataclass(frozen=True, slots=True)
+class RayPlan:
+    """How many replicas, and where."""
+
+    replicas: int
+    address: str = ""
+    """HOST:PORT of a cluster's head, or auto for the one this host is in; empty: a private Ray."""
+
+
+class Engines:
+    """The actor: in a process of Ray's, on whichever host Ray chose."""
+
+    def __init__(self) -> None:
+        self._engines: dict[str, Engine] = {}
+
+    def load(self, registry: Mapping[str, EngineOptions]) -> dict[str, EngineDescription]:
+        """Raises PolicyError or ConfigError."""
+        logging.basicConfig(level=logging.INFO, format="%(levelname)s %(message)s")
+        for name, options in registry.items():
+            self._engines[name] = load_engine(options, lambda stage: log.info("loading: %s", stage))
+        return {name: engine.description for name, engine in self._engines.items()}
+
+    def infer(self, policy: str, requests: Sequence[InferRequest]) -> list[InferOutcome]:
+        """Of the only policy where none is named."""
+        engine = self._engines.get(policy) or next(iter(self._engines.values()))
+        return engine.infer(requests)
+
+
+class RayReplica:
+    """One actor. See `pool.Replica`."""
+
+    def __init__(self, registry: Mapping[str, EngineOptions], cpus: int, gpus: int) -> None:
+        import ray
+
+        self._ray = ray
+        self._registry = dict(registry)
+        self._limit_s = BATCH_MIN_S
+        self._actor: Any = (
+            ray.remote(Engines)
+            .options(num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=0)
+            .remote()
+        )
+
+    def load(self, given_up: Callable[[], bool]) -> Mapping[str, EngineDescription] | None:
+        ray = self._ray
+        # Retried, for as long as it takes: this is how to wait for an actor that starts again.
+        there = self._actor.__ray_ready__.options(max_task_retries=-1).remote()
+        if not self._done(there, given_up):
+            return None
+        loading = self._actor.load.remote(self._registry)
+        if not self._done(loading, given_up):
+            return None
+        try:
+            described: dict[str, EngineDescription] = ray.get(loading)
+        except ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, KairosError):
+                raise error.cause from None
+            raise PolicyError(f"it cannot be loaded: {error.cause or error}") from error
+        except ray.exceptions.RayError as error:
+            raise EngineLostError(str(error)) from error
+        slowest = max((s for d in described.values() for _, s in d.warmup), default=0.0)
+        self._limit_s = max(BATCH_MIN_S, BATCH_FACTOR * slowest)
+        return described
+
+    def _done(self, reference: Any, given_up: Callable[[], bool]) -> bool:
+        while not self._ray.wait([reference], timeout=LOOK_S)[0]:
+            if given_up():
+                return False
+        return True
+
+    def infer(self, policy: str, requests: Sequence[InferRequest]) -> list[InferOutcome]:
+        ray = self._ray
+        try:
+            outcomes: list[InferOutcome] = ray.get(
+                self._actor.infer.remote(policy, requests), timeout=self._limit_s
+            )
+        except ray.exceptions.RayActorError as error:
+            raise EngineLostError(f"the replica died: {error}") from error
+        except ray.exceptions.RayError as error:
+            # Whatever it was, only a new process is sure to be sound.
+            ray.kill(self._actor, no_restart=False)
+            late = isinstance(error, ray.exceptions.GetTimeoutError)
+            what = f"no answer within {self._limit_s:.0f} s" if late else str(error)
+            raise EngineLostError(f"the replica failed: {what}") from error
+        return outcomes
+
+
+@contextlib.contextmanager
+def ray_replicas(
+    plan: RayPlan, registry: Mapping[str, EngineOptions]
+) -> Iterator[list[RayReplica]]:
+    """Starts (or joins) Ray and asks it for replicas; all of it ends with the block.
+
+    Call it from the main thread: the kernel ends a private Ray with the thread that started it.
+    Raises ConfigError.
+    """
+    cpus = max(options.threads for options in registry.values())
+    devices = {o.device for o in registry.values() if not o.policy.startswith(PREFIX)}
+    for device in devices:
+        if ":" in device:
+            raise ConfigError(f"device {device}: in a pool Ray chooses the GPU, use cuda")
+    with contextlib.ExitStack() as stack:
+        ray = _private_ray(stack, plan.replicas * cpus) if not plan.address else _join(plan.address)
+        stack.callback(ray.shutdown)
+        there = int(ray.cluster_resources().get("GPU", 0))
+        gpus = 1 if "cuda" in devices or (there and "auto" in devices) else 0
+        if not plan.address and gpus * plan.replicas > there:
+            raise ConfigError(
+                f"--replicas {plan.replicas} need a GPU each, and Ray finds {there} on this host"
+            )
+        yield [RayReplica(registry, cpus, gpus) for _ in range(plan.replicas)]
+
+
+def _private_ray(stack: contextlib.ExitStack, cpus: int) -> Any:
+    """Reachable from this host only, and by whoever knows its token: this process and its own."""
+    os.environ |= {
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN": secrets.token_hex(32),
+        "RAY_USAGE_STATS_ENABLED": "0",
+    }
+    folder = stack.enter_context(private_folder())
+    ray = _ray()
+    ray.init(
+        address="local",
+        num_cpus=cpus,
+        include_dashboard=False,
+        object_store_memory=OBJECT_STORE_BYTES,
+        logging_level=logging.WARNING,
+        _node_ip_address="127.0.0.1",
+        _temp_dir=str(folder),
+    )
+    return ray
+
+
+def _join(address: str) -> Any:
+    if "://" in address:
+        raise ConfigError(
+            f"--ray-address {address}: run the worker on a host of the cluster and give HOST:PORT "
+            "of its head, or auto"
+        )
+    ray = _ray()
+    try:
+        ray.init(address=address, logging_level=logging.WARNING)
+    except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
+        raise ConfigError(f"--ray-address {address}: cannot join that cluster: {error}") from error
+    return ray
+
+
+def _ray() -> Any:
+    try:
+        import ray
+    except ImportError as error:
+        raise ConfigError("--pool ray needs Ray: pip install 'kairos_ros[cluster]'") from error
+    return ray
