@@ -5,13 +5,10 @@ a second robot is served without a break all the while.
 """
 
 import itertools
-import shutil
 import signal
-import subprocess
-import textwrap
-import time
 
 import pytest
+from clocks import ahead, another_boot, wall_clock_library
 from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.msg import ActionChunk, RobotStatus
 from wire import Bystander, Operator, Wire, WireRobot, until
@@ -167,59 +164,9 @@ def test_a_robot_that_was_killed_comes_back_as_a_new_session_and_drops_its_old_c
     until(lambda: wire.status_of(name).state == RobotStatus.IDLE)
 
 
-SHIFTED = textwrap.dedent("""
-    #define _GNU_SOURCE
-    #include <dlfcn.h>
-    #include <stdlib.h>
-    #include <sys/time.h>
-    #include <time.h>
-
-    static time_t shift(void) { return atoi(getenv("WALL_CLOCK_AHEAD_S")); }
-
-    int clock_gettime(clockid_t id, struct timespec *t) {
-        static int (*real)(clockid_t, struct timespec *);
-        if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
-        int failed = real(id, t);
-        if (!failed && id == CLOCK_REALTIME) t->tv_sec += shift();
-        return failed;
-    }
-
-    int gettimeofday(struct timeval *t, void *zone) {
-        struct timespec now;
-        int failed = clock_gettime(CLOCK_REALTIME, &now);
-        t->tv_sec = now.tv_sec;
-        t->tv_usec = now.tv_nsec / 1000;
-        return failed;
-    }
-
-    time_t time(time_t *t) {
-        struct timespec now;
-        clock_gettime(CLOCK_REALTIME, &now);
-        if (t) *t = now.tv_sec;
-        return now.tv_sec;
-    }
-""")
-
-
 @pytest.fixture(scope="module")
 def wall_clock(tmp_path_factory):
-    """A library that moves the wall clock of the process it is preloaded into."""
-    if shutil.which("cc") is None:
-        pytest.skip("needs a C compiler to shift the clock of one process")
-    folder = tmp_path_factory.mktemp("clock")
-    source, library = folder / "clock.c", folder / "clock.so"
-    source.write_text(SHIFTED)
-    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
-    return library
-
-
-def another_boot() -> list[str]:
-    """A command prefix that moves the monotonic clock by a day, where this user may do that."""
-    prefix = ["unshare", "--user", "--map-root-user", "--time", "--monotonic", "86400"]
-    prefix += ["--boottime", "86400", "--fork", "--kill-child"]
-    if shutil.which("unshare") is None or subprocess.run([*prefix, "true"]).returncode:
-        return []
-    return prefix
+    return wall_clock_library(tmp_path_factory.mktemp("clock"))
 
 
 @pytest.mark.parametrize("ahead_s", [10, -10])
@@ -228,12 +175,8 @@ def test_a_host_whose_clock_is_off_is_served_like_any_other(
 ):
     refused = {n: wire.counter(n) for n in wire.fleet[-1].counter_names if "refused" in n}
     # Another host: its own clocks, and no memory shared with this one.
-    other_host = {
-        "LD_PRELOAD": str(wall_clock),
-        "WALL_CLOCK_AHEAD_S": str(ahead_s),
-        "FASTDDS_BUILTIN_TRANSPORTS": "UDPv4",
-    }
-    start(pendulum(name), prefix=another_boot(), env=other_host)
+    other_host = ahead(wall_clock, ahead_s) | {"FASTDDS_BUILTIN_TRANSPORTS": "UDPv4"}
+    start(pendulum(name), prefix=another_boot(86_400), env=other_host)
     result = operator.result(operator.give(instruction="swing", max_actions=90))
 
     assert wire.stamps[f"kairos: {name}"] == pytest.approx(ahead_s, abs=5), "the clock is not off"
@@ -242,11 +185,3 @@ def test_a_host_whose_clock_is_off_is_served_like_any_other(
     assert result.stalled_s < 0.5 * result.duration_s
     assert max(result.round_latency_s) < 5  # 10 s would show
     assert {n: wire.counter(n) for n in refused} == refused
-
-
-def test_the_clock_of_a_process_is_really_off(wall_clock):
-    """Guards the test above: Python sees the shifted clock, too."""
-    code = "import time; print(time.time())"
-    env = {"LD_PRELOAD": str(wall_clock), "WALL_CLOCK_AHEAD_S": "10"}
-    out = subprocess.run(["python3", "-c", code], env=env, capture_output=True, check=True).stdout
-    assert float(out) - time.time() == pytest.approx(10, abs=5)

@@ -8,76 +8,20 @@ import itertools
 import os
 import re
 import signal
-import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
-from kairos_ros.msg import ActionChunk
+from far_worker import Checked, Cloud, engine, longest_pause_s
 from wan import PORT, wan
-from wire import Bystander, until
+from wire import until
 
 from kairos_ros.bringup import serving
 from kairos_ros.demo.link_proxy import Conditions
-from kairos_ros.transport.key_file import Role
-from kairos_ros.transport.key_folder import KeyFolder
 
 POLICY = "chunk=20,state=2,dim=2"
 EDGE = f"emulated:latency_ms=250,{POLICY}"
 CLOUD = f"pick=emulated:latency_ms=60,{POLICY}"
-
-
-class Checked(Bystander):
-    """Observes another state in every round, and holds every answer against it."""
-
-    def ask(self, round, **changes):
-        seen = [float(round), 0.0]
-        answer = super().ask(round, state=seen, **changes)
-        if answer.kind == ActionChunk.ACTIONS and answer.actions[0] != seen[0]:
-            self.harm.append(f"round {round} got the actions of round {answer.actions[0]:.0f}")
-        return answer
-
-    def verdict(self):
-        """Besides what went wrong: rounds that were answered twice."""
-        answered = [
-            (answer.task, answer.round, answer.attempt)
-            for answer in self.answers
-            if answer.kind == ActionChunk.ACTIONS
-        ]
-        assert len(answered) == len(set(answered))
-        assert not self.harm
-
-    def tiers(self, since=0):
-        return {answer.tier for answer in self.answers[since:]}
-
-
-class Cloud:
-    """Starts `kairos worker` at the far end, again and again."""
-
-    def __init__(self, link, keys, folder):
-        self.link, self.keys, self.folder = link, keys, folder
-        self.started = []
-
-    def start(self, policy=CLOUD, port=PORT):
-        program = Path(sys.executable).with_name("kairos")
-        at = f"tcp://{self.link.there}:{port}"
-        options = ["--listen", at, "--policy", policy, "--keys", str(self.keys)]
-        with (self.folder / "workers.log").open("ab") as log:
-            process = subprocess.Popen(
-                [*self.link.prefix, program, "worker", *options],
-                stdout=log,
-                stderr=log,
-                start_new_session=True,
-            )
-        self.started.append(process)
-        return process
-
-    def end(self):
-        for process in self.started:
-            process.kill()  # `ip netns exec` becomes the worker: there is nothing in between
-            process.wait()
-        print((self.folder / "workers.log").read_text(errors="replace")[-4000:])
 
 
 @pytest.fixture(scope="module")
@@ -89,11 +33,7 @@ def link():
 @pytest.fixture(scope="module")
 def cloud(link, tmp_path_factory):
     folder = tmp_path_factory.mktemp("cloud")
-    there, here = KeyFolder(folder / "there"), KeyFolder(folder / "here")
-    there.trust(here.new("edge", Role.CLIENT).key)
-    here.trust(there.new("cloud", Role.SERVER).key)
-    cloud = Cloud(link, there.path, folder)
-    cloud.here = here.path
+    cloud = Cloud.with_keys(link, folder, CLOUD)
     cloud.start()
     yield cloud
     cloud.end()
@@ -131,10 +71,6 @@ def robots(server, wire, link, request):
         robot.verdict()
 
 
-def engine(wire, name):
-    return next(e for e in wire.fleet[-1].engines if e.engine == name)
-
-
 def served(robots, rounds=2):
     for robot in robots:
         robot.check(rounds)
@@ -143,21 +79,6 @@ def served(robots, rounds=2):
 def served_from(robots, tier, what):
     marks = [len(robot.answers) for robot in robots]
     until(lambda: any(tier in r.tiers(m) for r, m in zip(robots, marks, strict=True)), what=what)
-
-
-def longest_pause_s(wire, robots, seconds):
-    """The longest time in which a robot got no answer, looking for so long."""
-    worst, until_ = 0.0, time.monotonic() + seconds
-    newest = {robot.name: (robot.served, time.monotonic()) for robot in robots}
-    while time.monotonic() < until_:
-        now = time.monotonic()
-        for robot in robots:
-            count, since = newest[robot.name]
-            worst = max(worst, now - since)
-            if robot.served > count:
-                newest[robot.name] = (robot.served, now)
-        time.sleep(0.01)
-    return worst
 
 
 def test_the_cloud_serves_what_would_wait_longer_at_the_edge(wire, robots):

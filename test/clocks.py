@@ -1,0 +1,80 @@
+"""Hosts that live in another time: wall clocks that are off or jump, clocks of another boot.
+
+Both for one process and its children, without touching this host's clocks.
+"""
+
+import shutil
+import subprocess
+import textwrap
+import warnings
+from pathlib import Path
+
+import pytest
+
+SHIFTED = textwrap.dedent("""
+    #define _GNU_SOURCE
+    #include <dlfcn.h>
+    #include <stdlib.h>
+    #include <sys/time.h>
+    #include <time.h>
+
+    static int (*real)(clockid_t, struct timespec *);
+
+    /* Where it jumps, ahead in every other second and behind in those between. */
+    static time_t shift(void) {
+        struct timespec now;
+        time_t ahead = atoi(getenv("WALL_CLOCK_AHEAD_S"));
+        if (!getenv("WALL_CLOCK_JUMPS")) return ahead;
+        real(CLOCK_MONOTONIC, &now);
+        return now.tv_sec % 2 ? ahead : -ahead;
+    }
+
+    int clock_gettime(clockid_t id, struct timespec *t) {
+        if (!real) real = dlsym(RTLD_NEXT, "clock_gettime");
+        int failed = real(id, t);
+        if (!failed && id == CLOCK_REALTIME) t->tv_sec += shift();
+        return failed;
+    }
+
+    int gettimeofday(struct timeval *t, void *zone) {
+        struct timespec now;
+        int failed = clock_gettime(CLOCK_REALTIME, &now);
+        t->tv_sec = now.tv_sec;
+        t->tv_usec = now.tv_nsec / 1000;
+        return failed;
+    }
+
+    time_t time(time_t *t) {
+        struct timespec now;
+        clock_gettime(CLOCK_REALTIME, &now);
+        if (t) *t = now.tv_sec;
+        return now.tv_sec;
+    }
+""")
+
+
+def wall_clock_library(folder: Path) -> Path:
+    """A library that moves the wall clock of the process it is preloaded into (`ahead`)."""
+    if shutil.which("cc") is None:
+        pytest.skip("NO C COMPILER HERE: the wall clock of one process cannot be moved")
+    source, library = folder / "clock.c", folder / "clock.so"
+    source.write_text(SHIFTED)
+    subprocess.run(["cc", "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    return library
+
+
+def ahead(library: Path, seconds: int, *, jumps: bool = False) -> dict[str, str]:
+    """Environment of a process whose wall clock is so far ahead, or jumps to and fro by as much."""
+    env = {"LD_PRELOAD": str(library), "WALL_CLOCK_AHEAD_S": str(seconds)}
+    return env | ({"WALL_CLOCK_JUMPS": "yes"} if jumps else {})
+
+
+def another_boot(seconds: int) -> list[str]:
+    """A command prefix that moves the monotonic clock, where this user may do that; else none, and
+    a loud warning."""
+    prefix = ["unshare", "--user", "--map-root-user", "--time", "--monotonic", str(seconds)]
+    prefix += ["--boottime", str(seconds), "--fork", "--kill-child"]
+    if shutil.which("unshare") is None or subprocess.run([*prefix, "true"]).returncode:
+        warnings.warn("NO TIME NAMESPACES HERE: monotonic clocks are not skewed", stacklevel=2)
+        return []
+    return prefix
