@@ -1,5 +1,6 @@
 """The wire: what is sent arrives, and nothing that arrives can do more than be refused."""
 
+import math
 import tracemalloc
 from dataclasses import replace
 
@@ -216,6 +217,13 @@ def test_outcomes_arrive_as_they_were_sent():
     assert (received.batch, received.compute_s, received.outcomes[0]) == (3, 0.25, bad)
     assert np.array_equal(received.outcomes[1].chunk, good.chunk)
     assert np.array_equal(received.outcomes[1].updates, good.updates)
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf])
+def test_a_time_that_is_no_number_is_refused(seconds):
+    bad = InferFailure(RefusalCode.NOT_FINITE, "state[0] is nan")
+    with pytest.raises(WireError, match=r"compute_s is .*, expected a finite number"):
+        read_result(decode(wire(result_message(BatchResult(3, seconds, (bad,))))))
 
 
 def test_updates_that_do_not_fit_the_chunk_are_refused():

@@ -1,5 +1,9 @@
+from collections import Counter
+
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.placement import Capacity, EngineCapacity, overflow, place
@@ -70,8 +74,43 @@ def test_the_cloud_serves_alone_where_no_edge_engine_is_up():
     assert placed(3, cloud(free=2)) == ({"cloud": [0, 1]}, [2])
 
 
-def test_a_long_history_keeps_a_stateful_policy_at_the_edge():
-    assert placed(5, edge(), cloud(history_ns=200 * MS))[1] == [4]
+def test_a_long_history_keeps_a_task_where_its_history_is():
+    # Edge queue: 260, 280, 300 ms. Cloud: 150 ms for the first whose history is there; a history
+    # moves in 200 ms and makes all of its batch wait.
+    moves = cloud(history_ns=(0, 0, 0, 0, 200 * MS, 0, 200 * MS))
+    assert placed(7, edge(), moves) == ({"edge": [0, 1, 2, 3], "cloud": [5]}, [4, 6])
+
+
+def test_the_second_history_of_a_batch_waits_for_the_first():
+    some = cloud(history_ns=(70 * MS,) * 6)
+    assert some.completion_ns(2, 140 * MS) == 300 * MS
+    assert placed(6, edge(), some) == ({"edge": [0, 1, 2, 3], "cloud": [4]}, [5])  # 300 > 280
+
+
+def test_each_task_goes_to_the_cloud_that_has_its_history():
+    a = cloud("a", history_ns=(*[0] * 4, 90 * MS, 0, 90 * MS))
+    b = cloud("b", history_ns=(*[0] * 4, 0, 90 * MS, 0))
+    batches, left = placed(7, edge(), a, b)
+    assert batches == {"edge": [0, 1, 2, 3], "a": [5], "b": [4, 6]}
+    assert left == []
+
+
+@given(
+    st.integers(0, 12),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 300)), min_size=1, max_size=3),
+    st.sampled_from([(), (0,) * 12]),
+)
+def test_without_histories_each_further_request_gets_the_soonest_slot_left(requests, clouds, none):
+    engines = [cloud(f"c{e}", free, ms, history_ns=none) for e, (free, ms) in enumerate(clouds)]
+    batches, left = placed(requests, edge(free=0, residual_ns=10**12), *engines)
+    slots = sorted(
+        (e.completion_ns(b + 1), i) for i, e in enumerate(engines) for b in range(e.free)
+    )
+    expected = [f"c{i}" for _, i in slots[:requests]]
+    assert {name: len(indices) for name, indices in batches.items()} == Counter(expected)
+    assert left == list(range(len(slots), requests))
+    for position, name in enumerate(expected):
+        assert position in batches[name]
 
 
 def test_the_upload_overlaps_what_the_cloud_computes_now():
@@ -92,13 +131,24 @@ def test_several_clouds_fill_by_completion():
     assert batches == {"edge": [0, 1, 2, 3], "near": [4, 6], "far": [5, 7]}
 
 
+class Listed:
+    def __init__(self, *latencies):
+        self.latencies = list(latencies)
+
+    def offer(self, position):
+        return self.latencies[0] if self.latencies else None
+
+    def take(self, position):
+        del self.latencies[0]
+
+
 def test_equal_estimates_stay_at_the_edge():
-    assert overflow([150], [150], 1, 1) == []
-    assert overflow([151], [150], 1, 1) == [0]
+    assert overflow([150], Listed(150), 1) == []
+    assert overflow([151], Listed(150), 1) == [0]
 
 
 def test_the_loop_skips_a_request_and_goes_on():
-    assert overflow([100, 500], [150, 160], 2, 2, queue="all") == [1]
+    assert overflow([100, 500], Listed(150, 160), 2, queue="all") == [1]
 
 
 @pytest.mark.parametrize(
@@ -108,6 +158,8 @@ def test_the_loop_skips_a_request_and_goes_on():
         (lambda: edge(free=-1), "-1 free slots"),
         (lambda: EngineCapacity("e", "edge", 0, ()), "latency_ns is empty"),
         (lambda: edge(residual_ns=-1), "a time is negative"),
+        (lambda: cloud(history_ns=(0, -1)), "a time is negative"),
+        (lambda: edge(history_ns=(0, 1)), "history_ns is of engines in the cloud"),
     ],
 )
 def test_impossible_capacity_is_refused(build, what):

@@ -40,7 +40,8 @@ LINK = LinkState(
 )
 
 
-def hybrid(link=LINK, robots="abcdefghij", **options):
+def hybrid(link=LINK, robots="abcdefghij", history_bytes=0, **options):
+    edge, cloud = (replace(e, history_bytes=history_bytes) for e in (EDGE, CLOUD))
     dispatcher = Dispatcher(
         ServingOptions(
             **{
@@ -53,9 +54,9 @@ def hybrid(link=LINK, robots="abcdefghij", **options):
     )
     dispatcher.add_engine("edge", "edge")
     dispatcher.add_engine("cloud", "cloud")
-    dispatcher.engine_ready(0, "edge", EDGE, warmup_profile(EDGE))
+    dispatcher.engine_ready(0, "edge", edge, warmup_profile(edge))
     dispatcher.link_changed(0, "cloud", link)
-    dispatcher.engine_ready(0, "cloud", CLOUD, warmup_profile(CLOUD))
+    dispatcher.engine_ready(0, "cloud", cloud, warmup_profile(cloud))
     for robot in robots:
         dispatcher.announce(0, Announcement(robot, f"s-{robot}", "t1"))
     return dispatcher
@@ -226,6 +227,48 @@ def test_a_cloud_with_another_policy_is_refused_and_counted_whichever_came_first
     assert submits(late.request(3, ask("a")))[0].engine == "edge"
 
 
+def test_a_stateful_task_goes_elsewhere_only_where_moving_its_history_pays():
+    dispatcher = hybrid(history_bytes=12_500_000)  # 100 ms
+    (at_edge,) = submits(dispatcher.request(0, ask("a")))
+    (in_cloud,) = submits(dispatcher.request(0, ask("b")))  # a first round has no history
+    done(dispatcher, 151 * MS, in_cloud)
+    done(dispatcher, 200 * MS, at_edge, 0.2)
+    (busy,) = submits(dispatcher.request(201 * MS, ask("c")))
+    assert (busy.engine, busy.history_bytes) == ("edge", 0)
+    (stays,) = submits(dispatcher.request(202 * MS, ask("b", 2)))
+    assert (stays.engine, stays.history_bytes) == ("cloud", 0)
+    done(dispatcher, 353 * MS, stays)
+    assert not submits(dispatcher.request(360 * MS, ask("a", 2)))
+    reason = dispatcher.reason(dispatcher.book.sessions["a"])
+    assert "cloud no sooner (0.25 s there, 0.24 s at the edge)" in reason
+    (new,) = submits(dispatcher.request(361 * MS, ask("d")))
+    assert (new.engine, robots_of(new)) == ("cloud", ["d"])
+
+
+def test_a_history_that_moves_counts_in_the_estimate_and_in_what_is_sent():
+    dispatcher = hybrid(history_bytes=12_500_000)  # 100 ms
+    (first,) = submits(dispatcher.request(0, ask("a")))
+    done(dispatcher, 200 * MS, first, 0.2)
+    dispatcher.request(201 * MS, ask("b"))
+    (moved,) = submits(dispatcher.request(202 * MS, ask("a", 2)))
+    assert (moved.engine, moved.history_bytes) == ("cloud", 12_500_000)
+    running = dispatcher.engines["cloud"].running
+    assert running.expected_end_ns == (202 + 50 + 1 + 100 + 50 + 50) * MS
+    assert "(0.25 s there, 0.40 s at the edge)" in running.entries[0].reason
+    done(dispatcher, 460 * MS, moved)
+    (stays,) = submits(dispatcher.request(461 * MS, ask("a", 3)))
+    assert (stays.engine, stays.history_bytes) == ("cloud", 0)
+
+
+@pytest.mark.parametrize("claimed", [-1.0, 1e300])
+def test_an_engine_that_claims_an_impossible_compute_time_harms_nobody(claimed):
+    dispatcher = hybrid()
+    dispatcher.request(0, ask("a"))
+    (there,) = submits(dispatcher.request(0, ask("b")))
+    (answer,) = done(dispatcher, 160 * MS, there, claimed)
+    assert 0 <= answer.body.compute_s <= 0.16
+
+
 @pytest.mark.parametrize(
     ("chunk", "updates", "told"),
     [
@@ -266,9 +309,7 @@ def test_an_engine_that_answers_no_chunk_of_its_policy_is_refused_and_others_ser
 def test_a_cloud_that_claims_the_same_policy_but_answers_other_actions_is_refused():
     dispatcher = hybrid(robots="")
     other = replace(CLOUD, action_dim=3)
-    with pytest.raises(
-        ConfigError, match=r"'cloud' serves p-1 with action_dim 3, but .* it with 2"
-    ):
+    with pytest.raises(ConfigError, match=r"'cloud' serves .* action_dim 3, but .* it with 2"):
         dispatcher.engine_ready(1, "cloud", other, warmup_profile(other))
     assert dispatcher.engines["cloud"].state == "refused"
 

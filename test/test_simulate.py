@@ -264,17 +264,35 @@ def test_a_pool_in_the_cloud_serves_as_much_as_its_replicas_together():
     assert len(cloud_only(0.1, replicas=3)) / 40 == pytest.approx(3 * capacity, rel=0.05)
 
 
+def test_tasks_of_a_stateful_policy_change_engines_less_often():
+    engines = [
+        SimEngine("edge", linear_profile("80+35b", 8, "p")),
+        SimEngine("cloud", linear_profile("40+17.5b", 8, "p"), "cloud", 0.05, 50.0),
+    ]
+
+    def switches(history_bytes):
+        result = run(
+            jobs(LIBERO.traces, 1, None, 60), 30, engines=engines, history_bytes=history_bytes
+        )
+        moving = [r for r in result.rounds if r.executed]
+        pairs = [(a, b) for a, b in pairwise(moving) if a.task == b.task]
+        return sum(a.tier != b.tier for a, b in pairs) / len(pairs)
+
+    assert switches(2_000_000) < 0.5 * switches(0)
+
+
 def test_a_link_carries_no_more_than_its_bandwidth():
     served = cloud_only(0.1, bandwidth_mbps=2.88)  # ten observations of 36 kB a second
     assert len(served) / 40 == pytest.approx(10, rel=0.05)
 
 
-def test_an_answer_from_the_cloud_is_there_when_the_decision_said():
+@pytest.mark.parametrize("history_bytes", [0, 200_000])
+def test_an_answer_from_the_cloud_is_there_when_the_decision_said(history_bytes):
     engines = [
         SimEngine("edge", linear_profile("80+35b", 8, "p")),
         SimEngine("cloud", linear_profile("40+17.5b", 8, "p"), "cloud", 0.1, 50.0),
     ]
-    result = run(jobs(LIBERO.traces, 1, None, 60), 20, engines=engines)
+    result = run(jobs(LIBERO.traces, 1, None, 60), 20, engines=engines, history_bytes=history_bytes)
     told = [
         (float(re.search(r"\((\d+\.\d+) s there", r.reason)[1]), r.server_s - r.queued_s)
         for r in result.rounds

@@ -6,7 +6,7 @@ Phase 3 of Algorithm 1 (000 §3.2.3). Estimates are integer nanoseconds from now
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -35,8 +35,10 @@ class EngineCapacity:
     """Round trip between serving node and engine."""
     transfer_ns: int = 0
     """What the upload of one more request takes."""
-    history_ns: int = 0
-    """Transfer of a stateful policy's history to this engine, 0 for stateless ones."""
+    history_ns: tuple[int, ...] = ()
+    """[n] per pending request, what its upload takes longer because this engine has not seen its
+    task's history; empty: nothing, as for every stateless policy. In the cloud only: the serving
+    node, through which all observations pass, is the edge."""
 
     def __post_init__(self) -> None:
         if not self.latency_ns:
@@ -46,13 +48,20 @@ class EngineCapacity:
                 f"engine {self.engine!r}: {self.free} free slots, but its largest batch is "
                 f"{len(self.latency_ns)}"
             )
-        times = (self.residual_ns, self.network_ns, self.transfer_ns, self.history_ns)
+        times = (self.residual_ns, self.network_ns, self.transfer_ns, *self.history_ns)
         if min((*self.latency_ns, *times)) < 0:
             raise ConfigError(f"engine {self.engine!r}: a time is negative: {self}")
+        if self.history_ns and self.tier == "edge":
+            raise ConfigError(f"engine {self.engine!r}: history_ns is of engines in the cloud")
 
-    def completion_ns(self, batch: int) -> int:
-        """When the answers of its next batch are here. The upload overlaps what computes now."""
-        upload = self.network_ns - self.network_ns // 2 + self.history_ns + batch * self.transfer_ns
+    def history_of(self, request: int) -> int:
+        """What the history of this pending request adds to its upload."""
+        return self.history_ns[request] if self.history_ns else 0
+
+    def completion_ns(self, batch: int, history_ns: int = 0) -> int:
+        """When the answers of its next batch are here, if the histories that come with it take so
+        long. The upload overlaps what computes now."""
+        upload = self.network_ns - self.network_ns // 2 + history_ns + batch * self.transfer_ns
         return max(self.residual_ns, upload) + self.latency_ns[batch - 1] + self.network_ns // 2
 
 
@@ -103,58 +112,103 @@ def place(order: Ints, capacity: Capacity) -> Placement:
     rest = order[len(slots) :]
     counts = [slots.count(e) for e in range(len(edge))]
     printed = capacity.comparison == "printed"
-    room = _soonest_slots(cloud)[: len(rest)]
-    arrivals = _completions(cloud, room)
-    waits = _edge_estimates(edge, counts, len(rest), delay_only=printed) if room else []
-    taken = overflow(waits, arrivals, len(rest), len(room), queue="all" if printed else "left")
+    room = _CloudRoom(cloud, rest)
+    waits = _edge_estimates(edge, counts, len(rest), delay_only=printed) if room.left else []
+    taken = overflow(waits, room, len(rest), queue="all" if printed else "left")
     at_cloud = np.zeros(len(rest), bool)
     at_cloud[taken] = True
-    batches = _batches(edge, slots, order) + _batches(cloud, room[: len(taken)], rest[at_cloud])
+    batches = _batches(edge, slots, order) + _batches(cloud, room.engine_of, rest[at_cloud])
     left_positions = np.flatnonzero(~at_cloud)
 
-    def edge_estimate(position: int) -> int:
-        return waits[position if printed else position - bisect_left(taken, position)]
+    def both(position: int) -> str:
+        here = waits[position if printed else position - bisect_left(taken, position)]
+        edge_text = f"{here / 1e9:.2f} s at the edge" if here < NO_EDGE else "no edge engine"
+        return f"{room.offers[position] / 1e9:.2f} s there, {edge_text}"
 
     def explain_cloud(c: int) -> str:
-        there, here = arrivals[c], edge_estimate(taken[c])
-        edge_text = f"{here / 1e9:.2f} s at the edge" if here < NO_EDGE else "no edge engine"
-        return f"{there / 1e9:.2f} s there, {edge_text}"
+        return both(taken[c])
 
     def explain_left(p: int) -> str:
         position = int(left_positions[p])
-        c = bisect_left(taken, position)
         if not cloud:
             return "edge full" if edge else "no engine"
-        if c == len(room):
+        if position >= len(room.offers):
             return "edge and cloud full"
-        return (
-            f"edge full, cloud no sooner ({arrivals[c] / 1e9:.2f} s there, "
-            f"{edge_estimate(position) / 1e9:.2f} s at the edge)"
-        )
+        return f"edge full, cloud no sooner ({both(position)})"
 
     return Placement(tuple(batches), rest[~at_cloud], explain_left, explain_cloud)
 
 
+class Offers(Protocol):
+    """A tier that requests overflow to, as it fills."""
+
+    def offer(self, position: int) -> float | None:
+        """Latency of the request at this position if it were sent there now; None: it is full."""
+
+    def take(self, position: int) -> None:
+        """The request that was offered for last is sent there."""
+
+
 def overflow(
-    edge: Sequence[float],
-    cloud: Sequence[float],
-    requests: int,
-    room: int,
-    queue: Literal["all", "left"] = "left",
+    edge: Sequence[float], cloud: Offers, requests: int, queue: Literal["all", "left"] = "left"
 ) -> list[int]:
     """Positions, of `requests` that found no edge slot, that go to the cloud.
 
-    cloud[c]: latency of the (c+1)-th request sent there. edge[q]: estimate for queue position q at
-    the edge, counting all requests before this one (as printed) or only those left to the edge.
+    edge[q]: estimate for queue position q at the edge, counting all requests before this one (as
+    printed) or only those left to the edge.
     """
     taken: list[int] = []
     for position in range(requests):
-        if len(taken) == room:
+        latency = cloud.offer(position)
+        if latency is None:
             break
-        ahead = position if queue == "all" else position - len(taken)
-        if cloud[len(taken)] < edge[ahead]:
+        if latency < edge[position if queue == "all" else position - len(taken)]:
+            cloud.take(position)
             taken.append(position)
     return taken
+
+
+class _CloudRoom:
+    """The cloud's free slots. A request is offered the engine that would answer it soonest, with
+    all that was sent there before it."""
+
+    def __init__(self, engines: list[EngineCapacity], requests: Ints) -> None:
+        self._engines = engines
+        self._requests = requests
+        self._filled = [0] * len(engines)
+        self._history_ns = [0] * len(engines)
+        self._alike = not any(engine.history_ns for engine in engines)
+        """Every request is offered the same."""
+        self._soonest: tuple[int, int] | None = None
+        self.left = sum(engine.free for engine in engines)
+        self.offers: list[int] = []
+        """By position, as far as there was room."""
+        self.engine_of: list[int] = []
+        """Of the requests that were sent, in order."""
+
+    def offer(self, position: int) -> int | None:
+        if not self.left:
+            return None
+        if self._soonest is None or not self._alike:
+            request = int(self._requests[position])
+            self._soonest = min(
+                (engine.completion_ns(filled + 1, before + engine.history_of(request)), e)
+                for e, (engine, filled, before) in enumerate(
+                    zip(self._engines, self._filled, self._history_ns, strict=True)
+                )
+                if filled < engine.free
+            )
+        self.offers.append(self._soonest[0])
+        return self._soonest[0]
+
+    def take(self, position: int) -> None:
+        assert self._soonest is not None
+        e = self._soonest[1]
+        self._filled[e] += 1
+        self._history_ns[e] += self._engines[e].history_of(int(self._requests[position]))
+        self._soonest = None
+        self.left -= 1
+        self.engine_of.append(e)
 
 
 def _soonest_slots(engines: list[EngineCapacity]) -> list[int]:
@@ -171,15 +225,6 @@ def _soonest_slots(engines: list[EngineCapacity]) -> list[int]:
     return [e for _, e in sorted(slots)]
 
 
-def _completions(engines: list[EngineCapacity], slots: list[int]) -> list[int]:
-    filled = [0] * len(engines)
-    done = []
-    for e in slots:
-        filled[e] += 1
-        done.append(engines[e].completion_ns(filled[e]))
-    return done
-
-
 def _edge_estimates(
     edge: list[EngineCapacity], counts: list[int], requests: int, *, delay_only: bool
 ) -> list[int]:
@@ -193,7 +238,7 @@ def _edge_estimates(
         q = np.arange(requests)
         start = engine.residual_ns + (latency[count - 1] if count else 0)
         delay = start + (q // size) * latency[-1]
-        done = delay + latency[q % size] + engine.network_ns + engine.history_ns
+        done = delay + latency[q % size] + engine.network_ns
         queues.append(delay if delay_only else done)
     estimates: list[int] = np.sort(np.concatenate(queues))[:requests].tolist()
     return estimates

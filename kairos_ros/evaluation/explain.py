@@ -78,7 +78,7 @@ def _place(case: PlacementCase) -> dict[str, Any]:
     rest = case.order[case.n_e :]
     edge, cloud = case.edge_delay_ms, case.cloud_latency_ms
     try:
-        taken = overflow(edge, cloud, len(rest), case.n_c, queue="all")
+        taken = overflow(edge, _Listed(cloud, case.n_c), len(rest), queue="all")
     except IndexError:
         raise ConfigError(
             f"{case.name}: edge_delay_ms needs a value for each of {len(rest)} requests beyond "
@@ -90,6 +90,19 @@ def _place(case: PlacementCase) -> dict[str, Any]:
         "cloud": [rest[i] for i in taken],
         "left": [name for i, name in enumerate(rest) if i not in set(taken)],
     }
+
+
+class _Listed:
+    """A cloud whose latencies are written down."""
+
+    def __init__(self, latency_ms: list[float], room: int) -> None:
+        self._latency_ms, self._room, self._sent = latency_ms, room, 0
+
+    def offer(self, position: int) -> float | None:
+        return self._latency_ms[self._sent] if self._sent < self._room else None
+
+    def take(self, position: int) -> None:
+        self._sent += 1
 
 
 def explain_command(

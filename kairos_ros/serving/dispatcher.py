@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from kairos_ros.core.decision import Decision, Pending
 from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode
 from kairos_ros.core.horizon import HorizonPolicy
-from kairos_ros.core.placement import Capacity, EngineCapacity, Tier
+from kairos_ros.core.placement import Capacity, Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.core.wait_ratio import first_execution_ns
@@ -46,6 +46,8 @@ class Submit:
     batch: int
     requests: list[InferRequest]
     expected_s: float
+    history_bytes: int = 0
+    """Of histories that must go with it, because other engines have them."""
 
 
 Effect = Answer | Submit
@@ -174,6 +176,8 @@ class Dispatcher:
             slot.refuse(f"it sent {problem}")
             effects += self._requeue_all(now_ns, slot, crashed=False)
             return effects + self._schedule(now_ns)
+        away_s = (now_ns - slot.flight[batch].submitted_ns) / 1e9
+        compute_s = min(max(0.0, compute_s), away_s)  # whatever an engine elsewhere claims
         done = slot.end(now_ns, batch, compute_s)
         for entry, outcome in zip(done.entries, outcomes, strict=True):
             effects += self._answer(now_ns, slot, done, entry, outcome, compute_s)
@@ -311,26 +315,36 @@ class Dispatcher:
                 newest.prefetched = True
                 if not self._freshness.wanted:
                     continue
-                capacity = self._capacity(
-                    other.capacity(now_ns, free=True if other is slot else None) for other in ready
-                )
-                effects += self._refetch_next(now_ns, dispatch_ns, list(self.pending), capacity)
+                keys = list(self.pending)
+                capacity = self._capacity(now_ns, ready, keys, freed=slot)
+                effects += self._refetch_next(now_ns, dispatch_ns, keys, capacity)
         return effects
 
     def _form_batches(self, now_ns: int, ready: list[EngineSlot]) -> list[Effect]:
         """One decision about everything that waits."""
         effects: list[Effect] = []
-        capacity = self._capacity(slot.capacity(now_ns) for slot in ready)
         waiting = [k for k, entry in self.pending.items() if now_ns >= entry.hold_until_ns]
         batch, stale = self._next_batch, self._freshness.is_stale
         fresh = [k for k in waiting if not stale(now_ns, self.pending[k], batch)]
         if len(fresh) < len(waiting):
+            capacity = self._capacity(now_ns, ready, waiting)
             effects += self._refetch_next(now_ns, now_ns, waiting, capacity)
         if fresh:
-            effects += self._dispatch(now_ns, fresh, capacity)
+            effects += self._dispatch(now_ns, fresh, self._capacity(now_ns, ready, fresh))
         return effects
 
-    def _capacity(self, engines: Iterable[EngineCapacity]) -> Capacity:
+    def _capacity(
+        self,
+        now_ns: int,
+        ready: Iterable[EngineSlot],
+        keys: list[str],
+        freed: EngineSlot | None = None,
+    ) -> Capacity:
+        """What the engines can take of `keys` now, or (of `freed`) when that can take a batch."""
+        pending = [self.pending[key] for key in keys]
+        engines = (
+            slot.capacity(now_ns, pending, free=True if slot is freed else None) for slot in ready
+        )
         return Capacity(tuple(engines), self.options.comparison)
 
     def _refetch_next(
@@ -378,9 +392,11 @@ class Dispatcher:
 
     def _submit(self, now_ns: int, slot: EngineSlot, entries: list[Entry]) -> Submit:
         batch, self._next_batch = self._next_batch, self._next_batch + 1
+        moved = sum(entry.history_moves_to(slot.name) for entry in entries)
         slot.begin(batch, entries, now_ns)
         requests = [infer_request(entry.query) for entry in entries]
-        return Submit(slot.name, batch, requests, slot.latency_of(len(entries)) / 1e9)
+        expected_s = slot.latency_of(len(entries)) / 1e9
+        return Submit(slot.name, batch, requests, expected_s, moved * slot.history_bytes)
 
     def _answer(
         self,

@@ -1,6 +1,7 @@
 """One engine as the dispatcher sees it: what it computes now, how long that takes, what is free."""
 
 import heapq
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
@@ -30,6 +31,8 @@ class Running:
     batch: int
     entries: list[Entry]
     submitted_ns: int
+    history_ns: int
+    """What the histories sent with it added to its upload."""
     start_ns: int
     """When the engine should begin with it."""
     compute_end_ns: int
@@ -129,7 +132,7 @@ class EngineSlot:
         rows = len(newest.entries)
         jitter_s = min(2 * self.link.jitter_s, self.link.min_rtt_s)
         lead_ns = self._upload_ns(rows) + SLACK_NS + round(1e9 * jitter_s)
-        uploaded_ns = newest.submitted_ns + rows * self.transfer_ns
+        uploaded_ns = newest.submitted_ns + rows * self.transfer_ns + newest.history_ns
         return max(uploaded_ns, self._server_free_ns(now_ns) - lead_ns)
 
     def prefetch_ns(self, now_ns: int) -> int:
@@ -142,9 +145,24 @@ class EngineSlot:
         """Expected nanoseconds for a batch of this size, as measured lately."""
         return self.drifted_ns[min(batch, len(self.drifted_ns)) - 1]
 
-    def capacity(self, now_ns: int, *, free: bool | None = None) -> EngineCapacity:
-        """For the scheduler. `free` overrides whether it can take a batch now: what it looks like
-        when it can."""
+    @property
+    def history_bytes(self) -> int:
+        """That must be sent with a request whose task's history is elsewhere. None to an engine of
+        this host: the serving node, through which all observations pass, is where it is."""
+        return self.description.history_bytes if self.description and self.link else 0
+
+    def histories_ns(self, entries: Iterable[Entry]) -> tuple[int, ...]:
+        """What the history of each of these adds to its upload; empty for a stateless policy."""
+        if not self.history_bytes or self.link is None:
+            return ()
+        move_ns = round(1e9 * self.history_bytes / self.link.bytes_per_s)
+        return tuple(move_ns * entry.history_moves_to(self.name) for entry in entries)
+
+    def capacity(
+        self, now_ns: int, pending: Iterable[Entry] = (), *, free: bool | None = None
+    ) -> EngineCapacity:
+        """For the scheduler, which is to place `pending`. `free` overrides whether it can take a
+        batch now: what it looks like when it can."""
         idle = self.is_free(now_ns) if free is None else free
         left = self._server_free_ns(now_ns) - now_ns if self.link or not free else 0
         return EngineCapacity(
@@ -155,12 +173,12 @@ class EngineSlot:
             residual_ns=max(0, left),
             network_ns=self.network_ns,
             transfer_ns=self.transfer_ns,
+            history_ns=self.histories_ns(pending),
         )
 
     def begin(self, batch: int, entries: list[Entry], now_ns: int) -> None:
-        arrives = now_ns + self._upload_ns(len(entries))
-        start = max(arrives, self._server_free_ns(now_ns))
-        running = Running(batch, entries, now_ns, start, 0, 0)
+        running = Running(batch, entries, now_ns, sum(self.histories_ns(entries)), 0, 0, 0)
+        running.start_ns = max(self._arrives_ns(running), self._server_free_ns(now_ns))
         self._expect(running)
         self.flight[batch] = running
 
@@ -213,8 +231,7 @@ class EngineSlot:
         heapq.heapify(free)
         for other in others[computing:]:
             if other.submitted_ns >= done.submitted_ns:
-                arrives = other.submitted_ns + self._upload_ns(len(other.entries))
-                other.start_ns = max(arrives, heapq.heappop(free))
+                other.start_ns = max(self._arrives_ns(other), heapq.heappop(free))
                 self._expect(other)
                 heapq.heappush(free, other.compute_end_ns)
 
@@ -224,6 +241,10 @@ class EngineSlot:
 
     def _upload_ns(self, requests: int) -> int:
         return self.network_ns - self.network_ns // 2 + requests * self.transfer_ns
+
+    def _arrives_ns(self, running: Running) -> int:
+        upload_ns = self._upload_ns(len(running.entries)) + running.history_ns
+        return running.submitted_ns + upload_ns
 
     def _expect(self, running: Running) -> None:
         running.compute_end_ns = running.start_ns + self.latency_of(len(running.entries))

@@ -36,6 +36,10 @@ class Entry:
     def key(self) -> str:
         return self.session.task_key
 
+    def history_moves_to(self, engine: str) -> bool:
+        """Whether the task has a history, and another engine than this one has it."""
+        return self.session.served_by not in ("", engine)
+
     def is_current(self) -> bool:
         """Whether the robot still works on the task and round that this request is for."""
         return (

@@ -30,6 +30,8 @@ class Session:
     """Round and attempt that last got actions."""
     last_chunk: NDArray[np.float32] | None = None
     """float32 [N, D], whole and in the policy's own space, of round `answered[0]`."""
+    served_by: str = ""
+    """Engine that answered the newest round of this task: a stateful policy's history is there."""
     instruction: str = ""
     horizon: int = 0
     horizon_reason: str = ""
@@ -111,7 +113,7 @@ class SessionBook:
             if session.task:
                 session.ended_tasks.append(session.task)
             session.task, session.newest_round = query.task, 0
-            session.answered, session.last_chunk = (0, -1), None
+            session.answered, session.last_chunk, session.served_by = (0, -1), None, ""
         if query.round < session.newest_round or query.round < session.answered[0]:
             return Refusal(
                 RefusalCode.OLD_ROUND,

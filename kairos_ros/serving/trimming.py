@@ -47,6 +47,7 @@ def answer_outcome(
     session.answered, session.last_chunk = (query.round, query.attempt), outcome.chunk
     session.horizon, session.horizon_reason = horizon.length, horizon.reason
     session.queued_s, session.reason = served.queued_s, entry.reason
+    session.served_by = served.engine
     session.rounds_served += 1
     return Actions(
         actions=outcome.chunk[: horizon.length],

@@ -49,11 +49,14 @@ class FleetOptions:
     """Free robots take no task after this, running ones finish; None: until all tasks are done."""
     observation_bytes: int = 36_000
     """Of one request, where an engine's bandwidth counts; the default is three JPEG images."""
+    history_bytes: int = 0
+    """Of a stateful policy: sent to an engine in the cloud with a request of a task whose last
+    round another engine answered."""
 
     def __post_init__(self) -> None:
         if self.robots < 1:
             raise ConfigError(f"a fleet has at least 1 robot, not {self.robots}")
-        for name in ("network_s", "network_spread", "observation_bytes"):
+        for name in ("network_s", "network_spread", "observation_bytes", "history_bytes"):
             if not 0 <= getattr(self, name) < float("inf"):
                 raise ConfigError(f"{name} must be >= 0, not {getattr(self, name)}")
         if self.open_s is not None and not self.open_s > 0:
@@ -204,6 +207,7 @@ class _Simulation:
                 dtype=profile.dtype,
                 max_batch=profile.batch_sizes[-1],
                 action_scale=None if scale is None else tuple(scale.tolist()),
+                history_bytes=self._fleet.history_bytes,
             )
             network_ns = engine.network_ns(self._fleet.observation_bytes)
             self._dispatcher.add_engine(engine.name, engine.tier, network_ns)
@@ -366,7 +370,8 @@ class _Simulation:
 
     def _infer(self, submit: Submit) -> None:
         engine = self._engines[submit.engine]
-        size_bytes = len(submit.requests) * self._fleet.observation_bytes
+        observations = len(submit.requests) * self._fleet.observation_bytes
+        size_bytes = observations + submit.history_bytes
         compute_ns = engine.compute_ns(len(submit.requests), self._draws[engine.name])
         results = [self._result(request) for request in submit.requests]
         trip = self._links[engine.name].send(self._now_ns, size_bytes, compute_ns)
