@@ -23,6 +23,8 @@ from kairos_ros.drill.report import failures, robot_table, write
 from kairos_ros.drill.run import FaultResult, passed, run_fault
 from kairos_ros.drill.stage import Interrupted, Stage, TookTooLongError
 
+LONG_SCENES = ("peg-insert-side-v3", "lever-pull-v3")
+"""Left out: they often take all of their 500 actions, and the drill waits for tasks to end."""
 FLEET_STATE_HZ = 20.0
 """How soon the drill sees what the serving node has noticed."""
 
@@ -90,7 +92,8 @@ def _run(
         robot_parameters={"body_log": str(bodies.absolute())},
     )
     exchange = Exchange()
-    arrivals = Arrivals(jobs(scenes(""), options.seed, None), poisson=False)
+    short = [scene for scene in scenes("") if scene not in LONG_SCENES]
+    arrivals = Arrivals(jobs(short, options.seed, None), poisson=False)
     narrator.say(f"{len(faults)} faults, {options.robots} robots; engines are paced: {paces}")
     with session:
         overhear(session.driver, exchange)

@@ -7,7 +7,7 @@ from kairos_ros.drill.run import FaultResult
 OURS = "#0b7a75"
 HOLDING = "#d1495b"
 IDLE = "#e4e4e4"
-SHADE = "#9a9a9a"
+SHADE = "#f2c14e"
 _COLOURS = {"executing": OURS, "holding": HOLDING, "idle": IDLE}
 _LABELS = {
     "executing": "moving",
@@ -45,7 +45,15 @@ def draw(path: Path, result: FaultResult) -> None:
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
     ax.legend(
-        loc="lower right", bbox_to_anchor=(1, 1), ncols=4, frameon=False, fontsize=8, handlelength=1
+        loc="lower right",
+        bbox_to_anchor=(1, 1),
+        ncols=4,
+        frameon=False,
+        fontsize=8,
+        handlelength=1,
+        title="white: the arm builds its scene",
+        title_fontsize=8,
+        alignment="right",
     )
     figure.suptitle(_finding(result), x=0.01, ha="left", fontsize=11)
     figure.savefig(path, dpi=110)

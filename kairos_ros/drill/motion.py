@@ -1,5 +1,6 @@
 """What a robot's body did over time, from its own log: moving, holding, resetting, or nothing."""
 
+import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -60,13 +61,15 @@ def spans(robot: str, told: Sequence[Command]) -> list[Span]:
 
 def longest_hold_s(told: Sequence[Command], since_s: float, until_s: float) -> float:
     """The longest time without an action within a task, in a span of time."""
-    longest, began = 0.0, None
+    longest, began, before = 0.0, None, -math.inf
     for command in told:
-        if command.activity != "holding" or not since_s <= command.at_s < until_s:
-            began = None
-            continue
-        began = command.at_s if began is None else began
-        longest = max(longest, command.at_s + 1 / 30 - began)
+        holds = command.activity == "holding" and since_s <= command.at_s < until_s
+        if began is None or command.at_s - before > LONGEST_PERIOD_S:
+            began = command.at_s  # a reset lies between
+        began = began if holds else None
+        before = command.at_s
+        if began is not None:
+            longest = max(longest, command.at_s + 1 / 30 - began)
     return longest
 
 
