@@ -4,7 +4,7 @@ They are shapes in metres in the cell's frame, added to what a camera renders; t
 nothing of them. Building them imports no simulator.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
@@ -54,6 +54,8 @@ class Look:
     """Colours of a person."""
 
     skin: Rgba
+    hands: Rgba
+    """As the skin, or gloves."""
     sleeve: Rgba
     trousers: Rgba
     hair: Rgba
@@ -64,12 +66,11 @@ GLOVES = ((0.92, 0.92, 0.94), (0.15, 0.35, 0.75), (0.12, 0.12, 0.13), (0.95, 0.5
 
 
 def random_look(rng: np.random.Generator) -> Look:
-    """A skin tone or, one time in four, gloves; clothes of any colour."""
-    tones = GLOVES if rng.random() < 0.25 else SKIN
-    skin = np.clip(np.array(tones[rng.integers(len(tones))]) + rng.normal(0, 0.03, 3), 0, 1)
+    """Any skin tone, clothes of any colour, one time in four gloves."""
+    skin = _near(rng, SKIN)
+    hands = _near(rng, GLOVES) if rng.random() < 0.25 else skin
     cloth = rng.uniform(0.05, 0.95, (2, 3))
-    hair = rng.uniform(0.02, 0.35, 3)
-    return Look(_rgba(skin), _rgba(cloth[0]), _rgba(cloth[1]), _rgba(hair))
+    return Look(skin, hands, _rgba(cloth[0]), _rgba(cloth[1]), _rgba(rng.uniform(0.02, 0.35, 3)))
 
 
 def capsule(start: Point, end: Point, radius_m: float, rgba: Rgba) -> Part:
@@ -89,14 +90,14 @@ def hand(wrist: Point, towards: Point, spread_m: float, look: Look) -> Body:
     """A palm with four fingers and a thumb; `towards` is the direction of the fingers."""
     turn = _along(towards)
     ahead, side = turn[:, 2], turn[:, 0]
-    palm = ellipsoid(wrist + 0.05 * ahead, np.array([0.042, 0.02, 0.055]), ahead, look.skin)
+    palm = ellipsoid(wrist + 0.05 * ahead, np.array([0.042, 0.02, 0.055]), ahead, look.hands)
     fingers = []
     for place in (-1.0, -0.35, 0.35, 1.0):
         knuckle = wrist + 0.085 * ahead + 0.026 * place * side
         tip = knuckle + (0.075 - 0.012 * abs(place)) * ahead + spread_m * place * side
-        fingers.append(capsule(knuckle, tip, 0.0095, look.skin))
+        fingers.append(capsule(knuckle, tip, 0.0095, look.hands))
     thumb = wrist + 0.035 * ahead + 0.035 * side
-    fingers.append(capsule(thumb, thumb + 0.04 * ahead + 0.04 * side, 0.011, look.skin))
+    fingers.append(capsule(thumb, thumb + 0.04 * ahead + 0.04 * side, 0.011, look.hands))
     return (palm, *fingers)
 
 
@@ -167,19 +168,25 @@ def shifted(body: Iterable[Part], by: Point) -> Body:
 
 
 def random_hand(rng: np.random.Generator, cell: Cell) -> Body:
-    """A hand over the table of `cell`, on a forearm that comes from any side or from above."""
+    """A hand that reaches over any edge of the table of `cell`, with its arm."""
     low, high = np.array(cell.low), np.array(cell.high)
-    at = rng.uniform(low + np.array([0.1, 0.1, 0.08]), [high[0] - 0.1, high[1] - 0.05, 0.45])
-    angle = rng.uniform(0, 2 * np.pi)
-    rise = rng.uniform(-0.05, 0.9)
-    away = np.array([np.cos(angle), np.sin(angle), rise])
-    elbow = at + away / np.linalg.norm(away) * rng.uniform(0.22, 0.3)
-    body = forearm(
-        at, elbow, random_look(rng), bare=bool(rng.random() < 0.5), spread_m=rng.uniform(0, 0.025)
-    )
-    look = body[0].rgba
-    shoulder = elbow + away / np.linalg.norm(away) * 0.3 + [0, 0, rng.uniform(0, 0.15)]
-    return (*body, capsule(elbow, shoulder, 0.055, look))
+    side = rng.integers(4)
+    axis, sign = side // 2, (-1.0, 1.0)[side % 2]
+    edge = rng.uniform(low, high)
+    edge[axis] = (low if sign < 0 else high)[axis]
+    outward = np.zeros(3)
+    outward[axis] = sign
+    wrist = edge - rng.uniform(0.0, 0.5) * outward
+    wrist[2] = rng.uniform(0.06, 0.4)
+    outward[1 - axis] = rng.normal(0, 0.4)
+    outward[2] = rng.uniform(-0.05, 0.7)
+    outward /= np.linalg.norm(outward)
+    elbow = wrist + rng.uniform(0.23, 0.29) * outward
+    look = random_look(rng)
+    bare = bool(rng.random() < 0.5)
+    shoulder = elbow + rng.uniform(0.28, 0.34) * outward + [0, 0, rng.uniform(0, 0.12)]
+    upper = capsule(elbow, shoulder, 0.055, look.sleeve)
+    return (*forearm(wrist, elbow, look, bare=bare, spread_m=rng.uniform(0, 0.025)), upper)
 
 
 def random_person(rng: np.random.Generator, cell: Cell) -> Body:
@@ -230,7 +237,10 @@ def draw(body: Iterable[Part], scene: Any) -> None:
             return
         geom = scene.geoms[scene.ngeom]
         colour = np.array(part.rgba, np.float32)
-        mujoco.mjv_initGeom(geom, kinds[part.kind], part.size, part.at, part.turn.ravel(), colour)
+        size = part.size
+        if part.kind in ("capsule", "cylinder"):
+            size = np.array([size[0], size[2], 0.0])  # MuJoCo: radius, half length
+        mujoco.mjv_initGeom(geom, kinds[part.kind], size, part.at, part.turn.ravel(), colour)
         scene.ngeom += 1
 
 
@@ -255,6 +265,11 @@ def _bend(
     down /= max(float(np.linalg.norm(down)), 1e-6)
     sag = np.sqrt(max(upper_m**2 - along**2, 0.0))
     return shoulder + along * ahead + sag * down, shoulder + distance * ahead
+
+
+def _near(rng: np.random.Generator, tones: Sequence[tuple[float, float, float]]) -> Rgba:
+    """One of `tones`, a little off."""
+    return _rgba(np.clip(np.array(tones[rng.integers(len(tones))]) + rng.normal(0, 0.03, 3), 0, 1))
 
 
 def _rgba(rgb: np.ndarray) -> Rgba:

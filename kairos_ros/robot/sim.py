@@ -57,7 +57,7 @@ def metaworld_body() -> SimBody:
 
 def metaworld_cameras(env: Any, images: Mapping[str, tuple[int, int]]) -> MujocoCameras:
     """Meta-World's cameras; those in the corners are mounted upside down."""
-    return MujocoCameras(env, images, upside_down=("corner", "corner2", "corner3"))
+    return MujocoCameras(env, images, upside_down=("corner", "corner2", "corner3", "corner4"))
 
 
 def gymnasium_body(env_id: str, *, kept_on_hold: Sequence[int] = (), **env_kwargs: Any) -> SimBody:

@@ -5,7 +5,8 @@ people and hands drawn in. The simulator's state labels the pictures here and on
 work sees pictures and words.
 """
 
-from collections.abc import Callable, Iterator
+import warnings
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from io import BytesIO
 from pathlib import Path
@@ -24,12 +25,14 @@ from kairos_ros.robot.metaworld_scenes import (
     policy_state,
     reset_scene,
 )
+from kairos_ros.robot.sim import metaworld_cameras
 from kairos_ros.robot.sim_cameras import MujocoCameras, jpeg, render_off_screen
 from kairos_ros.training.demonstrations import MAX_STEPS, disturbances
 from kairos_ros.training.judge_look import Look, dressed, passer_by, random_clutter
 from kairos_ros.vlm.questions import DONE, FAILED, ONGOING
 
-CAMERA = "corner4"
+CAMERA = "corner3"
+"""Sees the whole table and who stands at it."""
 STATES = (ONGOING, DONE, FAILED)
 UNCLEAR = -1
 """State label of a picture whose object is just at the edge of the arm's reach."""
@@ -37,12 +40,14 @@ UNCLEAR = -1
 LOSABLE = ("push-v3", "pick-place-v3", "peg-insert-side-v3", "assembly-v3", "hammer-v3")
 """Scenes with an object that can be knocked out of reach, so that the task has failed."""
 
-GAPS = {ONGOING: 40.0, DONE: 14.0, FAILED: 9.0}
+GAPS = {ONGOING: 36.0, DONE: 16.0, FAILED: 9.0}
 """Mean actions between two pictures in each state; the rarer, the denser."""
 AFTER_SUCCESS, AFTER_LOSS = 40, 40
 """Actions that an episode goes on for."""
-KNOCKED = 0.55
+KNOCKED = 0.65
 """Share of episodes in which the object is knocked."""
+KNOCK_AGAIN = 15
+"""Actions until an object that stayed within reach is knocked once more."""
 EDGE_M = 0.04
 """Around the edge of the arm's reach, pictures are left out: either answer is right."""
 VISIBLE = 0.004
@@ -80,8 +85,12 @@ def record_frames(
     px: int,
     look: Look | None = None,
     policy: Path | None = None,
+    per_moment: int = 2,
 ) -> Frames:
     """Pictures of one episode per seed, `px` pixels wide and high.
+
+    per_moment: 2 for the same moment without and with an intruder; 1 for one of the two, so that
+    moments, which are what a task's state is about, do not count twice.
 
     look: None mixes "demo" and "varied", as training does. policy: drives every second episode;
     without it, experts drive all.
@@ -89,14 +98,15 @@ def record_frames(
     if scene not in SCENES:
         raise ConfigError(f"scene {scene!r} is unknown; choose from {', '.join(SCENES)}")
     render_off_screen()
+    warnings.filterwarnings("ignore", message="Constant")  # the experts clip on purpose
     env = make_scene(scene)
     reset_scene(env, seeds[0])
-    camera = MujocoCameras(env, {CAMERA: (px, px)})
+    camera = metaworld_cameras(env, {CAMERA: (px, px)})
     drive = _policy_driver(scene, policy) if policy else None
     rows = [
         row
         for seed in seeds
-        for row in _episode(env, camera, scene, seed, look, drive if seed % 2 else None)
+        for row in _episode(env, camera, scene, seed, look, drive if seed % 2 else None, per_moment)
     ]
     camera.close()
     columns = zip(*rows, strict=True)
@@ -128,11 +138,12 @@ def _episode(
     seed: int,
     look: Look | None,
     drive: Callable[[int], Act] | None,
+    per_moment: int,
 ) -> Iterator[tuple[np.ndarray, int, bool, float, int]]:
     rng = np.random.default_rng([seed, 11])
     act = drive(seed) if drive else _expert_driver(scene)
     noise, _ = disturbances(rng)
-    knock_at = rng.integers(1, 90) if scene in LOSABLE and rng.random() < KNOCKED else MAX_STEPS
+    knock_at = rng.integers(1, 70) if scene in LOSABLE and rng.random() < KNOCKED else MAX_STEPS
     obs = reset_scene(env, seed)
     success, ends = False, MAX_STEPS
     due = rng.exponential(GAPS[ONGOING])
@@ -145,10 +156,16 @@ def _episode(
             ends = min(ends, step + {DONE: AFTER_SUCCESS, FAILED: AFTER_LOSS}.get(name, MAX_STEPS))
         if step >= due and state != UNCLEAR:
             due = step + rng.exponential(GAPS[name])
-            yield (*_picture(env, camera, look, rng, state), seed)
+            for image, unsafe, covered in _pictures(env, camera, look, rng)[:per_moment]:
+                yield image, state, unsafe, covered, seed
         if step >= ends:
             return
-        if step >= knock_at and name == ONGOING and not success and (step - knock_at) % 25 == 0:
+        if (
+            step >= knock_at
+            and name == ONGOING
+            and not success
+            and (step - knock_at) % KNOCK_AGAIN == 0
+        ):
             knock_object(env, random_knock(rng))
         action = np.clip(act(obs), -1, 1)
         if not drive:
@@ -160,34 +177,29 @@ def _episode(
 def random_knock(rng: np.random.Generator) -> np.ndarray:
     """A velocity float64 [3] in m/s that mostly sends an object out of the arm's reach."""
     angle = rng.uniform(0, 2 * np.pi)
-    speed = rng.uniform(1.5, 4.5)
+    speed = rng.uniform(2.5, 5.5)
     return np.array([speed * np.cos(angle), speed * np.sin(angle), rng.uniform(0.3, 3.0)])
 
 
-def _picture(
-    env: Any, camera: MujocoCameras, look: Look | None, rng: np.random.Generator, state: int
-) -> tuple[np.ndarray, int, bool, float]:
-    """One picture with its labels; half of them with an intruder that can be seen."""
+def _pictures(
+    env: Any, camera: MujocoCameras, look: Look | None, rng: np.random.Generator
+) -> tuple[tuple[np.ndarray, bool, float], ...]:
+    """The same moment without an intruder and with one that can be seen, in random order."""
     look = look or ("demo" if rng.random() < 0.5 else "varied")
     with dressed(env, CAMERA, look, rng):
         things = random_clutter(rng, METAWORLD_CELL) if rng.random() < 0.5 else ()
         if rng.random() < 0.15:
             things = (*things, *passer_by(rng, METAWORLD_CELL))
-        if rng.random() < 0.5:
-            return (_shot(camera, things), state, False, 0.0)
         camera.show(things)
-        empty = camera.frame(CAMERA).astype(np.int16)
-        while True:
+        empty = camera.frame(CAMERA).copy()
+        covered = 0.0
+        while covered < VISIBLE:
             camera.show((*things, *random_intruder(rng, METAWORLD_CELL)))
             frame = camera.frame(CAMERA)
-            covered = float((np.abs(frame - empty).max(-1) > NOTICEABLE).mean())
-            if covered >= VISIBLE:
-                return (_compressed(frame), state, True, covered)
-
-
-def _shot(camera: MujocoCameras, things: Any) -> np.ndarray:
-    camera.show(things)
-    return _compressed(camera.frame(CAMERA))
+            change = np.abs(frame.astype(np.int16) - empty).max(-1)
+            covered = float((change > NOTICEABLE).mean())
+    pair = ((_compressed(empty), False, 0.0), (_compressed(frame), True, covered))
+    return pair if rng.random() < 0.5 else pair[::-1]
 
 
 def _compressed(frame: np.ndarray) -> np.ndarray:
@@ -225,32 +237,35 @@ def _policy_driver(scene: str, folder: Path) -> Callable[[int], Act]:
 
 
 def collect_frames(
-    scenes: tuple[str, ...],
-    episodes: dict[str, int],
+    episodes: Mapping[str, int],
     *,
     first_seed: int,
     px: int,
     look: Look | None,
     policy: Path | None,
+    per_moment: int,
     folder: Path,
     report: Callable[[str], None],
 ) -> dict[str, Frames]:
     """`record_frames` per scene, kept in `folder`; what it already holds is not rendered again."""
     folder.mkdir(parents=True, exist_ok=True)
     frames = {}
-    for done, scene in enumerate(scenes, 1):
-        count = episodes[scene]
-        path = folder / f"{scene}-{count}x-from{first_seed}-{px}px-{look or 'mixed'}.npz"
+    for done, (scene, count) in enumerate(episodes.items(), 1):
+        path = (
+            folder / f"{scene}-{count}x-from{first_seed}-{px}px-{look or 'mixed'}-{per_moment}.npz"
+        )
         if not path.exists():
             seeds = range(first_seed, first_seed + count)
-            made = record_frames(scene, seeds, px=px, look=look, policy=policy)
+            made = record_frames(
+                scene, seeds, px=px, look=look, policy=policy, per_moment=per_moment
+            )
             partial = path.with_suffix(".partial.npz")
             np.savez(partial, **{name: getattr(made, name) for name in Frames.__slots__})
             partial.replace(path)
             states = np.bincount(made.state + 1, minlength=4)[1:]
             counts = ", ".join(f"{n} {s}" for n, s in zip(states, STATES, strict=True))
             report(
-                f"pictures: {scene} ({done}/{len(scenes)}), {len(made.state)} from {count}"
+                f"pictures: {scene} ({done}/{len(episodes)}), {len(made.state)} from {count}"
                 f" episodes ({counts}; {made.unsafe.mean():.0%} with an intruder)"
             )
         with np.load(path, allow_pickle=False) as data:

@@ -36,14 +36,14 @@ SHIFT_PX = 3
 class JudgeSettings:
     """What defines a training; a resumed one must agree."""
 
-    losable: int = 700
+    losable: int = 200
     """Episodes of each scene whose object can get lost."""
-    others: int = 200
+    others: int = 60
     """Episodes of each other scene."""
-    epochs: int = 12
+    epochs: int = 9
     batch_size: int = 64
     learning_rate: float = 2e-3
-    image_px: int = 112
+    image_px: int = 144
     seed: int = 0
 
     def episodes(self) -> dict[str, int]:

@@ -23,7 +23,7 @@ Floats = NDArray[np.float32]
 class Shape:
     """Sizes of the network."""
 
-    image_px: int = 128
+    image_px: int = 144
     """The image is square."""
     channels: tuple[int, ...] = (24, 48, 96)
     """Of the convolutions that halve the image, in order."""
