@@ -1,5 +1,6 @@
 # make            set up .venv and build the ROS interfaces (instant when nothing changed)
 # make demo       eight simulated arms served end to end, about two minutes
+# make drill      the same with faults, and a judge; about ten minutes (ARGS=--quick: two)
 # make test       lint, types and all tests
 # make bench      benchmarks: ratios against the peer in one run
 # make lock       resolve requirements.lock again from pyproject.toml
@@ -10,16 +11,19 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 export HF_HUB_OFFLINE ?= 1
 
-# Options of make demo, for example: make demo ROBOTS=4 POLICY=fifo HORIZON=static:10
+# Options of make demo, for example: make demo ROBOTS=4 POLICY=fifo HORIZON=static:10, or
+# make demo CLOUD=1 (a cloud worker behind an emulated link), make demo CLOUD=1 CUT=20:5
 ROBOTS ?=
 POLICY ?=
 HORIZON ?=
 DURATION ?=
 ARRIVALS ?=
 SEED ?=
+CLOUD ?=
+CUT ?=
 ARGS ?=
 
-.PHONY: all demo test bench lock clean
+.PHONY: all demo drill test bench lock clean
 all: $(VENV)/.built
 
 $(VENV)/.deps: requirements.lock tools/setup.sh
@@ -33,7 +37,11 @@ $(VENV)/.built: $(VENV)/.deps CMakeLists.txt package.xml pyproject.toml cmake/py
 demo: all
 	@$(BIN)/kairos demo $(if $(ROBOTS),--robots $(ROBOTS)) $(if $(POLICY),--scheduling $(POLICY)) \
 	  $(if $(HORIZON),--horizon $(HORIZON)) $(if $(DURATION),--duration $(DURATION)) \
-	  $(if $(ARRIVALS),--arrivals $(ARRIVALS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
+	  $(if $(ARRIVALS),--arrivals $(ARRIVALS)) $(if $(SEED),--seed $(SEED)) \
+	  $(if $(CLOUD),--cloud) $(if $(CUT),--cloud-cut $(CUT)) $(ARGS)
+
+drill: all
+	@$(BIN)/kairos drill $(if $(ROBOTS),--robots $(ROBOTS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
 test: all
 	@$(BIN)/ruff check .

@@ -11,9 +11,11 @@ import pytest
 from rich.console import Console
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.demo.cuts import Cut, parse_cuts
 from kairos_ros.demo.experiment import scenes
 from kairos_ros.demo.live import LiveEngine, LiveFleet, LiveRobot
 from kairos_ros.demo.report import RunReport, comparison, comparison_finding, part_latencies
+from kairos_ros.demo.tiers import ServedChunk, tier_shares
 from kairos_ros.demo.view import bar, line, render
 from kairos_ros.demo.workload import Arrivals, jobs, parse_arrivals
 from kairos_ros.domain import claim_domain, domain_in_use
@@ -175,6 +177,77 @@ def test_a_comparison_tells_its_parts_apart():
     calm = replace(run, tasks=(TASK, replace(late, duration_s=4.0)))
     parts = part_latencies(RunReport(SET_UP, run), RunReport(SET_UP, calm))
     assert parts == ([4.0, 9.0], [4.0, 4.0])
+
+
+CHUNK = ServedChunk(
+    at_s=1.0,
+    robot="arm_1",
+    task="1",
+    round=3,
+    tier="cloud",
+    engine="cloud",
+    reason="bucket 0 (wait ratio 0.10), 2nd of 2, cloud batch of 1 on cloud (0.21 s there, 0.43 s "
+    "at the edge)",
+    server_s=0.2,
+    compute_s=0.04,
+)
+
+
+def test_cuts_of_the_link_are_read_and_hold_when_they_say():
+    assert parse_cuts("") == ()
+    assert parse_cuts("20:5,60:2.5") == (Cut(20.0, 5.0), Cut(60.0, 2.5))
+    assert [Cut(20.0, 5.0).holds_at(s) for s in (19.9, 20.0, 24.9, 25.0)] == [
+        False,
+        True,
+        True,
+        False,
+    ]
+
+
+@pytest.mark.parametrize("text", ["20", "20:", "a:5", "20:0", "-1:5", "20:nan", "20:5:1", "20:5,"])
+def test_cuts_that_are_written_wrongly_are_refused_with_the_form(text):
+    with pytest.raises(ConfigError, match="FROM:FOR"):
+        parse_cuts(text)
+
+
+def test_tiers_share_the_chunks_and_have_their_own_latencies():
+    edge = replace(CHUNK, tier="edge", server_s=0.4)
+    shares = tier_shares([CHUNK, edge, edge, replace(edge, server_s=0.1)])
+    assert [(s.tier, s.chunks, s.share) for s in shares] == [("edge", 3, 0.75), ("cloud", 1, 0.25)]
+    assert shares[0].server_s.p50 == 0.4
+    assert shares[1].compute_s.mean == pytest.approx(0.04)
+    assert tier_shares([]) == []
+
+
+def with_a_cloud():
+    robot = LiveRobot("executing", task="push", round=3)
+    robot.serve(CHUNK)
+    engines = (
+        LiveEngine("edge", "edge", "busy", 1, 16, 0.8, 9, 0, ""),
+        LiveEngine("cloud", "cloud", "busy", 1, 16, 0.4, 9, 0, "", 0.105, 20_000.0, 2, 353.0),
+    )
+    return LiveFleet({"arm_1": robot, "arm_2": LiveRobot("idle")}, engines, link="CUT, 3 s to go")
+
+
+def test_the_view_says_where_each_running_chunk_is_from_and_why():
+    console = Console(width=160, file=io.StringIO(), record=True)
+    console.print(render(with_a_cloud(), 160))
+    text = console.export_text()
+    assert "cloud batch of 1 on cloud (0.21 s there" in text
+    assert "rtt 105 ms, over 1000 Mbit/s, 2 in flight" in text
+    assert "emulated: CUT, 3 s to go" in text
+    assert "1 executing (1 from cloud)" in line(with_a_cloud())
+
+
+def test_a_chunk_that_is_not_executed_yet_is_not_shown_as_the_running_one():
+    robot = LiveRobot("executing", round=3)
+    robot.serve(replace(CHUNK, round=3, tier="edge"))
+    robot.serve(replace(CHUNK, round=4))
+    assert robot.served.tier == "edge"
+    robot.round = 4
+    assert robot.served.tier == "cloud"
+    robot.serve(replace(CHUNK, task="2", round=1))
+    assert robot.served is None
 
 
 def test_pictures_are_drawn_also_when_nothing_finished(tmp_path):

@@ -184,6 +184,29 @@ def test_ctrl_c_ends_everything_and_still_sums_up(demo):
 
 
 @pytest.mark.slow
+def test_a_cloud_behind_a_link_serves_overflow_and_the_edge_alone_while_it_is_cut(demo):
+    run = demo("--robots", "3", "--duration", "600", "--policy", QUICK_ENGINE, "--cloud-cut", "4:4")
+    run.wait_for(lambda: "the link to the cloud is CUT for 4 s" in run.output(), "cut")
+    run.wait_for(lambda: "the link to the cloud is whole again" in run.output(), "whole")
+    lines = run.output().count("from cloud")
+    run.wait_for(lambda: run.output().count("from cloud") > lines, "served by the cloud again")
+    assert len(run.pids()) == 8  # demo, serving node, edge worker, cloud worker, link, 3 robots
+    run.process.send_signal(signal.SIGINT)
+    assert run.exit_code() == 0
+    assert run.left() == []
+    document = run.summary()
+    assert document["failures"] == []
+    assert "edge 120 ms a batch" in document["configuration"]["paces"]
+    edge, cloud = document["tiers"]
+    assert (edge["tier"], cloud["tier"]) == ("edge", "cloud")
+    assert edge["chunks"] > 5
+    assert cloud["chunks"] > 5
+    assert cloud["server_s"]["p50"] > 0.1  # the way there and back
+    assert document["cloud_request_bytes"] > 39 * 4  # the state, and what names it
+    assert "where chunks were computed" in run.output()
+
+
+@pytest.mark.slow
 def test_ctrl_c_while_the_fleet_starts_leaves_nothing(demo):
     run = demo("--robots", "2")
     run.wait_for(lambda: "robots ready" in run.output(), "starting")

@@ -230,12 +230,10 @@ def test_a_robot_whose_process_is_ended_is_judged_by_what_the_next_one_does():
         "t": [BodyEvent("task", round(later_s * 1e9), "1"), *moved],
     }
     window = Window(0.5, 10.5, 10.5)
-    found = judge(
-        Body("arm_1", logs), exchange, anything, window, Limits(recovery_s=60), victim=True
-    )
+    found = judge(Body("arm_1", logs), exchange, anything, window, Limits(wait_s=60), victim=True)
     assert found.passed
-    assert found.recovery_s == pytest.approx(9.6, abs=0.1)
-    whole = judge(Body("arm_1", logs), exchange, anything, window, Limits(recovery_s=60))
+    assert found.wait_s == pytest.approx(9.6, abs=0.1)
+    whole = judge(Body("arm_1", logs), exchange, anything, window, Limits(wait_s=60))
     assert "no wrong action" in failed(whole)
 
 

@@ -19,7 +19,7 @@ from kairos_ros.drill.figure import draw
 from kairos_ros.drill.guard import guard_of
 from kairos_ros.drill.narrator import Narrator
 from kairos_ros.drill.overhear import overhear
-from kairos_ros.drill.report import failures, robot_table, write
+from kairos_ros.drill.report import LEGEND, failures, robot_table, write
 from kairos_ros.drill.run import FaultResult, passed, run_fault
 from kairos_ros.drill.stage import Interrupted, Stage, TookTooLongError
 
@@ -60,7 +60,11 @@ def run_drill(options: Options, faults: Sequence[Fault], console: Console) -> in
     }
     write(options.folder, results, configuration)
     console.print()
-    console.print(robot_table(results))
+    for i, result in enumerate(results):
+        style = "bold" if result.passed else "bold red"
+        console.print(f"{result.title}: {'pass' if result.passed else 'FAIL'}", style=style)
+        console.print(robot_table(result, heads=i == 0))
+    console.print(LEGEND, style="bright_black", highlight=False)
     for line in failures(results):
         console.print(line, style="red", highlight=False, markup=False, soft_wrap=True)
     good = sum(result.passed for result in results)

@@ -6,11 +6,13 @@ import random
 import socket
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 
 import msgpack
 import zmq
 
-from kairos_ros.transport.frames import LIMITS, VERSION
+from kairos_ros.transport.engine_wire import ping_message
+from kairos_ros.transport.frames import LIMITS, VERSION, decode, encode
 from kairos_ros.transport.key_file import KeyPair, PublicKey
 from kairos_ros.transport.sockets import Towards, connect_dealer
 
@@ -18,6 +20,9 @@ CONNECTIONS = 20
 NOISE_BYTES = 65_536
 MESSAGES = 300
 SEND_WITHIN_S = 5.0
+HEARD_WITHIN_S = 20.0
+"""A key that was let in just now is known after a second or two; who came too early is heard at the
+next handshake."""
 
 
 def shout(port: int) -> int:
@@ -32,14 +37,30 @@ def shout(port: int) -> int:
     return sent
 
 
-def send_garbage(endpoint: str, own: KeyPair, server: PublicKey, *, seed: int = 1) -> int:
-    """Messages that are none, from a client whose key is good; returns how many were sent."""
-    return _send(endpoint, own, server, _garbage(random.Random(seed)))
+@dataclass(frozen=True, slots=True)
+class Reception:
+    """How a worker received a peer."""
+
+    heard: bool
+    """It answered a proper greeting: what followed reached its decoder."""
+    sent: int = 0
+    refused: int = 0
+    """Messages that were answered by an error."""
 
 
-def send_oversized(endpoint: str, own: KeyPair, server: PublicKey) -> int:
-    """A frame beyond the limit, claims of more than any memory holds, and too many frames."""
-    return _send(endpoint, own, server, _oversized())
+def knock(endpoint: str, own: KeyPair, server: PublicKey, within_s: float) -> Reception:
+    """A proper greeting, and nothing else."""
+    return _send(endpoint, own, server, iter(()), within_s)
+
+
+def send_garbage(endpoint: str, own: KeyPair, server: PublicKey, *, seed: int = 1) -> Reception:
+    """Messages that are none, from a client whose key is good."""
+    return _send(endpoint, own, server, _garbage(random.Random(seed)), HEARD_WITHIN_S)
+
+
+def send_oversized(endpoint: str, own: KeyPair, server: PublicKey) -> Reception:
+    """Claims of more than any memory holds, too many frames, and one beyond the limit."""
+    return _send(endpoint, own, server, _oversized(), HEARD_WITHIN_S)
 
 
 def resident_mb(pid: int) -> float:
@@ -70,19 +91,36 @@ def _oversized() -> Iterator[list[bytes]]:
     yield [bytes(LIMITS.array_bytes + 1)]  # libzmq hangs up
 
 
-def _send(endpoint: str, own: KeyPair, server: PublicKey, messages: Iterator[list[bytes]]) -> int:
-    sent = 0
+def _send(
+    endpoint: str,
+    own: KeyPair,
+    server: PublicKey,
+    messages: Iterator[list[bytes]],
+    heard_within_s: float,
+) -> Reception:
     with (
         zmq.Context() as context,
         connect_dealer(context, endpoint, security=Towards(own, server)) as client,
     ):
         client.setsockopt(zmq.LINGER, 1000)
         client.setsockopt(zmq.SNDTIMEO, 1000)
-        until = time.monotonic() + SEND_WITHIN_S
+        client.send_multipart(encode(ping_message(1, "")))
+        if not client.poll(1000 * heard_within_s):
+            return Reception(False)
+        sent, refused, until = 0, 0, time.monotonic() + SEND_WITHIN_S
         for message in messages:
             with contextlib.suppress(zmq.Again):
                 client.send_multipart(message)
                 sent += 1
+            refused += _errors(client, 0)
             if time.monotonic() > until:
                 break
-    return sent
+        return Reception(True, sent, refused + _errors(client, 500))
+
+
+def _errors(client: zmq.Socket, wait_ms: int) -> int:
+    """Answers that say that a message was refused, as far as they have come."""
+    errors = 0
+    while client.poll(wait_ms):
+        errors += decode(client.recv_multipart()).kind == "error"
+    return errors

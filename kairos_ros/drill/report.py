@@ -13,37 +13,41 @@ from kairos_ros.drill.run import FaultResult
 from kairos_ros.drill.verdict import RobotVerdict
 
 SCHEMA = 1
-HEADS = (
-    "fault",
-    "robot",
-    "",
-    "tasks",
-    "actions proven",
-    "wrong",
-    "longest hold",
-    "no command",
-    "served again",
-    "edge + cloud",
+COLUMNS = {
+    "robot": 10,
+    "": 4,
+    "tasks": 6,
+    "proven": 7,
+    "wrong": 5,
+    "hold": 8,
+    "silence": 8,
+    "wait": 8,
+    "edge+cloud": 10,
+}
+"""Heads and widths of the table of robots."""
+LEGEND = (
+    "tasks: finished/running during the fault; proven, wrong: executed actions; hold: longest "
+    "within a task;\nsilence: longest without a command; wait: longest for a chunk; edge+cloud: "
+    "chunks from there"
 )
-"""Columns of the table of robots; docs/drill.md says what each means."""
 
 
-def robot_table(results: Sequence[FaultResult]) -> Table:
-    """A row for every fault and robot."""
-    table = Table(box=None, title_justify="left")
-    for head in HEADS:
-        table.add_column(head, justify="left" if head in ("fault", "robot", "") else "right")
-    for result in results:
-        for i, verdict in enumerate(result.robots):
-            cells = robot_cells(verdict)
-            mark = Text(cells[1], style="dark_cyan" if verdict.passed else "bold red")
-            table.add_row(result.title if i == 0 else "", cells[0], mark, *cells[2:])
+def robot_table(result: FaultResult, *, heads: bool) -> Table:
+    """A row for every robot in one fault."""
+    table = Table(box=None, show_header=heads, pad_edge=False)
+    for head, width in COLUMNS.items():
+        justify: Any = "left" if head in ("robot", "") else "right"
+        table.add_column(head, justify=justify, width=width, no_wrap=True)
+    for verdict in result.robots:
+        name, mark, *cells = robot_cells(verdict)
+        style = "dark_cyan" if verdict.passed else "bold red"
+        table.add_row(name, Text(mark, style=style), *cells)
     return table
 
 
 def robot_cells(verdict: RobotVerdict) -> list[str]:
     """One robot's row, without the fault."""
-    again = "never" if verdict.recovery_s is None else f"{verdict.recovery_s:.2f} s"
+    wait = "never" if verdict.wait_s is None else f"{verdict.wait_s:.2f} s"
     return [
         verdict.robot,
         "pass" if verdict.passed else "FAIL",
@@ -52,8 +56,8 @@ def robot_cells(verdict: RobotVerdict) -> list[str]:
         str(len(verdict.wrong)),
         f"{verdict.hold_s:.2f} s",
         f"{verdict.silence_s:.2f} s",
-        again,
-        f"{verdict.chunks.get('edge', 0)} + {verdict.chunks.get('cloud', 0)}",
+        wait,
+        f"{verdict.chunks.get('edge', 0)}+{verdict.chunks.get('cloud', 0)}",
     ]
 
 
@@ -72,22 +76,22 @@ def markdown(results: Sequence[FaultResult]) -> str:
     """A table of faults, for documents: the worst robot of each."""
     lines = [
         "| fault | robots | tasks | actions proven, wrong | longest hold | longest without a "
-        "command | served again after | of the fleet |",
+        "command | longest wait for a chunk | the fleet |",
         "|---|---|---|---|---|---|---|---|",
     ]
     for result in results:
         robots = result.robots
         good = sum(robot.passed for robot in robots)
-        again = [robot.recovery_s for robot in robots]
-        slowest = max((s for s in again if s is not None), default=0.0)
-        never = "never" if None in again else f"{slowest:.2f} s"
+        waits = [robot.wait_s for robot in robots]
+        slowest = max((s for s in waits if s is not None), default=0.0)
+        wait = "never" if None in waits else f"{slowest:.2f} s"
         fleet = "; ".join(f"{c.name}: {c.found}{'' if c.ok else ' (FAIL)'}" for c in result.checks)
         lines.append(
             f"| {result.title} | {good} of {len(robots)} pass "
             f"| {sum(r.finished for r in robots)}/{sum(r.tasks for r in robots)} "
             f"| {sum(r.proven for r in robots)}, {sum(len(r.wrong) for r in robots)} "
             f"| {max(r.hold_s for r in robots):.2f} s "
-            f"| {max(r.silence_s for r in robots):.2f} s | {never} | {fleet} |"
+            f"| {max(r.silence_s for r in robots):.2f} s | {wait} | {fleet} |"
         )
     return "\n".join(lines) + "\n"
 

@@ -19,6 +19,8 @@ from kairos_ros.drill.narrator import Narrator
 from kairos_ros.drill.verdict import Check
 
 SLICE_S = 0.02
+MOST_WAITING = 50
+"""Messages that may have come and not been heard."""
 UP = ("ready", "busy")
 
 
@@ -87,7 +89,7 @@ class Stage:
             self.step()
         return time.monotonic() - began
 
-    def meanwhile(self, work: Callable[[], int], what: str) -> int:
+    def meanwhile[T](self, work: Callable[[], T], what: str) -> T:
         """Does something that takes a while, in a thread, and lets the fleet go on."""
         with ThreadPoolExecutor(1) as pool:
             doing = pool.submit(work)
@@ -97,7 +99,9 @@ class Stage:
     # The fault
 
     def begins(self, what: str) -> None:
-        """The fault is there from now on."""
+        """The fault is there from now on. What came before it has been heard by then."""
+        for _ in range(MOST_WAITING):
+            self.session.driver.spin(0.0)
         self.begin_s = time.monotonic()
         self.narrator.say(what, "bold")
 

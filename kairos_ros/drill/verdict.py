@@ -1,5 +1,6 @@
 """Pass or fail of one fault, for every robot: pure, from evidence that was collected before."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -25,8 +26,9 @@ class Limits:
 
     silence_s: float = 1.0
     """Longest time in which a body is told nothing at all: neither moving nor holding."""
-    recovery_s: float = 10.0
-    """From the beginning of the fault to the first chunk for an observation made after it."""
+    wait_s: float = 10.0
+    """The longest that a round waits for its chunk; of a robot whose own process is ended, from the
+    beginning of the fault to the first chunk of the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +69,7 @@ class RobotVerdict:
     hold_s: float
     """Longest time without an action within a task, from the fault to the end."""
     silence_s: float
-    recovery_s: float | None
+    wait_s: float | None
     """As in `Limits`; None: never."""
     checks: tuple[Check, ...]
     digests: Mapping[str, str] = field(default_factory=dict)
@@ -105,8 +107,7 @@ def judge(
     tasks = [t for s, log in body.logs.items() for t in body_tasks(body.robot, s, log)]
     here = [t for t in tasks if _overlaps(t, exchange, window)]
     if victim:
-        last = list(body.logs)[-1]
-        here = [task for task in here if task.key.session == last]
+        here = [task for task in here if task.key.session == list(body.logs)[-1]]
     proofs = [
         prove(t, exchange.asked[t.key], exchange.answered[t.key], guard, exchange.answered)
         for t in here
@@ -122,7 +123,8 @@ def judge(
     proven = sum(proof.proven for proof in proofs)
     told = _commands(body, exchange)
     silence_s = _silence_s(body, window, victim=victim)
-    recovery_s = _recovery_s(body.robot, exchange, window.begin_s)
+    session = list(body.logs)[-1] if victim else ""
+    wait_s = _wait_s(body.robot, exchange, window.begin_s, session)
     unfinished = [_unfinished(task, exchange) for task in here if not _is_done(task, exchange)]
     checks = (
         Check("no task lost", bool(here) and not unfinished, "; ".join(unfinished) or "none"),
@@ -135,8 +137,8 @@ def judge(
         ),
         Check(
             "served again",
-            recovery_s is not None and recovery_s <= limits.recovery_s,
-            "never" if recovery_s is None else f"after {recovery_s:.2f} s",
+            wait_s is not None and wait_s <= limits.wait_s,
+            "never" if wait_s is None else f"after {wait_s:.2f} s at most",
         ),
     )
     return RobotVerdict(
@@ -149,7 +151,7 @@ def judge(
         dropped=sum(end.dropped for end in ended),
         hold_s=longest_hold_s(told, window.begin_s, window.end_s),
         silence_s=silence_s,
-        recovery_s=recovery_s,
+        wait_s=wait_s,
         checks=checks,
         digests={f"{p.key.task}/{r}": d for p in proofs for r, d in sorted(p.rounds.items())},
         spans=_since(window.begin_s, spans(body.robot, told), window),
@@ -198,15 +200,24 @@ def _silence_s(body: Body, window: Window, *, victim: bool) -> float:
     return longest_silence_s(logs[-1], window.begin_s, window.end_s)
 
 
-def _recovery_s(robot: str, exchange: Exchange, begin_s: float) -> float | None:
-    """To the first chunk for a request that was sent after the fault had begun."""
-    times = []
+def _wait_s(robot: str, exchange: Exchange, begin_s: float, session: str = "") -> float | None:
+    """The longest that a round waited for its chunk, counted from the beginning of the fault.
+
+    A round without an answer is left out: its task may have ended first, and one that goes on for
+    ever is lost. None without any chunk. With a session: from the beginning to its first chunk.
+    """
+    waits, first = [], math.inf
     for key, requests in exchange.asked.items():
-        late = {(r.round, r.attempt) for r in requests if r.at_s >= begin_s}
-        if key.robot == robot and late:
-            answers = exchange.answered.get(key, [])
-            times += [a.at_s - begin_s for a in answers if (a.round, a.attempt) in late]
-    return min(times, default=None)
+        if key.robot != robot or (session and key.session != session):
+            continue
+        came = {a.round: a.at_s for a in reversed(exchange.answered.get(key, []))}
+        asked = {r.round: r.at_s for r in reversed(requests)}
+        both = [(at_s, came[n]) for n, at_s in asked.items() if came.get(n, 0.0) >= begin_s]
+        waits += [came_s - max(at_s, begin_s) for at_s, came_s in both]
+        first = min([first, *(came_s for _, came_s in both)])
+    if not waits:
+        return None
+    return first - begin_s if session else max(waits)
 
 
 def _by_tier(robot: str, exchange: Exchange, window: Window) -> dict[str, int]:
