@@ -24,6 +24,12 @@ log = logging.getLogger(__name__)
 
 OBJECT_STORE_BYTES = 512 * 1024 * 1024
 """Shared memory of a private Ray: batches on their way to replicas and back."""
+PRIVATE = {
+    "RAY_AUTH_MODE": "token",
+    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # off: listen on loopback only; Linux, too
+    "RAY_USAGE_STATS_ENABLED": "0",  # they would be sent to Ray's makers
+}
+"""Environment of a private Ray; read when Ray is imported, and by what it starts."""
 LOOK_S = 0.25
 """How often somebody who waits for a replica looks whether the worker shall stop."""
 BATCH_MIN_S = 10.0
@@ -147,11 +153,7 @@ def ray_replicas(
 
 def _private_ray(stack: contextlib.ExitStack, cpus: int) -> Any:
     """Reachable from this host only, and by whoever knows its token: this process and its own."""
-    os.environ |= {
-        "RAY_AUTH_MODE": "token",
-        "RAY_AUTH_TOKEN": secrets.token_hex(32),
-        "RAY_USAGE_STATS_ENABLED": "0",
-    }
+    os.environ |= PRIVATE | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
     folder = stack.enter_context(private_folder())
     ray = _ray()
     ray.init(
@@ -160,8 +162,7 @@ def _private_ray(stack: contextlib.ExitStack, cpus: int) -> Any:
         include_dashboard=False,
         object_store_memory=OBJECT_STORE_BYTES,
         logging_level=logging.WARNING,
-        _node_ip_address="127.0.0.1",
-        _temp_dir=str(folder),
+        _temp_dir=str(folder / "ray"),  # Ray opens its folder to all; nobody gets through ours
     )
     return ray
 
