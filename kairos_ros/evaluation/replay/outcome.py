@@ -18,7 +18,7 @@ def recorded_result(trace: Trace, observed: TraceRound, ahead: int) -> InferResu
     """
     chunk, updates = observed.chunk, observed.updates
     if chunk is None:
-        chunk = np.zeros((trace.chunk_size, 1), np.float32)
+        chunk = np.zeros((trace.chunk_size, trace.action_dim), np.float32)
     elif ahead:
         last = np.repeat(chunk[-1:], min(ahead, len(chunk)), axis=0)
         chunk = np.concatenate([chunk[ahead:], last])
