@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.robot.intruder import METAWORLD_CELL, random_intruder
+from kairos_ros.robot.intruder import METAWORLD_CELL, Body, random_intruder
 from kairos_ros.robot.metaworld_scenes import (
     SCENES,
     expert,
@@ -33,6 +33,8 @@ from kairos_ros.vlm.questions import DONE, FAILED, ONGOING
 
 CAMERA = "corner3"
 """Sees the whole table and who stands at it."""
+TRAIN_FROM, CALIBRATE_FROM, TEST_FROM, SHIFTED_FROM = 600_000, 800_000, 1_500_000, 1_600_000
+"""First scene seeds of each set; nothing in this package trains on those from 1,000,000 up."""
 STATES = (ONGOING, DONE, FAILED)
 UNCLEAR = -1
 """State label of a picture whose object is just at the edge of the arm's reach."""
@@ -156,7 +158,7 @@ def _episode(
             ends = min(ends, step + {DONE: AFTER_SUCCESS, FAILED: AFTER_LOSS}.get(name, MAX_STEPS))
         if step >= due and state != UNCLEAR:
             due = step + rng.exponential(GAPS[name])
-            for image, unsafe, covered in _pictures(env, camera, look, rng)[:per_moment]:
+            for image, unsafe, covered in _pictures(env, camera, look, rng, per_moment):
                 yield image, state, unsafe, covered, seed
         if step >= ends:
             return
@@ -182,9 +184,9 @@ def random_knock(rng: np.random.Generator) -> np.ndarray:
 
 
 def _pictures(
-    env: Any, camera: MujocoCameras, look: Look | None, rng: np.random.Generator
-) -> tuple[tuple[np.ndarray, bool, float], ...]:
-    """The same moment without an intruder and with one that can be seen, in random order."""
+    env: Any, camera: MujocoCameras, look: Look | None, rng: np.random.Generator, count: int
+) -> Iterator[tuple[np.ndarray, bool, float]]:
+    """One moment without an intruder and with one that can be seen; of these, `count` by chance."""
     look = look or ("demo" if rng.random() < 0.5 else "varied")
     with dressed(env, CAMERA, look, rng):
         things = random_clutter(rng, METAWORLD_CELL) if rng.random() < 0.5 else ()
@@ -192,14 +194,23 @@ def _pictures(
             things = (*things, *passer_by(rng, METAWORLD_CELL))
         camera.show(things)
         empty = camera.frame(CAMERA).copy()
-        covered = 0.0
-        while covered < VISIBLE:
-            camera.show((*things, *random_intruder(rng, METAWORLD_CELL)))
-            frame = camera.frame(CAMERA)
-            change = np.abs(frame.astype(np.int16) - empty).max(-1)
-            covered = float((change > NOTICEABLE).mean())
-    pair = ((_compressed(empty), False, 0.0), (_compressed(frame), True, covered))
-    return pair if rng.random() < 0.5 else pair[::-1]
+        wanted = rng.permutation(2)[:count]
+        if 0 in wanted:
+            yield _compressed(empty), False, 0.0
+        if 1 in wanted:
+            yield _with_intruder(camera, things, empty, rng)
+
+
+def _with_intruder(
+    camera: MujocoCameras, things: Body, empty: np.ndarray, rng: np.random.Generator
+) -> tuple[np.ndarray, bool, float]:
+    while True:
+        camera.show((*things, *random_intruder(rng, METAWORLD_CELL)))
+        frame = camera.frame(CAMERA)
+        change = np.abs(frame.astype(np.int16) - empty).max(-1)
+        covered = float((change > NOTICEABLE).mean())
+        if covered >= VISIBLE:
+            return _compressed(frame), True, covered
 
 
 def _compressed(frame: np.ndarray) -> np.ndarray:

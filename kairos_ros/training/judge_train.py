@@ -20,7 +20,7 @@ from kairos_ros.training.judge_network import JudgeNetwork
 from kairos_ros.training.judge_prompts import TRAINED
 from kairos_ros.training.judge_scenes import CAMERA, LOSABLE, STATES, UNCLEAR, Frames
 from kairos_ros.vlm.questions import SAFE, SAFETY, TASK_STATE, UNSAFE
-from kairos_ros.vlm.tiny_vlm import Asked, Description, Shape, write_model
+from kairos_ros.vlm.tiny_vlm import Asked, Description, Shape, write_description, write_weights
 from kairos_ros.vlm.words import UNKNOWN, Vocabulary, vocabulary_of
 
 ANSWERS = {SAFETY: (SAFE, UNSAFE), TASK_STATE: STATES}
@@ -36,7 +36,7 @@ SHIFT_PX = 3
 class JudgeSettings:
     """What defines a training; a resumed one must agree."""
 
-    losable: int = 200
+    losable: int = 120
     """Episodes of each scene whose object can get lost."""
     others: int = 60
     """Episodes of each other scene."""
@@ -183,7 +183,8 @@ def train_judge(
                         f"  loss {recent:.3f}  {(time.monotonic() - start) / 60:.1f} min"
                     )
             _save(state, network, optimizer, epoch + 1, time.monotonic() - start, identity)
-            write_model(out, describe(name, shape, words), network.weights())
+            write_description(out, describe(name, shape, words))
+            write_weights(out, network.weights())
     except KeyboardInterrupt:
         report(f"stopped in epoch {epoch + 1}; run the same command again to continue")
         return False

@@ -6,13 +6,12 @@ instructions and answers are refused rather than guessed.
 
 import time
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kairos_ros.vlm.judge import Cost, Failure, FailureCode, Question, Verdict, complaint
-from kairos_ros.vlm.tiny_vlm import Floats, read_model, softmax
+from kairos_ros.vlm.tiny_vlm import Description, Floats, TinyVLM, softmax
 from kairos_ros.vlm.words import Vocabulary, words_of
 
 MOST_UNKNOWN_WORDS = 0.5
@@ -20,13 +19,13 @@ MOST_UNKNOWN_WORDS = 0.5
 
 
 class EmbeddedJudge:
-    """Judge over a folder with config.json and model.safetensors. Raises ConfigError for others.
+    """Judge over what `tiny_vlm.read_model` returns: `EmbeddedJudge(*read_model(folder))`.
 
     Each image is encoded once per call, however many questions are about it.
     """
 
-    def __init__(self, folder: Path) -> None:
-        self.description, self._network = read_model(folder)
+    def __init__(self, description: Description, network: TinyVLM) -> None:
+        self.description, self._network = description, network
         self.model = f"embedded:{self.description.name}"
         self._vocabulary = Vocabulary(self.description.words)
 

@@ -23,9 +23,10 @@ def load_judge(model: str, timeout_s: float = 2.0) -> Judge:
     """
     if model.startswith(EMBEDDED):
         from kairos_ros.vlm.embedded import EmbeddedJudge
+        from kairos_ros.vlm.tiny_vlm import read_model
 
         name = model.removeprefix(EMBEDDED)
-        return EmbeddedJudge(share() / "models" / name)  # an absolute name stands for itself
+        return EmbeddedJudge(*read_model(share() / "models" / name))  # absolute: that folder
     if model.startswith(ENDPOINT):
         from kairos_ros.vlm.endpoint import Endpoint, EndpointJudge
 

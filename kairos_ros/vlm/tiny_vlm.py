@@ -130,20 +130,30 @@ class Description:
     """The simulated camera that the model was trained behind."""
 
 
-def write_model(folder: Path, description: Description, weights: Mapping[str, Floats]) -> None:
-    """config.json and model.safetensors."""
+def write_description(folder: Path, description: Description) -> None:
+    """config.json."""
+    folder.mkdir(parents=True, exist_ok=True)
+    partial = folder / "config.partial"
+    partial.write_text(json.dumps(asdict(description), indent=2) + "\n")
+    partial.replace(folder / "config.json")
+
+
+def write_weights(folder: Path, weights: Mapping[str, Floats]) -> None:
+    """model.safetensors."""
     from safetensors.numpy import save_file
 
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(asdict(description), indent=2) + "\n")
     partial = folder / "model.partial"
     save_file({name: np.ascontiguousarray(value) for name, value in weights.items()}, partial)
-    partial.chmod(0o644)
+    partial.chmod(0o644)  # safetensors writes files that only their owner can read
     partial.replace(folder / "model.safetensors")
 
 
 def read_model(folder: Path) -> tuple[Description, TinyVLM]:
-    """What `write_model` wrote. Raises ConfigError for a folder that holds no such model."""
+    """What config.json and model.safetensors of `folder` say.
+
+    Raises ConfigError for a folder that holds no such model.
+    """
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 

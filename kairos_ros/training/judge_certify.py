@@ -1,0 +1,115 @@
+"""Examines a trained judge on scenes that it never saw, and writes what it may be asked."""
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from kairos_ros.robot.metaworld_scenes import SCENES
+from kairos_ros.training.judge_card import CONFUSION, MISTAKES, RELIABILITY, write_judge_card
+from kairos_ros.training.judge_exam import Marked, best_temperature, examine, latencies_s, score
+from kairos_ros.training.judge_figures import draw_confusion, draw_mistakes, draw_reliability
+from kairos_ros.training.judge_look import Look
+from kairos_ros.training.judge_prompts import HELD_OUT, TRAINED
+from kairos_ros.training.judge_report import report as reported
+from kairos_ros.training.judge_scenes import (
+    CALIBRATE_FROM,
+    SHIFTED_FROM,
+    TEST_FROM,
+    Frames,
+    collect_frames,
+)
+from kairos_ros.vlm.embedded import EmbeddedJudge
+from kairos_ros.vlm.questions import TASK_STATE
+from kairos_ros.vlm.tiny_vlm import Asked, Description, read_model, write_description
+
+LEAST_TASK_ACCURACY = 0.9
+"""On the calibration pictures; the judge refuses to judge the state of a task below that."""
+PROMPTS = {kind: (*prompts[:2], *HELD_OUT[kind]) for kind, prompts in TRAINED.items()}
+"""Wordings of the examination, the usual one first."""
+
+
+def certify(
+    model: Path, *, episodes: int, policy: Path, folder: Path, report: Callable[[str], None]
+) -> None:
+    """Sets temperature and tasks in `model`, writes evaluation.json, figures and the card.
+
+    `episodes` per task on held-out scenes, half as many for calibration and on shifted scenes.
+    """
+
+    def pictures(name: str, first_seed: int, count: int, look: Look | None) -> dict[str, Frames]:
+        report(f"{name} pictures:")
+        return collect_frames(
+            dict.fromkeys(SCENES, count),
+            first_seed=first_seed,
+            px=description.shape.image_px,
+            look=look,
+            policy=policy,
+            per_moment=1,
+            folder=folder,
+            report=report,
+        )
+
+    description, network = read_model(model)
+    description = replace(asked_about(description, SCENES), temperature=1.0)
+    half = max(2, episodes // 2)
+    calibration = pictures("calibration", CALIBRATE_FROM, half, None)
+    usual = {kind: prompts[:1] for kind, prompts in PROMPTS.items()}
+    marked = examine(EmbeddedJudge(description, network), calibration, usual)
+    description = replace(description, temperature=best_temperature(marked))
+    able = able_scenes(marked)
+    report(f"task state holds up for {len(able)} of {len(SCENES)} tasks")
+
+    judge = EmbeddedJudge(description, network)
+    held_out = pictures("held-out", TEST_FROM, episodes, "demo")
+    shifted = pictures("shifted", SHIFTED_FROM, half, "shifted")
+    exams: dict[str, Any] = {}
+    for name, frames in (("held_out", held_out), ("shifted", shifted)):
+        marked = examine(judge, frames, PROMPTS)
+        exams[name] = reported(marked, frames, PROMPTS, able)
+        for kind, found in exams[name]["kinds"].items():
+            report(f"{name}: {kind} {found['all']['accuracy']:.1%} of {found['all']['asked']}")
+        if name == "held_out":
+            draw_mistakes([m for m in marked if _counts(m, able)], frames, model / MISTAKES)
+    taken = 1000 * latencies_s(judge, held_out[able[0] if able else "reach-v3"].image[0])
+    latency = {f"p{p}": round(float(np.percentile(taken, p)), 2) for p in (50, 99)}
+    evaluation = exams | {
+        "latency_ms": {"calls": len(taken)} | latency,
+        "calibration_pictures": sum(len(f.state) for f in calibration.values()),
+        "least_task_accuracy": LEAST_TASK_ACCURACY,
+    }
+    (model / "evaluation.json").write_text(json.dumps(evaluation, indent=1) + "\n")
+    write_description(model, asked_about(description, able))
+    titles: Mapping[str, Any] = {"Held-out": exams["held_out"], "Shifted": exams["shifted"]}
+    draw_confusion(titles, model / CONFUSION)
+    draw_reliability(titles, model / RELIABILITY)
+    write_judge_card(model)
+    report(f"wrote {model}")
+
+
+def able_scenes(marked: Sequence[Marked]) -> tuple[str, ...]:
+    """Scenes whose task state is judged well enough."""
+    rows = [one for one in marked if one.kind == TASK_STATE]
+    of_scene = {scene: [one for one in rows if one.scene == scene] for scene in SCENES}
+    return tuple(
+        scene
+        for scene, answers in of_scene.items()
+        if answers and score(answers).accuracy >= LEAST_TASK_ACCURACY
+    )
+
+
+def asked_about(description: Description, scenes: Sequence[str] | Mapping[str, Any]) -> Description:
+    """The same judge, whose task-state question is open for the tasks of `scenes` only."""
+    instructions = tuple(SCENES[scene] for scene in scenes)
+    asked = tuple(
+        Asked(a.kind, a.answers, instructions) if a.kind == TASK_STATE else a
+        for a in description.asked
+    )
+    return replace(description, asked=asked)
+
+
+def _counts(one: Marked, able: Sequence[str]) -> bool:
+    return one.prompt == PROMPTS[one.kind][0] and (one.kind != TASK_STATE or one.scene in able)
