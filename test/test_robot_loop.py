@@ -167,7 +167,7 @@ def test_a_repeated_refusal_changes_nothing_and_one_of_the_retry_counts_again():
 def test_a_server_that_appears_is_asked_without_waiting_for_the_timeout():
     bench = Bench()
     bench.tick(3)
-    bench.loop.server_found(bench.now)
+    bench.loop.ask_again(bench.now)
     bench.tick()
     assert [r.attempt for r in bench.sent] == [0, 1]
 
@@ -176,7 +176,7 @@ def test_a_server_that_appears_does_not_cut_the_retry_of_a_refusal_short():
     bench = Bench()
     bench.tick()
     bench.answer(kind=AnswerKind.REFUSED, retry_after_ns=5 * PERIOD)
-    bench.loop.server_found(bench.now)
+    bench.loop.ask_again(bench.now)
     bench.tick(5)
     assert len(bench.sent) == 1
 

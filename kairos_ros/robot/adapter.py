@@ -72,3 +72,18 @@ class RobotAdapter(Protocol):
         """Whether the task is done, where the body can tell (a simulator does), else None."""
 
     def close(self) -> None: ...
+
+
+@runtime_checkable
+class Homing(Protocol):
+    """What a body offers besides `RobotAdapter` if it knows a safe state and the way there."""
+
+    has_safe_state: bool
+    """False where the body, as it is configured, has none."""
+
+    def toward_safe_state(self) -> np.ndarray | None:
+        """The next action on the way to the safe state, float32 [action_dim]; None once there.
+
+        It goes through the action guard and `act`, one per control period, and may be given up
+        after any of them.
+        """

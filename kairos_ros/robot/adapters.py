@@ -1,7 +1,7 @@
 """Robot bodies by name. An installed package adds its own through an entry point."""
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -47,6 +47,7 @@ def _sim(
     kept_on_hold: tuple[int, ...] = (),
     images: Mapping[str, tuple[int, int]] | None = None,
     env: Mapping[str, Any] | None = None,
+    safe_state: Sequence[float] = (),
 ) -> RobotAdapter:
     """Meta-World's arm, or the Gymnasium environment `env_id` made with the arguments `env`."""
     from kairos_ros.robot.sim import SimAdapter, gymnasium_body, metaworld_body
@@ -56,7 +57,7 @@ def _sim(
     else:
         body = metaworld_body()
     sizes = {key: tuple(size) for key, size in (images or {}).items()}
-    return SimAdapter(body, control_rate_hz=control_rate_hz, images=sizes)
+    return SimAdapter(body, control_rate_hz=control_rate_hz, images=sizes, safe_state=safe_state)
 
 
 BUILTIN: Mapping[str, Callable[..., RobotAdapter]] = {"sim": _sim}

@@ -8,7 +8,7 @@ import logging
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Protocol
@@ -16,10 +16,23 @@ from typing import Protocol
 import numpy as np
 
 from kairos_ros.core.errors import KairosError
-from kairos_ros.robot.adapter import Observation, RobotAdapter, TaskGoal
+from kairos_ros.core.pipeline import Component
+from kairos_ros.robot.adapter import Homing, Observation, RobotAdapter, TaskGoal
 from kairos_ros.robot.exchange import Answer, Execution, Request, Task, TaskResult
 from kairos_ros.robot.guard import ActionGuard
-from kairos_ros.robot.loop import Act, Effect, Finished, Hold, Loop, Send
+from kairos_ros.robot.loop import Act, Finished, Hold, Loop, Send
+from kairos_ros.robot.state_events import (
+    Progress,
+    Release,
+    ResetDone,
+    ResetFailed,
+    TaskEnded,
+    TaskStarted,
+    Verdict,
+)
+from kairos_ros.robot.state_machine import Transition
+from kairos_ros.robot.state_table import Mode
+from kairos_ros.robot.supervisor import AskPlan, Moved, ResetBody, SupervisedEffect, Supervisor
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +68,12 @@ class Report:
     network_ns: int = 0
     body_fault: str = ""
     """Why the body failed last; empty after it was reset successfully."""
+    mode: Mode | None = None
+    """Of a supervised robot."""
+    retries: int = 0
+    """Of the running task, by a supervised robot."""
+    body_succeeded: bool | None = None
+    """What the body itself says of the running task, where it can tell: scores the monitor."""
 
 
 class Outside(Protocol):
@@ -69,6 +88,16 @@ class Outside(Protocol):
 
     def period(self, state: Callable[[], np.ndarray]) -> None:
         """A control period has begun; `state` reads the body's state, float32 [state_dim]."""
+
+
+class Judges(Protocol):
+    """Who gets what the supervisor of a robot produces; called as `Outside` is."""
+
+    def ask_plan(self, ask: AskPlan, observation: Observation, observed_ago_ns: int) -> None: ...
+
+    def moved(self, transition: Transition) -> None:
+        """The state machine made a transition, for the record. To be carried out here: `RESEND` to
+        safety or monitor, `CALL_HUMAN`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,21 +138,45 @@ class Stop:
     """Leave the arm holding and end the thread."""
 
 
-Event = Start | Arrived | Malformed | ServerFound | Cancel | Stop
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """System 2's answer, with the number of its question and the monotonic time of its arrival."""
+
+    number: int
+    instruction: str
+    now_ns: int
+
+
+Judgement = Verdict | Progress | Release | Planned
+"""For a supervised robot only; counted as dropped by one that is not."""
+Event = Start | Arrived | Malformed | ServerFound | Cancel | Stop | Judgement | ResetDone
 
 
 class Controller:
-    """Runs tasks one at a time. Deadlines are absolute: a missed period is counted, not made up."""
+    """Runs tasks one at a time. Deadlines are absolute: a missed period is counted, not made up.
+
+    With a supervisor of its loop, and judges for it, it moves only as the task's rules allow.
+    """
 
     def __init__(
-        self, adapter: RobotAdapter, loop: Loop, guard: ActionGuard, outside: Outside
+        self,
+        adapter: RobotAdapter,
+        loop: Loop,
+        guard: ActionGuard,
+        outside: Outside,
+        supervised: tuple[Supervisor, Judges] | None = None,
     ) -> None:
         self.report = Report()
         self._adapter = adapter
         self._loop = loop
         self._guard = guard
         self._outside = outside
+        self._supervisor, self._judges = supervised or (None, None)
+        homes = isinstance(adapter, Homing) and adapter.has_safe_state
+        self._homeward = adapter.toward_safe_state if homes else None
+        self._goal = TaskGoal("")  # of the running task
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
+        self._warnings: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
         self._deadline_ns = 0
         self._running = True
         self._ready = False  # the body was reset once and is ours to hold
@@ -133,8 +186,15 @@ class Controller:
         self._fault = ""
 
     def post(self, event: Event) -> None:
-        """Hands an event to the control thread; from any thread."""
-        self._inbox.put(event)
+        """Hands an event to the control thread; from any thread.
+
+        A warning overtakes everything else: the motion of the next period that begins heeds it,
+        however many events are waiting.
+        """
+        if isinstance(event, Verdict) and not event.safe:
+            self._warnings.put(event)
+        else:
+            self._inbox.put(event)
 
     def run(self) -> None:
         """The control thread's body; returns after `Stop`, with the arm holding."""
@@ -171,19 +231,27 @@ class Controller:
             case Start(task, goal):
                 self._start(task, goal)
             case Arrived(answer, now_ns):
-                self._apply(self._loop.receive(answer, now_ns))
+                self._apply((self._supervisor or self._loop).receive(answer, now_ns))
             case Malformed():
                 self._loop.dropped["malformed"] += 1
             case ServerFound():
-                self._loop.server_found(_now())
+                self._loop.ask_again(_now())
             case Cancel(task_id):
                 if self._loop.task is not None and self._loop.task.id == task_id:
                     self._apply([self._loop.finish("canceled", _now())])
             case Stop():
                 self._running = False
+            case _ if self._supervisor is None:
+                self._loop.dropped["not_supervised"] += 1
+            case Planned(number, instruction, now_ns):
+                self._apply(self._supervisor.planned(number, instruction, now_ns))
+            case Verdict() | Progress() | Release() | ResetDone():
+                self._apply(self._supervisor.feed(event))
 
     def _start(self, task: Task, goal: TaskGoal) -> None:
         try:
+            if self._supervisor is not None and self._supervisor.state.mode is Mode.WAITING:
+                raise KairosError("the robot waits for a human; release it first")
             self._adapter.reset(goal)
             self._guard.reset(self._adapter.state())
         except KairosError as error:
@@ -193,19 +261,33 @@ class Controller:
         self._ready = True
         self._fault = ""
         self._deadline_ns = _now()  # a reset may take seconds; they are no missed periods
+        self._goal = goal
         self._loop.start(task, self._deadline_ns)
+        if self._supervisor is not None:
+            self._apply(self._supervisor.feed(TaskStarted(self._deadline_ns)))
 
     def _period(self, now_ns: int) -> None:
         self._periods += 1
-        if self._loop.task is not None and self._adapter.succeeded():
+        for _ in range(self._warnings.qsize()):
+            self._handle(self._warnings.get())
+        if self._loop.task is not None and not self._monitored and self._adapter.succeeded():
             self._apply([self._loop.finish("succeeded", now_ns)])
-        self._apply(self._loop.tick(now_ns, self._approve))
+        if self._supervisor is None:
+            self._apply(self._loop.tick(now_ns, self._approve))
+        else:
+            self._apply(self._supervisor.tick(now_ns, self._approve, self._homeward))
         self._publish(now_ns)
         if self._ready:
             try:
                 self._outside.period(self._adapter.state)
             except KairosError as error:
                 self._body_failed(error)
+
+    @property
+    def _monitored(self) -> bool:
+        """A monitor says when a task is done; what the body knows only scores it."""
+        supervisor = self._supervisor
+        return supervisor is not None and Component.MONITOR in supervisor.rules.components
 
     def _approve(self, action: np.ndarray) -> np.ndarray | None:
         before = self._guard.guarded
@@ -214,7 +296,7 @@ class Controller:
             self._loop.note_guarded()
         return safe
 
-    def _apply(self, effects: list[Effect]) -> None:
+    def _apply(self, effects: Sequence[SupervisedEffect]) -> None:
         """Carries effects out; a body that fails ends the task and is left alone until a reset."""
         try:
             for effect in effects:
@@ -229,12 +311,20 @@ class Controller:
         if self._loop.task is not None:
             self._finish(self._loop.finish(f"failed: {error}", _now()).result)
 
-    def _carry_out(self, effect: Effect) -> None:
+    def _carry_out(self, effect: SupervisedEffect) -> None:
         match effect:
             case Send(request):
                 began_ns = _now()
                 observation = self._adapter.observe()
                 self._outside.send(request, observation, _now() - began_ns)
+            case AskPlan():
+                began_ns = _now()
+                observation = self._adapter.observe()
+                self._judges.ask_plan(effect, observation, _now() - began_ns)
+            case Moved(transition):
+                self._judges.moved(transition)
+            case ResetBody():
+                self._reset_body()
             case Act(action):
                 self._adapter.act(action)
             case Hold():
@@ -244,14 +334,30 @@ class Controller:
             case Finished(result):
                 self._finish(result)
 
+    def _reset_body(self) -> None:
+        """For another attempt. What arrived meanwhile is heard before the attempt begins."""
+        try:
+            self._adapter.reset(self._goal)
+            self._guard.reset(self._adapter.state())
+        except KairosError as error:
+            self._ready = False
+            self._fault = str(error)
+            self._apply(self._supervisor.feed(ResetFailed(_now(), str(error))))
+            return
+        self._deadline_ns = _now()
+        self._inbox.put(ResetDone(self._deadline_ns))
+
     def _finish(self, result: TaskResult) -> None:
         self._done[result.success] += 1
         self._publish(_now())
         self._outside.finished(result)
+        if self._supervisor is not None and self._supervisor.state.task:
+            self._apply(self._supervisor.feed(TaskEnded(_now(), result.outcome)))
 
     def _publish(self, now_ns: int) -> None:
         before = self.report
         task = self._loop.task
+        state = self._supervisor.state if self._supervisor else None
         execution = self._loop.execution(now_ns)
         busy = RobotState.HOLDING if execution.holding else RobotState.RUNNING
         self.report = Report(
@@ -271,8 +377,12 @@ class Controller:
             periods=self._periods,
             network_ns=self._loop.latency.network_ns,
             body_fault=self._fault,
+            mode=state.mode if state else None,
+            retries=state.retries if state else 0,
+            body_succeeded=self._adapter.succeeded() if task and self._ready else None,
         )
-        if (before.state, before.task) != (self.report.state, task):
+        changed = (before.state, before.task, before.mode)
+        if changed != (self.report.state, task, self.report.mode):
             self._outside.changed(self.report)
 
 

@@ -95,7 +95,8 @@ class TaskResult:
     """First request sent -> first action executed; the whole duration without actions."""
     actions: int
     round_latency_ns: tuple[int, ...]
-    """First request of the round sent -> its chunk received, of every round that was served."""
+    """First request of the round sent -> its chunk received, of every round that was served, or ->
+    the stop that abandoned it."""
     round_executed: tuple[int, ...]
     """Actions executed, of the same rounds."""
     round_started_ns: tuple[int | None, ...]

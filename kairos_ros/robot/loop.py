@@ -7,7 +7,7 @@ the arm holds; nothing a server sends, or fails to send, can make it do anything
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -91,10 +91,13 @@ class Loop:
             raise ValueError(f"task {self._run.task.id} is still running")
         self._run = Run(task, started_ns=now_ns, holding_since_ns=now_ns)
 
-    def tick(self, now_ns: int, approve: Approve) -> list[Effect]:
+    def tick(
+        self, now_ns: int, approve: Approve, *, ask: bool = True, move: bool = True
+    ) -> list[Effect]:
         """One control period. Ends with exactly one `Act` or `Hold`; `Act` passed `approve`.
 
-        An observation for a `Send` is taken before that motion.
+        An observation for a `Send` is taken before that motion. Without `ask` nothing is sent,
+        without `move` the arm holds.
         """
         run = self._run
         if run is None:
@@ -103,9 +106,9 @@ class Loop:
             return [self.finish(outcome, now_ns), Hold()]
         run.switch()
         effects: list[Effect] = []
-        if self._request_is_due(run, now_ns):
+        if ask and self._request_is_due(run, now_ns):
             effects.append(self._send(run, now_ns))
-        effects.append(self._move(run, now_ns, approve))
+        effects.append(self._move(run, now_ns, approve) if move else self._hold(run, now_ns))
         return effects
 
     def receive(self, answer: Answer, now_ns: int) -> list[Effect]:
@@ -129,8 +132,18 @@ class Loop:
                 self._serve(run, answer, now_ns)
         return []
 
-    def server_found(self, now_ns: int) -> None:
-        """A server appeared that cannot know the pending request: the next tick sends it again."""
+    def stop(self, now_ns: int, *, keep_round: bool = False) -> None:
+        """Drops every buffered action. The awaited round is abandoned, too, unless it is kept."""
+        if self._run is not None:
+            self._run.stop(now_ns, keep_round=keep_round)
+
+    def instruct(self, plan: str) -> None:
+        """The requests that follow carry this instruction instead of the task's own."""
+        if self._run is not None:
+            self._run.plan = plan
+
+    def ask_again(self, now_ns: int) -> None:
+        """The next tick repeats the pending request, unless the server said when to retry."""
         run = self._run
         if run is not None and run.awaiting and not run.refused:
             run.resend_ns = now_ns
@@ -151,6 +164,11 @@ class Loop:
     def execution(self, now_ns: int) -> Execution:
         """What the arm is doing at `now_ns`; all zero without a task."""
         return self._run.execution(now_ns, self.config.period_ns) if self._run else Execution()
+
+    @property
+    def awaiting(self) -> bool:
+        """A request is without an answer."""
+        return self._run is not None and self._run.awaiting
 
     @property
     def horizon(self) -> int:
@@ -179,7 +197,7 @@ class Loop:
         if answer.round > run.round or answer.attempt >= len(run.attempts):
             return "never_requested"
         if not run.awaiting:
-            return "repeated"
+            return "stopped" if run.abandoned else "repeated"
         if answer.kind is not AnswerKind.ACTIONS:
             newest = answer.attempt == len(run.attempts) - 1 and not run.refused
             return "" if newest else "repeated"
@@ -225,6 +243,7 @@ class Loop:
         if run.remaining > lead:
             return False
         run.round += 1
+        run.abandoned = False
         run.attempts.clear()
         run.silences = 0
         return True
@@ -239,7 +258,8 @@ class Loop:
             self.config.timeout_ns << doublings, self.config.timeout_max_ns
         )
         attempt = len(run.attempts) - 1
-        return Send(Request(run.task, run.round, attempt, self.execution(now_ns)))
+        task = replace(run.task, instruction=run.plan) if run.plan else run.task
+        return Send(Request(task, run.round, attempt, self.execution(now_ns)))
 
     def _move(self, run: Run, now_ns: int, approve: Approve) -> Act | Hold:
         chunk = run.chunk
@@ -250,6 +270,9 @@ class Loop:
                 self.executed += 1
                 return Act(action)
             chunk.actions = chunk.actions[: chunk.index]
+        return self._hold(run, now_ns)
+
+    def _hold(self, run: Run, now_ns: int) -> Hold:
         if run.holding_since_ns is None:
             run.holding_since_ns = now_ns
         return Hold()

@@ -27,6 +27,12 @@ ACTION_DIM = 4
 GRIPPER = 3
 """Index of the gripper in an action [dx, dy, dz, gripper]; the first three move the hand."""
 
+AT_HOME_M = 0.02
+STILL_M = 0.002
+"""Motion in one control period."""
+SLOW_DOWN_M = 0.05
+"""From here on the way home gets slower: the hand trails what it was told by centimetres."""
+
 _HALF = 18  # Meta-World stacks two 18-value frames, then the goal.
 
 
@@ -94,6 +100,21 @@ def policy_state(obs: np.ndarray) -> np.ndarray:
     """
     now, before = obs[:_HALF], obs[_HALF : 2 * _HALF]
     return np.concatenate([now, now - before, obs[2 * _HALF :]]).astype(np.float32)
+
+
+def homeward(state: np.ndarray, safe_state: np.ndarray) -> np.ndarray | None:
+    """The next action, float32 [4], that brings the hand to where it is in `safe_state`.
+
+    Both are float32 [39]. None once the hand is within `AT_HOME_M` and stands still. The gripper's
+    entry is 0.
+    """
+    way_m = safe_state[:3] - state[:3]
+    step_m = state[_HALF : _HALF + 3]
+    if np.linalg.norm(way_m) < AT_HOME_M and np.linalg.norm(step_m) < STILL_M:
+        return None
+    action = np.zeros(ACTION_DIM, np.float32)
+    action[:3] = np.clip(way_m / SLOW_DOWN_M, -1.0, 1.0)
+    return action
 
 
 def expert(scene: str) -> Any:

@@ -58,6 +58,10 @@ class Run:
     """When to send that round again, by silence or after a refusal."""
     refused: bool = False
     """The newest attempt was refused; `resend_ns` is its retry."""
+    abandoned: bool = False
+    """The arm was stopped before that round was answered; its answer is of no use any more."""
+    plan: str = ""
+    """Newest instruction of a planner; empty: the task's own."""
     silences: int = 0
     """Attempts in a row without any answer."""
     horizon: int = 0
@@ -98,6 +102,20 @@ class Run:
         if self.remaining == 0 and self.next is not None:
             self.chunk, self.next = self.next, None
             self.chunk.index = self.executed - self.chunk.observed_at
+
+    def stop(self, now_ns: int, *, keep_round: bool) -> None:
+        """Drops every buffered action, and the round that is awaited unless it shall be kept.
+
+        Rounds are told without gaps: an abandoned one has executed nothing.
+        """
+        self.next = None
+        if self.chunk is not None:
+            self.chunk.actions = self.chunk.actions[: self.chunk.index]
+        if self.awaiting and not keep_round:
+            self.awaiting, self.refused, self.abandoned = False, False, True
+            self.latency_ns.append(now_ns - self.attempts[0].sent_ns)
+            self.executed_of.append(0)
+            self.moved_of.append(None)
 
     def count_action(self, chunk: Chunk, now_ns: int) -> None:
         """The next action of `chunk` is executed in the period that begins now."""

@@ -31,6 +31,8 @@ class SimBody:
     action_dim: int
     kept_on_hold: Sequence[int] = ()
     """Action entries that `hold` repeats from the last action (a gripper); the others become 0."""
+    homeward: Callable[[np.ndarray, np.ndarray], np.ndarray | None] | None = None
+    """State, safe state -> next action on the way there, None once there; None: it knows no way."""
     cameras: Callable[[Any, Mapping[str, tuple[int, int]]], Cameras] = RenderedFrame
     """Environment, camera key -> (height_px, width_px): opens what `observe` renders with."""
     knock: Callable[[Any, np.ndarray], None] | None = None
@@ -50,6 +52,7 @@ def metaworld_body() -> SimBody:
         state_dim=metaworld.STATE_DIM,
         action_dim=metaworld.ACTION_DIM,
         kept_on_hold=(metaworld.GRIPPER,),
+        homeward=metaworld.homeward,
         cameras=metaworld_cameras,
         knock=metaworld.knock_object,
     )
@@ -99,7 +102,9 @@ class SimAdapter:
     """RobotAdapter over a simulated body. The simulator steps once per `act` or `hold`.
 
     `images` maps camera keys to (height_px, width_px), rendered as JPEG on `observe`. A Gymnasium
-    environment has one camera and needs `render_mode="rgb_array"`.
+    environment has one camera and needs `render_mode="rgb_array"`. `safe_state` is where the arm
+    goes when it shall be out of the way, in the state's first entries and units (Meta-World: the
+    hand's x, y, z in m); without it, where it was when the scene was laid out.
     """
 
     def __init__(
@@ -108,6 +113,7 @@ class SimAdapter:
         *,
         control_rate_hz: float = 30.0,
         images: Mapping[str, tuple[int, int]] | None = None,
+        safe_state: Sequence[float] = (),
     ) -> None:
         if images:
             render_off_screen()
@@ -116,6 +122,15 @@ class SimAdapter:
             self._body.state_dim, self._body.action_dim, control_rate_hz, dict(images or {})
         )
         self._shown: Body = ()
+        self.has_safe_state = self._body.homeward is not None
+        self._safe_state = np.asarray(safe_state, np.float32)
+        if len(safe_state) and not self.has_safe_state:
+            raise ConfigError("this simulated body knows no way to a safe_state; leave that out")
+        if len(safe_state) > self._body.state_dim or not np.isfinite(self._safe_state).all():
+            raise ConfigError(
+                f"safe_state is {list(safe_state)}; give finite numbers, {self._body.state_dim} at "
+                "most"
+            )
         self._envs: dict[str, Any] = {}
         self._env: Any = None
         self._cameras: Cameras | None = None
@@ -129,6 +144,7 @@ class SimAdapter:
         self._env = self._envs[goal.scene]
         self._obs = self._body.reset(self._env, goal.seed)
         self._last_action = np.zeros(self._body.action_dim, np.float32)
+        self._start = self._body.state(self._obs)
         self._succeeded = False
         self._over = False
 
@@ -165,6 +181,16 @@ class SimAdapter:
         kept = list(self._body.kept_on_hold)
         action[kept] = self._last_action[kept]
         self._step(action)
+
+    def toward_safe_state(self) -> np.ndarray | None:
+        """See `Homing`; the gripper stays as the last action left it."""
+        target = self._start.copy()
+        target[: len(self._safe_state)] = self._safe_state
+        action = self._body.homeward(self.state(), target)
+        if action is not None:
+            kept = list(self._body.kept_on_hold)
+            action[kept] = self._last_action[kept]
+        return action
 
     def succeeded(self) -> bool:
         """Whether the simulator has reported success since the last reset."""

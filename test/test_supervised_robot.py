@@ -1,0 +1,236 @@
+"""A supervised robot with its real control thread and a simulated body."""
+
+import threading
+import time
+
+import numpy as np
+import pytest
+
+pytest.importorskip("metaworld")
+
+from task_rules import rules
+
+from kairos_ros.core.pipeline import Fallback
+from kairos_ros.robot.adapter import Homing, TaskGoal
+from kairos_ros.robot.control import Arrived, Cancel, Controller, Planned, Start, Stop
+from kairos_ros.robot.exchange import Answer, AnswerKind, Task
+from kairos_ros.robot.guard import ActionGuard, GuardLimits
+from kairos_ros.robot.latency import LatencyEstimate
+from kairos_ros.robot.loop import Loop, LoopConfig
+from kairos_ros.robot.metaworld_scenes import SCENES
+from kairos_ros.robot.sim import SimAdapter, gymnasium_body
+from kairos_ros.robot.state_events import Progress, Release, TaskState, Verdict
+from kairos_ros.robot.state_table import HOLDING, RETRYING, RETURNING, RUNNING, WAITING
+from kairos_ros.robot.supervisor import Supervisor
+
+RATE_HZ = 50.0
+AWAY = np.array([0.7, 0.4, -0.4, 1.0], np.float32)
+"""Moves the hand sideways, away from where it begins."""
+
+
+class Cell:
+    """The world around one robot: a server that answers at once, and a log of the body's motions,
+    each with the time at which it began."""
+
+    def __init__(self, task_rules, scene="reach-v3"):
+        self.motions = []
+        self.transitions = []
+        self.plans = []
+        self.results = []
+        self.body = SimAdapter(control_rate_hz=RATE_HZ)
+        for name in ("act", "hold", "reset"):
+            self._log(name)
+        config = LoopConfig("arm_1", "now", 4, round(1e9 / RATE_HZ), 0, 10**9, 10**10)
+        loop = Loop(config, LatencyEstimate(0, 0))
+        self.loop = loop
+        limits = GuardLimits(minimum=[-1.0] * 4, maximum=[1.0] * 4)
+        guard = ActionGuard(limits, 4, self.body.spec.state_dim, RATE_HZ)
+        supervised = (Supervisor(loop, task_rules), self)
+        self.controller = Controller(self.body, loop, guard, self, supervised)
+        self.thread = threading.Thread(target=self.controller.run)
+        self.goal = TaskGoal(SCENES[scene], scene, 3)
+
+    def __enter__(self):
+        self.thread.start()
+        self.begin("1")
+        return self
+
+    def __exit__(self, *_):
+        self.controller.post(Stop())
+        self.thread.join()
+
+    def begin(self, task):
+        self.controller.post(Start(Task(task, self.goal.instruction), self.goal))
+
+    def _log(self, name):
+        method = getattr(self.body, name)
+
+        def logged(*arguments):
+            self.motions.append((time.monotonic_ns(), name))
+            method(*arguments)
+
+        setattr(self.body, name, logged)
+
+    def judge(self, safe=True):
+        now_ns = time.monotonic_ns()
+        self.controller.post(Verdict(now_ns, now_ns, safe, reason="" if safe else "a hand"))
+        return now_ns
+
+    def says(self, state):
+        now_ns = time.monotonic_ns()
+        self.controller.post(Progress(now_ns, now_ns, state))
+
+    def until(self, condition, safe=None):
+        """Waits for it, judging the cell all the while if `safe` is given."""
+        for _ in range(600):
+            if condition():
+                return
+            if safe is not None:
+                self.judge(safe)
+            time.sleep(0.05)
+        pytest.fail(f"did not come about; the robot is {self.controller.report.mode}")
+
+    def is_(self, mode):
+        return lambda: self.controller.report.mode is mode
+
+    def acts_after(self, ns):
+        return sum(name == "act" and began > ns for began, name in list(self.motions))
+
+    # Outside and Judges, called in the control thread.
+
+    def send(self, request, observation, observed_ago_ns):
+        chunk = np.tile(AWAY, (20, 1))
+        kind = AnswerKind.ACTIONS
+        answer = Answer(
+            "arm_1", "now", request.task.id, request.round, request.attempt, kind, chunk
+        )
+        self.controller.post(Arrived(answer, time.monotonic_ns()))
+
+    def changed(self, report):
+        pass
+
+    def finished(self, result):
+        self.results.append(result)
+
+    def period(self, state):
+        pass
+
+    def ask_plan(self, ask, observation, observed_ago_ns):
+        self.plans.append(ask)
+        self.controller.post(Planned(ask.number, f"plan {ask.number}", time.monotonic_ns()))
+
+    def moved(self, transition):
+        self.transitions.append(transition)
+
+
+def patient(**changes):
+    """Rules under which a busy machine's hiccups are no violations worth a human."""
+    return rules(
+        system1=None,
+        monitor=None,
+        **{"system2": None, "max_consecutive_slo_violation": 10**6, **changes},
+    )
+
+
+def test_a_warning_is_heeded_by_the_next_period_however_many_events_wait_before_it():
+    with Cell(patient()) as cell:
+        cell.until(lambda: cell.controller.report.task_actions > 5, safe=True)
+        for _ in range(200):
+            cell.controller.post(Cancel("another task"))
+        warned_ns = cell.judge(safe=False)
+        cell.until(cell.is_(HOLDING))
+        periods = cell.controller.report.periods
+        cell.until(lambda: cell.controller.report.periods > periods + 10)
+        assert cell.acts_after(warned_ns) <= 1  # the motion that had begun
+        assert cell.transitions[-1].reason == "unsafe: a hand"
+        cell.until(cell.is_(RUNNING), safe=True)
+        cell.until(lambda: cell.acts_after(warned_ns) > 5, safe=True)
+
+
+def test_a_robot_whose_safety_service_falls_silent_holds_by_itself():
+    with Cell(patient()) as cell:
+        cell.until(lambda: cell.controller.report.task_actions > 5, safe=True)
+        cell.until(cell.is_(HOLDING))
+        assert cell.transitions[-1].reason == "safety is overdue"
+
+
+def test_the_arm_goes_back_to_its_safe_state_under_the_guard():
+    assert isinstance(SimAdapter(), Homing)
+    with Cell(patient(safety=Fallback.RETURN_TO_SAFE_STATE)) as cell:
+        cell.until(lambda: cell.controller.report.task_actions > 40, safe=True)
+        away = cell.body.state()[:3]
+        cell.judge(safe=False)
+        cell.until(lambda: cell.transitions[-1].before is RETURNING)
+        assert cell.transitions[-1].reason == "the body is at its safe state"
+        assert np.linalg.norm(cell.body.state()[:3] - away) > 0.05
+        assert cell.body.toward_safe_state() is None
+
+
+def test_a_failed_attempt_lays_the_scene_out_again_and_a_human_gets_the_second_failure():
+    retrying = rules(
+        system1=None,
+        system2=None,
+        safety=None,
+        max_task_retries=1,
+        max_consecutive_slo_violation=99,
+    )
+    with Cell(retrying) as cell:
+        cell.until(lambda: cell.controller.report.task_actions > 20)
+        start = cell.body._start.copy()
+        cell.says(TaskState.FAILED)
+        cell.until(lambda: any(t.before is RETRYING for t in cell.transitions))
+        assert [name for _, name in cell.motions].count("reset") == 2
+        np.testing.assert_array_equal(cell.body._start, start)
+        assert cell.controller.report.retries == 1
+        cell.until(cell.is_(RUNNING))
+        cell.says(TaskState.FAILED)
+        cell.until(cell.is_(WAITING))
+        cell.controller.post(Cancel("1"))
+        cell.until(lambda: cell.results)
+        cell.begin("2")
+        cell.until(lambda: len(cell.results) == 2)
+        assert "waits for a human" in cell.results[1].outcome
+        cell.controller.post(Release(time.monotonic_ns(), "Ada", "put the puck back"))
+        cell.until(cell.is_(HOLDING))
+        cell.begin("3")
+        cell.until(cell.is_(RUNNING))
+
+
+def test_a_monitored_task_ends_when_the_monitor_says_so_and_not_when_the_body_knows():
+    monitored = rules(system1=None, system2=None, safety=None, max_consecutive_slo_violation=99)
+    with Cell(monitored) as cell:
+        cell.body.succeeded = lambda: True
+        cell.until(lambda: cell.controller.report.task_actions > 10)
+        assert cell.controller.report.body_succeeded
+        cell.says(TaskState.DONE)
+        cell.until(lambda: cell.results)
+        assert cell.results[0].outcome == "succeeded"
+
+
+def test_plans_are_asked_for_with_an_observation_and_reach_the_requests():
+    with Cell(patient(safety=None, system2=Fallback.USE_LAST_PLAN)) as cell:
+        cell.until(lambda: len(cell.plans) > 2)
+        assert [ask.number for ask in cell.plans[:3]] == [1, 2, 3]
+
+
+def test_judgements_of_a_robot_without_rules_are_dropped_and_counted():
+    cell = Cell(patient())
+    config = cell.loop.config
+    controller = Controller(
+        cell.body,
+        cell.loop,
+        ActionGuard(GuardLimits(), 4, cell.body.spec.state_dim, RATE_HZ),
+        cell,
+    )
+    cell.controller = controller
+    cell.thread = threading.Thread(target=controller.run)
+    assert config.robot == "arm_1"
+    with cell:
+        cell.until(lambda: controller.report.task_actions > 5, safe=False)
+        assert controller.report.dropped["not_supervised"] > 0
+        assert controller.report.mode is None
+
+
+def test_a_body_without_a_way_home_says_so():
+    body = SimAdapter(gymnasium_body("Pusher-v5"))
+    assert not body.has_safe_state
