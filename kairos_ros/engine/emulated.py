@@ -114,7 +114,8 @@ def emulated_result(spec: EmulatedSpec, request: InferRequest) -> InferResult:
     chunk[:, 0] = request.state[0]
     if spec.dim > 1:
         chunk[:, 1] = np.arange(spec.chunk)
-    updates = np.repeat(((walk - noise) / spec.steps)[None], spec.steps, axis=0)
+    step = (walk - noise) / np.float32(spec.steps)
+    updates = np.repeat(step[None], spec.steps, axis=0)
     updates[-1, generator.integers(1, spec.chunk + 1) :] *= 3
     return InferResult(chunk, updates)
 

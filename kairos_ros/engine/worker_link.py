@@ -213,25 +213,28 @@ class WorkerLink:
         while True:
             ready = dict(poller.poll(500))
             if inbox in ready:
-                client, *frames = inbox.recv_multipart()
-                if not frames:
+                client, *answer = inbox.recv_multipart()
+                if not answer:
                     inbox.close(linger=0)
                     return
-                self._send(client, frames)
+                self._send(client, answer)
             if self._router in ready:
                 heard = time.monotonic()
                 with contextlib.suppress(zmq.Again):
-                    client, *frames = self._inbox.receive()
-                    self.clients.heard(client, heard)
-                    answer = self._answer(client, frames)
-                    if answer is not None:
-                        self._send(client, encode(answer))
+                    route, *frames = self._inbox.receive()
+                    self._on(bytes(route), frames, heard)
             elif 0 < self._exit_if_silent_s < time.monotonic() - heard:
                 log.error("no client for %.0f s: exiting", self._exit_if_silent_s)
                 os._exit(WorkerExit.SILENCE)
             if (now := time.monotonic()) - looked > LOOK_S:
                 looked = now
                 self._look_after_clients(now)
+
+    def _on(self, client: bytes, frames: Sequence[Buffer], now: float) -> None:
+        self.clients.heard(client, now)
+        answer = self._answer(client, frames)
+        if answer is not None:
+            self._send(client, encode(answer))
 
     def _look_after_clients(self, now: float) -> None:
         """What waits for a client that left is not to be computed. Whether a silent one is still

@@ -12,6 +12,7 @@ import os
 import socket
 import threading
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -176,7 +177,7 @@ class Door:
         next_look = time.monotonic() + LOOK_S
         try:
             while True:
-                ready = dict(poller.poll(1000 * LOOK_S))
+                ready = dict(poller.poll(int(1000 * LOOK_S)))
                 if time.monotonic() >= next_look:
                     self._look()
                     next_look = time.monotonic() + LOOK_S
@@ -239,7 +240,7 @@ class Door:
                 return False
         return True
 
-    def _event(self, event: dict[str, Any]) -> bool:
+    def _event(self, event: Mapping[str, Any]) -> bool:
         """Takes a monitor's event in; False when the monitor ends."""
         fd = event["value"]
         match event["event"]:

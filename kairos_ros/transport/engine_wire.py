@@ -233,7 +233,7 @@ def read_description(message: Message) -> EngineDescription:
     )
 
 
-def _scale(fields: dict[str, Any]) -> tuple[float, ...] | None:
+def _scale(fields: Mapping[str, Any]) -> tuple[float, ...] | None:
     if fields.get("action_scale") is None:
         return None
     scale = _list(fields, "action_scale")
@@ -242,7 +242,7 @@ def _scale(fields: dict[str, Any]) -> tuple[float, ...] | None:
     return tuple(scale)
 
 
-def _warmup(fields: dict[str, Any]) -> tuple[tuple[int, float], ...]:
+def _warmup(fields: Mapping[str, Any]) -> tuple[tuple[int, float], ...]:
     points = _list(fields, "warmup")
     if not all(
         isinstance(point, list)
@@ -325,7 +325,7 @@ def _count(fields: Mapping[str, Any], key: str) -> int:
 
 
 def _number(fields: Mapping[str, Any], key: str) -> float:
-    value = fields.get(key)
+    value: Any = fields.get(key)
     if type(value) not in (int, float):
         raise WireError(f"{key} is {type(value).__name__}, expected a number")
     if not math.isfinite(value):
@@ -341,7 +341,7 @@ def _list(fields: Mapping[str, Any], key: str) -> list[Any]:
 
 
 def _code(fields: Mapping[str, Any]) -> RefusalCode:
-    value = fields.get("code")
+    value: Any = fields.get("code")
     try:
         return RefusalCode(value)
     except ValueError as error:

@@ -155,7 +155,7 @@ def _connect(
 
 
 def _socket(context: zmq.Context, kind: int, endpoint: str, limits: FrameLimits) -> zmq.Socket:
-    socket = context.socket(kind)
+    socket: zmq.Socket = context.socket(kind)
     local = is_local(endpoint)
     socket.setsockopt(zmq.LINGER, 0)
     socket.setsockopt(zmq.SNDHWM, HIGH_WATER if local else NETWORK_HIGH_WATER)
