@@ -135,7 +135,8 @@ def real(script, actions, rules, start_ns):
     while not results:
         while landed := server.landed(now_ns):
             for at, _, answer in landed:
-                note(at, loop.receive(to_robot(answer), at))
+                if loop.task:  # the virtual robot is not asked any more once its task has ended
+                    note(at, loop.receive(to_robot(answer), at))
         if loop.task:
             note(now_ns, loop.tick(now_ns, lambda action: action))
         now_ns += PERIOD
