@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -295,6 +296,49 @@ def test_the_link_says_its_round_trip_bandwidth_and_bytes_per_request(worker, li
     assert 100_000 < after.request_bytes < 100_500
     assert (after.in_flight, after.unconfirmed_bytes) == (0, 0)
     assert 0 <= after.loss < 0.5  # even a loopback resends when the machine is busy
+
+
+class Counting:
+    """A TCP proxy to one port that counts what goes there."""
+
+    def __init__(self, at):
+        self.sent = 0
+        self._there = at.rpartition(":")[2]
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.at = f"tcp://127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        near, _ = self._listener.accept()
+        far = socket.create_connection(("127.0.0.1", int(self._there)))
+        threading.Thread(target=self._copy, args=(far, near, False), daemon=True).start()
+        self._copy(near, far, True)
+
+    def _copy(self, source, sink, count):
+        with contextlib.suppress(OSError):
+            while data := source.recv(1 << 16):
+                self.sent += len(data) if count else 0
+                sink.sendall(data)
+
+
+def test_bytes_per_request_are_those_that_travel(worker, link, hosts):
+    at = endpoint()
+    process = worker("--listen", at, "--policy", "f=emulated:images=top@224x224", "--max-batch=8")
+    until = time.monotonic() + 60
+    while "serving" not in process.log.read_text():
+        assert time.monotonic() < until
+        time.sleep(0.1)
+    proxy = Counting(at)
+    engine, events = link(RemoteSpec(proxy.at, security=hosts.towards()))
+    next_of(events, EngineReady)
+    image = os.urandom(100_000)
+    before, batches, rows = proxy.sent, 10, 8
+    for batch in range(1, batches + 1):
+        engine.submit(batch, [request(images={"top": image}) for _ in range(rows)])
+        next_of(events, BatchDone)
+    travelled = proxy.sent - before  # with CURVE, and heartbeats between
+    said = next_of(events, LinkChanged).state.request_bytes
+    assert said == pytest.approx(travelled / (batches * rows), rel=0.02)
 
 
 def test_images_are_recompressed_for_the_link_unless_that_makes_them_larger(worker, link, hosts):
