@@ -22,6 +22,7 @@ import numpy as np
 
 from bench.hybrid_work import BATCH_CAP, PATIENCE_S, Cell, Wan, policy
 from bench.link import Link, why_not
+from bench.process_cost import core_waits_s, with_children
 from kairos_ros.core.errors import KairosError
 from kairos_ros.domain import stay_on_this_host
 from kairos_ros.engine.orphan import die_with_parent
@@ -65,6 +66,8 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
             raise NothingKeptError("before the first question was answered")
         if report is not None:
             report()  # counts from here
+        servers = with_children([os.getpid()])
+        waited_s = core_waits_s(servers)
         limit = threading.Timer(cell.limit_s, lambda: setattr(session.interrupt, "requested", True))
         limit.daemon = True
         limit.start()
@@ -79,6 +82,7 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
             "link": linked,
             "counters": session.watch.counters(),
             "cloud": of_the_cloud(session.watch),
+            "waited_for_a_core": (core_waits_s(servers) - waited_s) / run.length_s,
             "load_average": os.getloadavg()[0],
         }
 

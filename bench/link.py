@@ -37,8 +37,9 @@ MTU = 1500
 ROOT = Path(__file__).parents[1]
 LIMIT_BYTES = 16_000_000
 """What waits on a rate-limited link at most; the rest is dropped, as a router does."""
-PRIORITY = -15
-"""Niceness of the carrying process: a wire does not wait for its turn on a busy machine."""
+PRIORITY = 1
+"""Real-time priority of the carrying process: a wire does not wait for its turn on a busy machine.
+(Niceness would not do: it counts within a session only, where the scheduler groups by session.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +274,7 @@ def _reported(ways: Sequence[_Way]) -> LinkReport:
 def carry(device: str, namespaces: Sequence[str]) -> None:
     """Moves packets until standard input ends; each line of it is new conditions, or `report`."""
     with contextlib.suppress(PermissionError):
-        os.nice(PRIORITY)
+        os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(PRIORITY))
     devices = [_device(device, namespace) for namespace in namespaces]
     ways = {devices[0]: _Way(devices[1]), devices[1]: _Way(devices[0])}
     names = {devices[0]: "out", devices[1]: "back"}

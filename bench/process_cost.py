@@ -29,6 +29,15 @@ def cpu_s(pids: Iterable[int]) -> float:
     return total / _TICKS_PER_S
 
 
+def core_waits_s(pids: Iterable[int]) -> float:
+    """Seconds that the threads of these processes could have run so far, but had no core."""
+    total_ns = 0
+    for pid in pids:
+        for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            total_ns += int(file.read_text().split()[1])
+    return total_ns / 1e9
+
+
 def memory_mb(pids: Iterable[int]) -> float:
     """Resident memory of a group of processes, file pages that they share counted once.
 
