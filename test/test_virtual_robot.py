@@ -135,7 +135,7 @@ def real(script, actions, rules, start_ns):
     while not results:
         while landed := server.landed(now_ns):
             for at, _, answer in landed:
-                if loop.task:  # the virtual robot is not asked any more once its task has ended
+                if loop.task:  # what comes after the end is nothing to compare
                     note(at, loop.receive(to_robot(answer), at))
         if loop.task:
             note(now_ns, loop.tick(now_ns, lambda action: action))
@@ -164,7 +164,8 @@ def virtual(script, actions, rules, start_ns):
         soonest = min((f[0] for f in server.flying), default=event_ns + 1)
         if soonest <= event_ns:
             for at, _, answer in server.landed(soonest):
-                note(robot.receive(answer, at))
+                if not ended:
+                    note(robot.receive(answer, at))
         else:
             note(robot.advance(event_ns))
     return sent, ended[0], dict(robot.dropped)
