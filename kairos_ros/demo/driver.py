@@ -11,6 +11,7 @@ from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
 from rclpy.context import Context
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import QoSProfile
 from rclpy.signals import SignalHandlerOptions
 
 from kairos_ros.action import ExecuteTask
@@ -64,6 +65,7 @@ class Driver:
         self._assigned: dict[str, _Assignment] = {}
         self._not_before_s: dict[str, float] = {}
         self._lost: set[str] = set()
+        self._services: dict[str, Any] = {}
         self._rate_hz: dict[str, float] = {}
         self._shown: dict[str, tuple[float, str]] = {}
         self._shown_last = 0.0
@@ -88,9 +90,17 @@ class Driver:
         self._node.destroy_node()
         self._context.try_shutdown()
 
-    def listen(self, topic: str, kind: type, callback: Callable[[Any], None]) -> None:
+    def listen(
+        self, topic: str, kind: type, callback: Callable[[Any], None], qos: QoSProfile = EVENTS
+    ) -> None:
         """Hands every message of a topic to `callback`, from `spin`."""
-        self._node.create_subscription(kind, topic, callback, EVENTS)
+        self._node.create_subscription(kind, topic, callback, qos)
+
+    def client(self, kind: type, service: str) -> Any:
+        """Of a service; the same one every time. Its futures are done by `spin`."""
+        if service not in self._services:
+            self._services[service] = self._node.create_client(kind, service)
+        return self._services[service]
 
     def watch_chunks(self) -> None:
         """Records where every chunk was computed."""
@@ -109,6 +119,11 @@ class Driver:
             robot.done = robot.succeeded = 0
             if robot.activity is not None:
                 self.timeline.report(name, 0.0, robot.activity)
+
+    @property
+    def origin_s(self) -> float:
+        """When the run began, on this host's monotonic clock."""
+        return self._origin
 
     def now_s(self) -> float:
         return time.monotonic() - self._origin

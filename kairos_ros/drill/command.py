@@ -1,11 +1,19 @@
 """`kairos drill`: the command line of the drill."""
 
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.domain import stay_on_this_host
+from kairos_ros.drill.door import WorkerDoor
+from kairos_ros.transport.endpoint import check_endpoint
+from kairos_ros.transport.key_file import Role
+from kairos_ros.transport.key_folder import KeyFolder, default_folder
 
 MOST_ROBOTS = 16
 
@@ -29,6 +37,26 @@ def drill_command(
             help="Seconds in which a body may be told nothing at all, neither to move nor to hold.",
         ),
     ] = 1.0,
+    domain: Annotated[
+        int,
+        typer.Option(
+            min=-1,
+            max=232,
+            help="ROS domain of a running fleet to drill instead, with the faults that can be made "
+            "in one and with the tasks that it has; -1: a fleet of its own.",
+        ),
+    ] = -1,
+    worker: Annotated[
+        str,
+        typer.Option(help="With --domain: where a worker of that fleet listens, tcp://HOST:PORT."),
+    ] = "",
+    keys: Annotated[
+        Path | None,
+        typer.Option(
+            help="Folder with a client key that this worker lets in [default: $KAIROS_KEYS or "
+            "~/.config/kairos/keys]."
+        ),
+    ] = None,
     out: Annotated[Path, typer.Option(help="Where the folder of this drill is made.")] = Path(
         "runs"
     ),
@@ -38,6 +66,8 @@ def drill_command(
     Starts a fleet of its own with the demo's policy and tasks. For every fault and robot: no task
     lost, every executed action proven to be what the robot was answered, moving or holding all the
     time, served again. The exit code is 1 where anything fails, 130 after Ctrl-C.
+
+    A running fleet (--domain) is watched, and judged by what its robots say: nothing is proven.
     """
     from kairos_ros.drill.faults import FAULTS, choose  # ROS is loaded only for this command
 
@@ -48,11 +78,23 @@ def drill_command(
             console.print(f"{fault.name:17} {quickly:6} {fault.title}", highlight=False)
         return
     faults = choose(only, quick=quick)
-    from kairos_ros.domain import stay_on_this_host
-
-    stay_on_this_host()
+    if worker and domain < 0:
+        raise ConfigError("--worker names a worker of a running fleet; give its --domain, too")
+    door = _door(worker, keys) if worker else None
+    if domain < 0:
+        stay_on_this_host()
+    else:
+        os.environ["ROS_DOMAIN_ID"] = str(domain)
     from kairos_ros.drill.drill import Options, run_drill
 
     folder = out / datetime.now().strftime("drill_%Y-%m-%d_%H-%M-%S")
     folder.mkdir(parents=True)
-    raise typer.Exit(run_drill(Options(robots, seed, silence_s, folder), faults, console))
+    options = Options(robots, seed, silence_s, folder, domain >= 0, door)
+    raise typer.Exit(run_drill(options, faults, console))
+
+
+def _door(worker: str, keys: Path | None) -> WorkerDoor:
+    """Raises ConfigError for what is no address, and for a folder without the two keys."""
+    check_endpoint(worker, security=True)
+    folder = KeyFolder(keys or default_folder())
+    return WorkerDoor(worker, folder.own(Role.CLIENT), folder.server())

@@ -3,6 +3,7 @@
 Times are seconds of this host's monotonic clock, when the message reached the drill.
 """
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -60,6 +61,8 @@ class TaskEnd:
     actions: int
     dropped: int
     """Chunks that the robot did not use: late ones, repeated ones, those for others."""
+    executed: tuple[int, ...] = ()
+    """Actions executed of every round that was served, in order."""
 
 
 @dataclass(slots=True)
@@ -70,11 +73,28 @@ class Exchange:
     answered: dict[TaskKey, list[Answered]] = field(default_factory=lambda: defaultdict(list))
     ended: dict[TaskKey, TaskEnd] = field(default_factory=dict)
     began_s: dict[TaskKey, float] = field(default_factory=dict)
+    pulses: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
+    """Robot -> when it told what it executes; only where somebody listens to that."""
 
     def sessions(self, robot: str) -> Sequence[str]:
         """Of one robot, in order: its node was started again for each."""
         keys = [*self.began_s, *self.asked]
         return tuple(dict.fromkeys(key.session for key in keys if key.robot == robot))
+
+    def oldest_open_s(self) -> float:
+        """When the oldest task began that has not ended, of every robot's newest session."""
+        newest = {key.robot: key.session for key in [*self.began_s, *self.asked]}
+        begun = {key: requests[0].at_s for key, requests in self.asked.items() if requests}
+        mine = {k: s for k, s in (begun | self.began_s).items() if newest[k.robot] == k.session}
+        newest_task = {key.robot: key for key in mine}
+        return min(
+            (
+                s
+                for key, s in mine.items()
+                if key not in self.ended and newest_task[key.robot] == key
+            ),
+            default=math.inf,
+        )
 
     def chunks(self, since_s: float, until_s: float, robot: str = "") -> Iterable[Answered]:
         """Chunks that came in a span of time, to one robot or to all."""

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import msgpack
 import zmq
 
+from kairos_ros.drill.door import WorkerDoor
 from kairos_ros.transport.engine_wire import ping_message
 from kairos_ros.transport.frames import LIMITS, VERSION, decode, encode
-from kairos_ros.transport.key_file import KeyPair, PublicKey
 from kairos_ros.transport.sockets import Towards, connect_dealer
 
 CONNECTIONS = 20
@@ -25,12 +25,12 @@ HEARD_WITHIN_S = 20.0
 next handshake."""
 
 
-def shout(port: int) -> int:
-    """Random bytes into a port of loopback, from several connections; returns the bytes sent."""
+def shout(host: str, port: int) -> int:
+    """Random bytes into a port, from several connections; returns the bytes sent."""
     sent = 0
     for _ in range(CONNECTIONS):
         try:
-            with socket.create_connection(("127.0.0.1", port), timeout=1.0) as peer:
+            with socket.create_connection((host, port), timeout=1.0) as peer:
                 sent += peer.send(os.urandom(NOISE_BYTES))
         except OSError:  # it hung up on us
             continue
@@ -48,19 +48,19 @@ class Reception:
     """Messages that were answered by an error."""
 
 
-def knock(endpoint: str, own: KeyPair, server: PublicKey, within_s: float) -> Reception:
+def knock(door: WorkerDoor, within_s: float) -> Reception:
     """A proper greeting, and nothing else."""
-    return _send(endpoint, own, server, iter(()), within_s)
+    return _send(door, iter(()), within_s)
 
 
-def send_garbage(endpoint: str, own: KeyPair, server: PublicKey, *, seed: int = 1) -> Reception:
+def send_garbage(door: WorkerDoor, *, seed: int = 1) -> Reception:
     """Messages that are none, from a client whose key is good."""
-    return _send(endpoint, own, server, _garbage(random.Random(seed)), HEARD_WITHIN_S)
+    return _send(door, _garbage(random.Random(seed)), HEARD_WITHIN_S)
 
 
-def send_oversized(endpoint: str, own: KeyPair, server: PublicKey) -> Reception:
+def send_oversized(door: WorkerDoor) -> Reception:
     """Claims of more than any memory holds, too many frames, and one beyond the limit."""
-    return _send(endpoint, own, server, _oversized(), HEARD_WITHIN_S)
+    return _send(door, _oversized(), HEARD_WITHIN_S)
 
 
 def resident_mb(pid: int) -> float:
@@ -92,15 +92,13 @@ def _oversized() -> Iterator[list[bytes]]:
 
 
 def _send(
-    endpoint: str,
-    own: KeyPair,
-    server: PublicKey,
+    door: WorkerDoor,
     messages: Iterator[list[bytes]],
     heard_within_s: float,
 ) -> Reception:
     with (
         zmq.Context() as context,
-        connect_dealer(context, endpoint, security=Towards(own, server)) as client,
+        connect_dealer(context, door.endpoint, security=_key(door)) as client,
     ):
         client.setsockopt(zmq.LINGER, 1000)
         client.setsockopt(zmq.SNDTIMEO, 1000)
@@ -116,6 +114,10 @@ def _send(
             if time.monotonic() > until:
                 break
         return Reception(True, sent, refused + _errors(client, 500))
+
+
+def _key(door: WorkerDoor) -> Towards:
+    return Towards(door.client, door.server)
 
 
 def _errors(client: zmq.Socket, wait_ms: int) -> int:

@@ -1,16 +1,18 @@
 """Puts what a fleet says into an `Exchange`: messages to plain data."""
 
 import time
+from functools import partial
 
 import numpy as np
 
 from kairos_ros.demo.driver import Driver
 from kairos_ros.drill.exchange import Answered, Asked, Exchange, TaskEnd, TaskKey
-from kairos_ros.msg import ActionChunk, ChunkRequest, TaskEvent
+from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, TaskEvent
 
 
-def overhear(driver: Driver, exchange: Exchange) -> None:
-    """From now on, while `driver` spins: requests, chunks and task events of its robots."""
+def overhear(driver: Driver, exchange: Exchange, *, pulses: bool = False) -> None:
+    """From now on, while `driver` spins: requests, chunks and task events of its robots, and with
+    `pulses` when each told what it executes."""
 
     def on_request(message: ChunkRequest) -> None:
         state = np.asarray(message.state, np.float32)
@@ -45,9 +47,17 @@ def overhear(driver: Driver, exchange: Exchange) -> None:
                 success=message.success,
                 actions=message.actions,
                 dropped=message.dropped,
+                executed=tuple(message.round_executed),
             )
 
     for robot in driver.live.robots:
+        if pulses:
+            pulse = partial(_pulse, exchange.pulses[robot])
+            driver.listen(f"/{robot}/execution_info", ExecutionInfo, pulse)
         driver.listen(f"/{robot}/chunk_request", ChunkRequest, on_request)
         driver.listen(f"/{robot}/action_chunk", ActionChunk, on_chunk)
         driver.listen(f"/{robot}/task_events", TaskEvent, on_event)
+
+
+def _pulse(times: list[float], _: ExecutionInfo) -> None:
+    times.append(time.monotonic())

@@ -1,14 +1,15 @@
 """Runs faults one after the other, and has each robot judged."""
 
 import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from kairos_ros.core.errors import KairosError
 from kairos_ros.drill.evidence import Guard
 from kairos_ros.drill.exchange import Exchange
 from kairos_ros.drill.faults import Fault
+from kairos_ros.drill.overheard import judge_overheard
 from kairos_ros.drill.stage import Interrupted, Stage
 from kairos_ros.drill.verdict import Body, Check, RobotVerdict, Window, judge
 from kairos_ros.robot.body_log import log_path, read_body_log
@@ -17,6 +18,10 @@ TASKS_END_WITHIN_S = 100.0
 """The longest that a task may take (`demo.driver.MAX_DURATION_S`), and some more."""
 SETTLE_S = 0.5
 """Until the last messages about a task have come."""
+
+
+JudgeAll = Callable[[Window, Fault], Sequence[RobotVerdict]]
+"""Judges the robots once a fault is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +41,13 @@ class FaultResult:
 
     @property
     def passed(self) -> bool:
-        """Every expectation came true, for the fleet and for every robot."""
+        """Every expectation came true, for the fleet and for every robot; there was a robot."""
         fleet = all(check.ok for check in self.checks)
-        return fleet and not self.dead and all(robot.passed for robot in self.robots)
+        robots = bool(self.robots) and all(robot.passed for robot in self.robots)
+        return fleet and not self.dead and robots
 
 
-def run_fault(stage: Stage, fault: Fault, guard: Guard, bodies: Path) -> FaultResult:
+def run_fault(stage: Stage, fault: Fault, judge_all: JudgeAll) -> FaultResult:
     """Makes one fault, waits for the tasks that felt it, and judges. Raises Interrupted."""
     began = time.monotonic()
     stage.checks = []
@@ -55,11 +61,9 @@ def run_fault(stage: Stage, fault: Fault, guard: Guard, bodies: Path) -> FaultRe
     now_s = time.monotonic()
     stage.begin_s = stage.begin_s or now_s
     stage.repaired_s = stage.repaired_s or now_s
-    driver = stage.session.driver
-    began_before_s = driver.now_s()
     try:
         stage.until(
-            lambda: driver.oldest_s() > began_before_s,
+            lambda: stage.oldest_task_s() > now_s,
             TASKS_END_WITHIN_S,
             "waiting for the tasks that felt it to end",
         )
@@ -69,20 +73,47 @@ def run_fault(stage: Stage, fault: Fault, guard: Guard, bodies: Path) -> FaultRe
     except KairosError as error:
         stage.expect("tasks end", False, str(error))
     window = Window(stage.begin_s, stage.repaired_s, time.monotonic())
-    verdicts = tuple(
-        judge(
-            read_body(bodies, robot, stage.exchange),
-            stage.exchange,
-            guard,
-            window,
-            fault.limits,
-            victim=robot == fault.victim,
-        )
-        for robot in stage.session.live.robots
-    )
-    dead = tuple(f"{name} ended with exit code {code}" for name, code in _dead(stage).items())
+    verdicts = tuple(judge_all(window, fault))
+    dead = tuple(f"{name} ended with exit code {code}" for name, code in stage.dead().items())
     took_s = time.monotonic() - began
     return FaultResult(fault.name, fault.title, tuple(stage.checks), verdicts, window, took_s, dead)
+
+
+def judge_bodies(stage: Stage, guard: Guard, bodies: Path) -> JudgeAll:
+    """Judges every robot by the log of its body."""
+
+    def judge_all(window: Window, fault: Fault) -> list[RobotVerdict]:
+        return [
+            judge(
+                read_body(bodies, robot, stage.exchange),
+                stage.exchange,
+                guard,
+                window,
+                fault.limits,
+                victim=robot == fault.victim,
+            )
+            for robot in stage.session.live.robots
+        ]
+
+    return judge_all
+
+
+def judge_words(stage: Stage) -> JudgeAll:
+    """Judges every robot that had a task by what it said."""
+
+    def judge_all(window: Window, fault: Fault) -> list[RobotVerdict]:
+        driver = stage.session.driver
+        told = [
+            replace(s, start_s=s.start_s + driver.origin_s, end_s=s.end_s + driver.origin_s)
+            for s in driver.timeline.spans(driver.now_s())
+        ]
+        found = [
+            judge_overheard(robot, stage.exchange, told, window, fault.limits)
+            for robot in stage.session.live.robots
+        ]
+        return [verdict for verdict in found if verdict is not None]
+
+    return judge_all
 
 
 def read_body(folder: Path, robot: str, exchange: Exchange) -> Body:
@@ -94,8 +125,3 @@ def read_body(folder: Path, robot: str, exchange: Exchange) -> Body:
 
 def passed(results: Sequence[FaultResult]) -> bool:
     return all(result.passed for result in results)
-
-
-def _dead(stage: Stage) -> dict[str, int]:
-    """Nothing is meant to be dead once a fault is repaired, but for the cloud's last worker."""
-    return stage.session.fleet.dead()

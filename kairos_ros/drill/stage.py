@@ -14,14 +14,21 @@ from kairos_ros.demo.cloud import NAME, WAN, Cloud
 from kairos_ros.demo.live import LiveEngine
 from kairos_ros.demo.session import Session
 from kairos_ros.demo.workload import Arrivals
+from kairos_ros.drill.door import WorkerDoor
 from kairos_ros.drill.exchange import Answered, Exchange
 from kairos_ros.drill.narrator import Narrator
 from kairos_ros.drill.verdict import Check
+from kairos_ros.transport.key_file import Role
+from kairos_ros.transport.key_folder import KeyFolder
 
 SLICE_S = 0.02
+MAX_ACTIONS = 250
+"""Of one task: a drill waits for the tasks that felt a fault to end."""
 MOST_WAITING = 50
 """Messages that may have come and not been heard."""
 UP = ("ready", "busy")
+BACK_WITHIN_S = 60.0
+"""Loading a policy takes most of it."""
 
 
 class TookTooLongError(KairosError):
@@ -45,31 +52,47 @@ class Stage:
         serving: dict[str, Any],
     ) -> None:
         """serving: parameters of the serving node, for when it is started again."""
-        self.session = session
+        self._prepare(session, exchange, narrator)
         self.cloud = cloud
+        self._arrivals = arrivals
+        self._serving = serving
+
+    def _prepare(self, session: Any, exchange: Exchange, narrator: Narrator) -> None:
+        """What every stage has. session: a fleet with `driver`, `live` and `interrupt`."""
+        self.session = session
         self.exchange = exchange
         self.narrator = narrator
         self.checks: list[Check] = []
         """What the script of the running fault has found."""
         self.begin_s = self.repaired_s = 0.0
-        self._arrivals = arrivals
-        self._serving = serving
+        self.meant: set[str] = set()
+        """Processes that are meant to be dead now."""
 
     # Time passes
 
     def step(self) -> None:
-        """A moment: free robots get tasks, messages are heard. Raises Interrupted."""
+        """A moment: free robots get tasks, messages are heard.
+
+        Raises Interrupted, and TookTooLongError where the serving node is gone.
+        """
         if self.session.interrupt.requested:
             raise Interrupted("interrupted")
+        if "kairos" in self.dead() and "kairos" not in self.meant:
+            words = self.session.fleet.tail("kairos", 3)
+            raise TookTooLongError(f"the serving node has ended; its last words: {words}")
+        self.give_tasks()
+        for _ in range(10):
+            self.session.driver.spin(SLICE_S)
+
+    def give_tasks(self) -> None:
+        """Every free robot gets one."""
         driver = self.session.driver
         ready = driver.ready()
         for robot in driver.free():
             if robot in ready:
                 job = self._arrivals.take(driver.now_s())
                 if job is not None:
-                    driver.give(robot, job)
-        for _ in range(10):  # what has come already, without waiting for more
-            driver.spin(SLICE_S)
+                    driver.give(robot, job, MAX_ACTIONS)
 
     def run_for(self, seconds: float, what: str) -> None:
         """Lets the fleet go on."""
@@ -149,10 +172,38 @@ class Stage:
             lambda: self.chunks(tier, since_s), within_s, f"waiting for a chunk from the {tier}"
         )
 
+    def cloud_in_use(self) -> float:
+        """Waits for a chunk from the cloud; returns the seconds."""
+        return self.until_served_by("cloud", BACK_WITHIN_S)
+
+    def oldest_task_s(self) -> float:
+        """When the oldest task began that has not ended; infinite without one."""
+        return self.session.driver.oldest_s() + self.session.driver.origin_s
+
     # Processes
 
+    def door(self, name: str) -> WorkerDoor:
+        """The worker's, with a new client key that it lets in.
+
+        The secret half stays out of the edge's folder, which has one client key only.
+        """
+        unique = f"{name}_{time.monotonic_ns()}"
+        there, worker = self.cloud.there, self.cloud.worker
+        pair = KeyFolder(there.path.with_name(unique)).new(unique, Role.CLIENT)
+        there.trust(pair.key)
+        at = f"tcp://127.0.0.1:{self.cloud.port}"
+        return WorkerDoor(at, pair, there.public("cloud"), worker.pid if worker else 0)
+
+    def dead(self) -> dict[str, int]:
+        """Exit codes of processes that ended although they should run."""
+        return self.session.fleet.dead()
+
     def restore(self) -> None:
-        """The link as it was planned, and the worker that belongs at its end."""
+        """The link as it was planned, the worker that belongs at its end, and a serving node."""
+        if "kairos" in self.dead():
+            self.meant.add("kairos")
+            self.start_serving()
+            self.until(lambda: self.edge_up, 2 * BACK_WITHIN_S, "waiting for the serving node")
         self.cloud.change(**asdict(WAN))
         if not self.cloud.as_planned or "cloud" in self.cloud.dead():
             self.cloud.kill()
@@ -163,6 +214,7 @@ class Stage:
         self.session.live.active = False
         self.session.live.engines = ()
         self.session.fleet.start(bringup.serving(**self.session.parameters(self._serving)))
+        self.meant.discard("kairos")
 
     def serving_pid(self) -> int:
         return self.session.fleet.processes["kairos"].pid

@@ -124,12 +124,12 @@ def judge(
     told = _commands(body, exchange)
     silence_s = _silence_s(body, window, victim=victim)
     session = list(body.logs)[-1] if victim else ""
-    wait_s = _wait_s(body.robot, exchange, window.begin_s, session)
+    wait_s = longest_wait_s(body.robot, exchange, window.begin_s, session)
     unfinished = [_unfinished(task, exchange) for task in here if not _is_done(task, exchange)]
     checks = (
         Check("no task lost", bool(here) and not unfinished, "; ".join(unfinished) or "none"),
-        Check("no wrong action", proven > 0 and not wrong, _first(wrong) or f"{proven} proven"),
-        Check("counts agree", not miscounted, _first(miscounted) or "yes"),
+        Check("no wrong action", proven > 0 and not wrong, first_of(wrong) or f"{proven} proven"),
+        Check("counts agree", not miscounted, first_of(miscounted) or "yes"),
         Check(
             "moving or holding",
             silence_s <= limits.silence_s,
@@ -147,14 +147,14 @@ def judge(
         finished=len(finished),
         proven=proven,
         wrong=wrong,
-        chunks=_by_tier(body.robot, exchange, window),
+        chunks=chunks_by_tier(body.robot, exchange, window),
         dropped=sum(end.dropped for end in ended),
         hold_s=longest_hold_s(told, window.begin_s, window.end_s),
         silence_s=silence_s,
         wait_s=wait_s,
         checks=checks,
         digests={f"{p.key.task}/{r}": d for p in proofs for r, d in sorted(p.rounds.items())},
-        spans=_since(window.begin_s, spans(body.robot, told), window),
+        spans=spans_since(window.begin_s, spans(body.robot, told), window),
     )
 
 
@@ -200,7 +200,9 @@ def _silence_s(body: Body, window: Window, *, victim: bool) -> float:
     return longest_silence_s(logs[-1], window.begin_s, window.end_s)
 
 
-def _wait_s(robot: str, exchange: Exchange, begin_s: float, session: str = "") -> float | None:
+def longest_wait_s(
+    robot: str, exchange: Exchange, begin_s: float, session: str = ""
+) -> float | None:
     """The longest that a round waited for its chunk, counted from the beginning of the fault.
 
     A round without an answer is left out: its task may have ended first, and one that goes on for
@@ -220,14 +222,14 @@ def _wait_s(robot: str, exchange: Exchange, begin_s: float, session: str = "") -
     return first - begin_s if session else max(waits)
 
 
-def _by_tier(robot: str, exchange: Exchange, window: Window) -> dict[str, int]:
+def chunks_by_tier(robot: str, exchange: Exchange, window: Window) -> dict[str, int]:
     counts: dict[str, int] = {}
     for chunk in exchange.chunks(window.begin_s, window.repaired_s, robot):
         counts[chunk.tier] = counts.get(chunk.tier, 0) + 1
     return counts
 
 
-def _since(origin_s: float, found: Sequence[Span], window: Window) -> tuple[Span, ...]:
+def spans_since(origin_s: float, found: Sequence[Span], window: Window) -> tuple[Span, ...]:
     """Those near the window, in seconds since its beginning."""
     margin_s = 3.0
     low, high = window.begin_s - margin_s, window.end_s + margin_s
@@ -238,6 +240,6 @@ def _since(origin_s: float, found: Sequence[Span], window: Window) -> tuple[Span
     )
 
 
-def _first(lines: Sequence[str]) -> str:
+def first_of(lines: Sequence[str]) -> str:
     more = f" (and {len(lines) - 1} more)" if len(lines) > 1 else ""
     return f"{lines[0]}{more}" if lines else ""
