@@ -266,7 +266,9 @@ def _restore(
             )
         network.load_state_dict({n: run.get_tensor(f"network/{n}") for n in network.state_dict()})
         for name, parameter in network.named_parameters():
-            optimizer.state[parameter] = {
-                key: run.get_tensor(f"{key}/{name}") for key in ("step", "exp_avg", "exp_avg_sq")
+            optimizer.state[parameter] = {"step": run.get_tensor(f"step/{name}")} | {
+                # The fused optimizer walks memory: moments must lie as their parameter does.
+                key: torch.empty_like(parameter).copy_(run.get_tensor(f"{key}/{name}"))
+                for key in ("exp_avg", "exp_avg_sq")
             }
         return int(metadata["epochs"]), float(metadata["elapsed_s"])

@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kairos_ros.vlm.judge import Cost, Failure, FailureCode, Question, Verdict, complaint
+from kairos_ros.vlm.one_thread import use_one_thread
 from kairos_ros.vlm.tiny_vlm import Description, Floats, TinyVLM, softmax
 from kairos_ros.vlm.words import Vocabulary, words_of
 
@@ -25,6 +26,7 @@ class EmbeddedJudge:
     """
 
     def __init__(self, description: Description, network: TinyVLM) -> None:
+        use_one_thread()
         self.description, self._network = description, network
         self.model = f"embedded:{self.description.name}"
         self._vocabulary = Vocabulary(self.description.words)

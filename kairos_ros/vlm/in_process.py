@@ -19,9 +19,9 @@ from kairos_ros.vlm.judge import Cost, Failure, FailureCode, Question, Verdict, 
 class InProcessJudge:
     """Judge over a folder that `transformers` loads as an image-text-to-text model.
 
-    An allowed answer's probability is that of all of its tokens after the prompt, among the allowed
-    answers: nothing is generated, so there is nothing to parse. Questions are answered one after
-    the other.
+    Nothing is generated, so there is nothing to parse: what the model finds likely to follow the
+    prompt is compared among the allowed answers, by their first tokens where these differ, else by
+    whole answers. Questions are answered one after the other.
     """
 
     def __init__(self, folder: Path, *, device: str = "auto", dtype: str = "auto") -> None:
