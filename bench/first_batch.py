@@ -21,7 +21,7 @@ import numpy as np
 from bench.hybrid_fleet import PORT, worker
 from bench.hybrid_work import CAMERAS, PIXELS, Wan
 from bench.link import Link
-from kairos_ros.engine import remote
+from kairos_ros.engine import link_book
 from kairos_ros.engine.events import BatchDone, EngineEvent, EngineReady, LinkChanged
 from kairos_ros.engine.remote import RemoteEngine, RemoteSpec
 from kairos_ros.replay.pictures import blank_pictures
@@ -60,7 +60,7 @@ def warmth(folder: Path, idle_s: float) -> list[Warmth]:
     """Over 100 ms and 1 Gbps, by congestion control, with probes and without them."""
     arms: list[Warmth] = []
     idle = _Idle(idle_s)
-    for probes in (remote.PROBES, 0):
+    for probes in (link_book.PROBES, 0):
         with _probing(probes), ThreadPoolExecutor() as pool:
             runs = [
                 pool.submit(_measure, Wan("", congestion=c), probes, folder / f"{c}_{probes}", idle)
@@ -84,11 +84,11 @@ class _Idle:
 
 @contextlib.contextmanager
 def _probing(probes: int) -> Iterator[None]:
-    before, remote.PROBES = remote.PROBES, probes
+    before, link_book.PROBES = link_book.PROBES, probes
     try:
         yield
     finally:
-        remote.PROBES = before
+        link_book.PROBES = before
 
 
 def _measure(wan: Wan, probes: int, folder: Path, idle: _Idle) -> Warmth | None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.hybrid_work import BATCH_CAP, PATIENCE_S, Cell, Wan, policy
+from bench.hybrid_work import BATCH_CAP, PATIENCE_S, ROBOTS, Cell, Wan, policy
 from bench.link import Link, why_not
 from bench.process_cost import core_waits_s, with_children
 from kairos_ros.core.errors import KairosError
@@ -71,7 +71,7 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
         limit = threading.Timer(cell.limit_s, lambda: setattr(session.interrupt, "requested", True))
         limit.daemon = True
         limit.start()
-        run = session.run(robot_names(cell.tasks), work)
+        run = session.run(robot_names(ROBOTS), work)
         limit.cancel()
         if run is None or session.failure:
             raise NothingKeptError(session.failure or "before the first task")
@@ -184,11 +184,10 @@ def of_the_cloud(watch: ServerWatch) -> dict[str, float]:
 
 
 def measured(run: FleetRun) -> dict[str, Any]:
-    """Numbers of a real or simulated run. A task that was ended early counts with its time so far:
-    its latency is longer than that."""
-    latency_s = np.array(
-        [t.duration_s if t.finished else t.ended_s - t.given_s for t in run.tasks] or [np.nan]
-    )
+    """Numbers of a real or simulated run. Latency: from a task's arrival to its end, a wait for a
+    free robot included. A task that was ended early counts with its time so far: its latency is
+    longer than that."""
+    latency_s = np.array([t.ended_s - t.wanted_s for t in run.tasks] or [np.nan])
     p25, p50, p95 = np.percentile(latency_s, (25, 50, 95)).tolist()
     done = [task for task in run.tasks if task.finished]
     summary = summarise(run)

@@ -37,6 +37,8 @@ STEPS = 10
 SCHEDULING = "wait_ratio"
 ROBOT_NETWORK_S = 0.003
 """Round trip between a robot and the serving node, over DDS on one host."""
+ROBOTS = 40
+"""Enough that tasks wait for a robot only where a fleet is far behind."""
 PATIENCE_S = 60.0
 """A request without an answer for so long is sent again, and counts as lost."""
 
@@ -135,7 +137,7 @@ def virtual(cell: Cell, request_bytes: int) -> FleetRun:
     patience_ns = 10**15
     return simulate(
         cell.jobs(),
-        FleetOptions(cell.tasks, cell.rules, ROBOT_NETWORK_S, observation_bytes=request_bytes),
+        FleetOptions(ROBOTS, cell.rules, ROBOT_NETWORK_S, observation_bytes=request_bytes),
         ServingOptions(
             parse_scheduling(SCHEDULING),
             "static:10",
