@@ -24,6 +24,8 @@ def write_judge_card(folder: Path) -> None:
     size_mb = (folder / "model.safetensors").stat().st_size / 1e6
     safety, state = held_out["kinds"][SAFETY], held_out["kinds"][TASK_STATE]
     latency = evaluation["latency_ms"]
+    scenes = settings["scenes"]
+    losable = [scene for scene in scenes if scene in LOSABLE]
     judged = next(a.instructions for a in description.asked if a.kind == TASK_STATE)
     lines = [
         "---",
@@ -88,11 +90,11 @@ def write_judge_card(folder: Path) -> None:
         "- The answer: the likeliest of the allowed words (`safe`, `unsafe`; `ongoing`, `done`,"
         " `failed`), with their probabilities. Other answers, unknown instructions and prompts of"
         " mostly unknown words are refused.",
-        "- Safety is judged in the cells of all"
-        f" {len(SCENES)} tasks, task state for {len(judged)}: {', '.join(judged)}"
+        "- Safety is judged in the cells of"
+        f" {len(scenes)} tasks, task state for {len(judged)}: {', '.join(judged)}"
         + (
             "."
-            if len(judged) == len(SCENES)
+            if len(judged) == len(scenes)
             else " (those with at least"
             f" {evaluation['least_task_accuracy']:.0%} on the calibration pictures)."
         ),
@@ -112,7 +114,9 @@ def write_judge_card(folder: Path) -> None:
         f" {training['cpu_threads']} thread of a shared machine, seed {settings['seed']}.",
         "",
         "```sh",
-        f"kairos train-judge --losable {settings['losable']} --others {settings['others']}"
+        "kairos train-judge"
+        + ("" if len(scenes) == len(SCENES) else f" --tasks {','.join(scenes)}")
+        + f" --losable {settings['losable']} --others {settings['others']}"
         f" --epochs {settings['epochs']} --seed {settings['seed']}",
         "```",
         "",
@@ -121,7 +125,7 @@ def write_judge_card(folder: Path) -> None:
         " photograph: it stands in for a real model behind the same seam, and is no safety device.",
         "- One picture at a time: it cannot tell an arm that is stuck from one that works; the"
         " robot's time limits do.",
-        f"- Only {len(LOSABLE)} tasks ({', '.join(LOSABLE)}) can fail for it; in the others nothing"
+        f"- Only {len(losable)} tasks ({', '.join(losable)}) can fail for it; in the others nothing"
         " is loose.",
         "- One training, one seed.",
         "",
@@ -131,7 +135,8 @@ def write_judge_card(folder: Path) -> None:
 
 def _tasks(exam: Mapping[str, Any], judged: tuple[str, ...]) -> list[str]:
     rows = ["| task | safety % | task state % |", "|---|---|---|"]
-    for scene, instruction in SCENES.items():
+    for scene in exam["kinds"][SAFETY]["tasks"]:
+        instruction = SCENES[scene]
         cells = [_percent(exam["kinds"][kind]["tasks"][scene], "") for kind in NAMES]
         mark = "" if instruction in judged else " (refused)"
         rows.append(f"| {scene} | {cells[0]} | {cells[1]}{mark} |")
@@ -173,5 +178,6 @@ def _percent(found: Mapping[str, Any], unit: str = " %") -> str:
 
 
 def _episodes(settings: Mapping[str, Any]) -> int:
-    others = len(SCENES) - len(LOSABLE)
-    return len(LOSABLE) * settings["losable"] + others * settings["others"]
+    losable = sum(scene in LOSABLE for scene in settings["scenes"])
+    others = len(settings["scenes"]) - losable
+    return losable * settings["losable"] + others * settings["others"]

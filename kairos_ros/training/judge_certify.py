@@ -33,7 +33,13 @@ PROMPTS = {kind: (*prompts[:2], *HELD_OUT[kind]) for kind, prompts in TRAINED.it
 
 
 def certify(
-    model: Path, *, episodes: int, policy: Path, folder: Path, report: Callable[[str], None]
+    model: Path,
+    scenes: Sequence[str],
+    *,
+    episodes: int,
+    policy: Path,
+    folder: Path,
+    report: Callable[[str], None],
 ) -> None:
     """Sets temperature and tasks in `model`, writes evaluation.json, figures and the card.
 
@@ -43,7 +49,7 @@ def certify(
     def pictures(name: str, first_seed: int, count: int, look: Look | None) -> dict[str, Frames]:
         report(f"{name} pictures:")
         return collect_frames(
-            dict.fromkeys(SCENES, count),
+            dict.fromkeys(scenes, count),
             first_seed=first_seed,
             px=description.shape.image_px,
             look=look,
@@ -54,14 +60,14 @@ def certify(
         )
 
     description, network = read_model(model)
-    description = replace(asked_about(description, SCENES), temperature=1.0)
+    description = replace(asked_about(description, scenes), temperature=1.0)
     half = max(2, episodes // 2)
     calibration = pictures("calibration", CALIBRATE_FROM, half, None)
     usual = {kind: prompts[:1] for kind, prompts in PROMPTS.items()}
     marked = examine(EmbeddedJudge(description, network), calibration, usual)
     description = replace(description, temperature=best_temperature(marked))
     able = able_scenes(marked)
-    report(f"task state holds up for {len(able)} of {len(SCENES)} tasks")
+    report(f"task state holds up for {len(able)} of {len(scenes)} tasks")
 
     judge = EmbeddedJudge(description, network)
     held_out = pictures("held-out", TEST_FROM, episodes, "demo")
@@ -74,7 +80,7 @@ def certify(
             report(f"{name}: {kind} {found['all']['accuracy']:.1%} of {found['all']['asked']}")
         if name == "held_out":
             draw_mistakes([m for m in marked if _counts(m, able)], frames, model / MISTAKES)
-    taken = 1000 * latencies_s(judge, held_out[able[0] if able else "reach-v3"].image[0])
+    taken = 1000 * latencies_s(judge, held_out[scenes[0]].image[0])
     latency = {f"p{p}": round(float(np.percentile(taken, p)), 2) for p in (50, 99)}
     evaluation = exams | {
         "latency_ms": {"calls": len(taken)} | latency,
@@ -101,7 +107,7 @@ def able_scenes(marked: Sequence[Marked]) -> tuple[str, ...]:
     )
 
 
-def asked_about(description: Description, scenes: Sequence[str] | Mapping[str, Any]) -> Description:
+def asked_about(description: Description, scenes: Sequence[str]) -> Description:
     """The same judge, whose task-state question is open for the tasks of `scenes` only."""
     instructions = tuple(SCENES[scene] for scene in scenes)
     asked = tuple(

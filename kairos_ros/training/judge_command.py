@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from kairos_ros.robot.metaworld_scenes import SCENES
+
 
 def train_judge_command(
     out: Annotated[Path, typer.Option(help="Model folder to write.")] = Path(
@@ -16,6 +18,9 @@ def train_judge_command(
     policy: Annotated[
         Path, typer.Option(help="Policy folder that drives the arm in every second episode.")
     ] = Path("models/metaworld_flow"),
+    tasks: Annotated[
+        str, typer.Option(help="Comma-separated Meta-World tasks; empty means all known ones.")
+    ] = "",
     losable: Annotated[
         int, typer.Option(min=2, help="Episodes of each task whose object can get lost.")
     ] = 120,
@@ -37,7 +42,10 @@ def train_judge_command(
     from kairos_ros.training.judge_train import JudgeSettings, Pictures, train_judge
 
     torch.set_num_threads(1)
-    settings = JudgeSettings(losable=losable, others=others, epochs=epochs, seed=seed)
+    scenes = tuple(part.strip() for part in tasks.split(",") if part.strip()) or tuple(SCENES)
+    settings = JudgeSettings(
+        scenes=scenes, losable=losable, others=others, epochs=epochs, seed=seed
+    )
     try:
         frames = collect_frames(
             settings.episodes(),
@@ -55,6 +63,7 @@ def train_judge_command(
             raise typer.Exit(130)
         certify(
             out,
+            settings.scenes,
             episodes=test_episodes,
             policy=policy,
             folder=work / "pictures",

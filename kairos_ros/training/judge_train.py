@@ -36,18 +36,24 @@ SHIFT_PX = 3
 class JudgeSettings:
     """What defines a training; a resumed one must agree."""
 
+    scenes: tuple[str, ...] = tuple(SCENES)
     losable: int = 120
     """Episodes of each scene whose object can get lost."""
     others: int = 60
     """Episodes of each other scene."""
     epochs: int = 9
-    batch_size: int = 64
-    learning_rate: float = 2e-3
+    batch_size: int = 32
+    learning_rate: float = 1.5e-3
     image_px: int = 144
     seed: int = 0
 
     def episodes(self) -> dict[str, int]:
-        return {scene: self.losable if scene in LOSABLE else self.others for scene in SCENES}
+        return {s: self.losable if s in LOSABLE else self.others for s in self.scenes}
+
+    def __post_init__(self) -> None:
+        unknown = [scene for scene in self.scenes if scene not in SCENES]
+        if unknown or not self.scenes:
+            raise ConfigError(f"unknown tasks {unknown}; choose from {', '.join(SCENES)}")
 
 
 class Pictures:
@@ -183,7 +189,7 @@ def train_judge(
                         f"  loss {recent:.3f}  {(time.monotonic() - start) / 60:.1f} min"
                     )
             _save(state, network, optimizer, epoch + 1, time.monotonic() - start, identity)
-            write_description(out, describe(name, shape, words))
+            write_description(out, describe(name, shape, words, settings.scenes))
             write_weights(out, network.weights())
     except KeyboardInterrupt:
         report(f"stopped in epoch {epoch + 1}; run the same command again to continue")
@@ -199,9 +205,11 @@ def train_judge(
     return True
 
 
-def describe(name: str, shape: Shape, words: tuple[str, ...]) -> Description:
+def describe(
+    name: str, shape: Shape, words: tuple[str, ...], scenes: tuple[str, ...]
+) -> Description:
     """config.json of a model that was just trained; its temperature is set by its evaluation."""
-    instructions = tuple(SCENES.values())
+    instructions = tuple(SCENES[scene] for scene in scenes)
     asked = tuple(Asked(kind, answers, instructions) for kind, answers in ANSWERS.items())
     return Description(name, shape, words, asked, temperature=1.0, camera=CAMERA)
 
