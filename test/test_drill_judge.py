@@ -10,15 +10,18 @@ import pytest
 
 from kairos_ros.bringup import robot
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.drill.drill import possible
 from kairos_ros.drill.evidence import BodyTask, body_tasks, prove
 from kairos_ros.drill.exchange import Answered, Asked, Exchange, TaskEnd, TaskKey
 from kairos_ros.drill.faults import FAULTS, choose
 from kairos_ros.drill.figure import draw
 from kairos_ros.drill.guard import guard_of
 from kairos_ros.drill.motion import commands, longest_hold_s, longest_silence_s, spans
+from kairos_ros.drill.overheard import judge_overheard
 from kairos_ros.drill.report import failures, markdown, write
 from kairos_ros.drill.run import FaultResult, read_body
 from kairos_ros.drill.verdict import Body, Check, Limits, Window, judge
+from kairos_ros.evaluation.run import Span
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.body_log import BodyEvent, BodyLog, LoggedBody, log_path, read_body_log
 from kairos_ros.robot.sim import SimAdapter, gymnasium_body
@@ -322,3 +325,57 @@ def test_a_skewed_program_sees_clocks_that_are_off(tmp_path):
     (wall, monotonic), (off, ahead) = told([sys.executable]), told(skewed)
     assert off - wall < -5
     assert ahead - monotonic > 86_000
+
+
+def words(executed=(6, 6), outcome="succeeded", pulse_s=0.2, activity="executing"):
+    """What a robot without a body log says of an honest life."""
+    life = honest()
+    exchange = overheard(life, outcome)
+    exchange.ended[KEY] = replace(exchange.ended[KEY], executed=executed)
+    end_s = life.now_ns / 1e9
+    exchange.pulses["arm_1"] += np.arange(0.0, end_s, pulse_s).tolist()
+    window = Window(0.0, end_s, end_s)
+    told = [Span("arm_1", 0.0, end_s, activity)]
+    return judge_overheard("arm_1", exchange, told, window, Limits(silence_s=0.3))
+
+
+def test_a_robot_without_a_body_log_is_judged_by_its_words_and_nothing_is_proven():
+    found = words()
+    assert found.passed
+    assert (found.tasks, found.finished, found.proven, found.hold_s) == (1, 1, 0, 0.0)
+    assert words(activity="holding").hold_s > 0.4
+
+
+def test_words_that_do_not_fit_what_was_answered_fail():
+    assert failed(words(executed=(7, 6))) == ["rounds agree"]
+    assert failed(words(executed=(6, 6, 1))) == ["rounds agree"]
+    assert failed(words(outcome="refused: no")) == ["no task lost"]
+    assert words(outcome="canceled").passed
+    assert failed(words(pulse_s=0.4)) == ["moving or holding"]
+
+
+def test_a_robot_without_a_task_is_not_judged_by_its_words():
+    window = Window(0.0, 1.0, 1.0)
+    assert judge_overheard("arm_1", Exchange(), [], window, LIMITS) is None
+    nobody = FaultResult("link_cut", "link cut for 5 s", (), (), window, 1.0)
+    assert not nobody.passed
+
+
+def test_a_running_fleet_gets_only_faults_that_touch_it_from_outside_and_the_others_are_told():
+    chosen, why = possible(FAULTS, door=True)
+    assert [fault.name for fault in chosen] == ["garbage", "oversized", "serving_paused"]
+    assert why["robot_killed"] == "ends a process"
+    assert len(chosen) + len(why) == len(FAULTS)
+    chosen, why = possible(choose("garbage", quick=False), door=False)
+    assert (chosen, why) == ([], {"garbage": "needs --worker and --keys"})
+
+
+def test_the_oldest_open_task_is_that_of_the_newest_session_and_not_one_that_ended():
+    exchange = Exchange()
+    exchange.began_s[TaskKey("arm_1", "old", "3")] = 1.0  # its process was killed
+    exchange.began_s[TaskKey("arm_1", "new", "1")] = 5.0
+    exchange.began_s[TaskKey("arm_2", "s", "9")] = 7.0
+    assert exchange.oldest_open_s() == 5.0
+    exchange.ended[TaskKey("arm_1", "new", "1")] = TaskEnd(6.0, KEY, "succeeded", True, 1, 0)
+    assert exchange.oldest_open_s() == 7.0
+    assert Exchange().oldest_open_s() == float("inf")
