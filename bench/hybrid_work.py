@@ -121,7 +121,7 @@ def policy(engine: str) -> str:
     )
 
 
-def virtual(cell: Cell, request_bytes: int) -> FleetRun:
+def virtual(cell: Cell, request_bytes: int, *, pipelined: bool = True) -> FleetRun:
     """The same cell in virtual time: no packets, no TCP, an engine reached after rtt and upload."""
     engines = {
         "edge": SimEngine("edge", linear_profile(LATENCY["edge"], BATCH_CAP)),
@@ -131,6 +131,7 @@ def virtual(cell: Cell, request_bytes: int) -> FleetRun:
             "cloud",
             cell.wan.rtt_ms / 1e3,
             cell.wan.mbps,
+            pipelined,
         ),
     }
     chosen = [*engines.values()] if cell.mode == "hybrid" else [engines[cell.mode]]
