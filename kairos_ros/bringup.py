@@ -24,6 +24,8 @@ from kairos_ros.share import share
 LAUNCHER_PID = "KAIROS_LAUNCHER_PID"
 """Environment variable with the process id of a `Fleet`'s process."""
 
+VLM_NODES = ("safety", "monitor", "planner", "vlm")
+
 
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
@@ -102,6 +104,19 @@ def recorder(out: Path | str, **parameters: Any) -> NodeSpec:
         "recorder",
         parameters={"out": str(out)} | parameters,
         params_file=share() / "config" / "recorder.yaml",
+    )
+
+
+def vlm(component: str, **parameters: Any) -> NodeSpec:
+    """A node of the models around the policy, /kairos/<component>: safety, monitor or planner, or
+    `vlm` for all of them in one (docs/pipelines.md). Raises ConfigError for any other."""
+    if component not in VLM_NODES:
+        raise ConfigError(f"component {component!r} is none of {', '.join(VLM_NODES)}")
+    return NodeSpec(
+        f"{component}_node",
+        component,
+        parameters=parameters,
+        params_file=share() / "config" / f"{component}.yaml",
     )
 
 

@@ -16,10 +16,12 @@ from wire import until
 
 from kairos_ros.bringup import Fleet, NodeSpec, command, plan, robot, serving, share
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.pipeline import Component
 from kairos_ros.nodes.parameters import ParameterSpec
 from kairos_ros.nodes.recorder_parameters import RECORDER_PARAMETERS
 from kairos_ros.nodes.robot_parameters import ROBOT_PARAMETERS
 from kairos_ros.nodes.serving_parameters import SERVING_PARAMETERS
+from kairos_ros.nodes.vlm_node import ALL, parameters
 
 ROOT = Path(__file__).parents[1]
 POLICY = "emulated:latency_ms=5,chunk=20,state=3,dim=1"
@@ -98,6 +100,10 @@ def test_parameters_reach_a_node_as_they_are_in_the_plan():
         ("serving.yaml", SERVING_PARAMETERS),
         ("robot.yaml", ROBOT_PARAMETERS),
         ("recorder.yaml", RECORDER_PARAMETERS),
+        ("safety.yaml", parameters([Component.SAFETY])),
+        ("monitor.yaml", parameters([Component.MONITOR])),
+        ("planner.yaml", parameters([Component.SYSTEM2])),
+        ("vlm.yaml", parameters(ALL)),
     ],
 )
 def test_a_params_file_names_every_parameter_of_its_node_and_no_other(

@@ -2,12 +2,14 @@
 
 | profile        | topics                              | reliability | durability      | depth |
 |----------------|-------------------------------------|-------------|-----------------|-------|
-| `EXCHANGE`     | `chunk_request`, `action_chunk`     | reliable    | volatile        | 5     |
+| `EXCHANGE`     | `chunk_request`, `action_chunk`,    | reliable    | volatile        | 5     |
+|                | verdicts, progress, plans           |             |                 |       |
 | `ANNOUNCEMENT` | writers of `/kairos/robot_status`   | reliable    | transient local | 1     |
 | `ROSTER`       | readers of `/kairos/robot_status`   | reliable    | transient local | 512   |
 | `TELEMETRY`    | `execution_info`, `fleet_state`, …  | reliable    | volatile        | 1     |
 | `EVENTS`       | `task_events`, `chunk_updates`, …   | reliable    | volatile        | 100   |
 | `DIAGNOSTICS`  | `/diagnostics`                      | reliable    | volatile        | 10    |
+| `SENSOR`       | `camera/KEY/compressed`             | best effort | volatile        | 1     |
 
 Telemetry is offered as reliable because such a writer matches every reader (rviz, bags, `ros2 topic
 echo`), and with a depth of one nothing old is ever resent.
@@ -42,3 +44,11 @@ EVENTS = _reliable(100, QoSDurabilityPolicy.VOLATILE)
 
 DIAGNOSTICS = _reliable(10, QoSDurabilityPolicy.VOLATILE)
 """What diagnostic aggregators expect."""
+
+SENSOR = QoSProfile(
+    history=QoSHistoryPolicy.KEEP_LAST,
+    depth=1,
+    reliability=QoSReliabilityPolicy.BEST_EFFORT,
+    durability=QoSDurabilityPolicy.VOLATILE,
+)
+"""Pictures: the newest one or none; a late one is worth nothing."""

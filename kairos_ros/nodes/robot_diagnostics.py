@@ -6,23 +6,42 @@ from typing import Any
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
 from kairos_ros.robot.control import Report, RobotState
+from kairos_ros.robot.state_machine import Transition
+from kairos_ros.robot.state_table import Mode
 
 
 def robot_diagnostic(
-    robot: str, now: Report, before: Report, held_s: float, thresholds: Mapping[str, Any]
+    robot: str,
+    now: Report,
+    before: Report,
+    held_s: float,
+    thresholds: Mapping[str, Any],
+    *,
+    unused: Mapping[str, int],
+    last: Transition | None,
 ) -> DiagnosticStatus:
     """One second of a robot, from `before` to `now`; `held_s`: how long it has been holding.
 
-    `thresholds` are the node's parameters `diagnostics.*`.
+    `thresholds` are the node's parameters `diagnostics.*`. unused: answers of judges that were
+    dropped at once, by reason. last: what the state machine did last.
     """
     problems = list(_problems(now, before, held_s, thresholds))
+    if now.mode is Mode.WAITING:
+        why = f": {last.reason}" if last else ""
+        problems.append((DiagnosticStatus.ERROR, f"waits for a human{why}"))
+    elif now.mode in (Mode.RETURNING, Mode.RETRYING):
+        problems.append((DiagnosticStatus.WARN, now.mode.value))
+    values = _values(now) | {f"answer unused, {why}": count for why, count in unused.items()}
+    if now.mode is not None:
+        said = last.reason if last else ""
+        values |= {"mode": now.mode.value, "last transition": said, "retries": now.retries}
     level, message = max(problems, default=(DiagnosticStatus.OK, now.state.name.lower()))
     return DiagnosticStatus(
         level=level,
         name=f"kairos: {robot}",
         hardware_id=robot,
         message=message,
-        values=[KeyValue(key=key, value=str(value)) for key, value in _values(now).items()],
+        values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
     )
 
 

@@ -32,7 +32,9 @@ from kairos_ros.core.errors import ConfigError, KairosError, WireError
 from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus, TaskEvent
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.parameters import declare
+from kairos_ros.nodes.robot_cameras import RobotCameras
 from kairos_ros.nodes.robot_diagnostics import robot_diagnostic
+from kairos_ros.nodes.robot_disturbances import Disturbable, RobotDisturbances
 from kairos_ros.nodes.robot_messages import (
     Identity,
     answer_from,
@@ -52,6 +54,7 @@ from kairos_ros.nodes.robot_parameters import (
     initial_latency,
     loop_config,
 )
+from kairos_ros.nodes.robot_pipeline import RobotPipeline
 from kairos_ros.robot.adapter import Observation, TaskGoal
 from kairos_ros.robot.adapters import make_adapter
 from kairos_ros.robot.body_log import BodyLog, LoggedBody, log_path
@@ -69,6 +72,8 @@ from kairos_ros.robot.control import (
 from kairos_ros.robot.exchange import Request, Task, TaskResult
 from kairos_ros.robot.guard import ActionGuard
 from kairos_ros.robot.loop import Loop
+from kairos_ros.robot.rules_text import parse_rules
+from kairos_ros.robot.supervisor import Supervisor
 
 STATUS_TOPIC = "/kairos/robot_status"
 FEEDBACK_PERIOD_S = 0.5
@@ -96,7 +101,7 @@ class RobotNode(Node):
         rate_hz = values["control_rate_hz"]
         options = adapter_options(values["adapter_options"])
         adapter = make_adapter(values["adapter"], rate_hz, options)
-        spec = adapter.spec
+        spec, self._body = adapter.spec, adapter
         self._who = Identity(robot, session=uuid.uuid4().hex, spec=spec)
         self._body_log: BodyLog | None = None
         if values["body_log"]:
@@ -106,7 +111,23 @@ class RobotNode(Node):
         config = loop_config(values, robot, self._who.session, spec.action_dim)
         guard = ActionGuard(guard_limits(values), spec.action_dim, spec.state_dim, rate_hz)
         loop = Loop(config, initial_latency(values))
-        self.controller = Controller(adapter, loop, guard, outside=self)
+        self._cameras = RobotCameras(self, list(spec.images), values["camera_rate_hz"])
+        self._disturbances: RobotDisturbances | None = None
+        if values["disturbances"]:
+            if not isinstance(self._body, Disturbable):
+                raise ConfigError(
+                    f"parameter disturbances: adapter {values['adapter']!r} is no simulated body"
+                )
+            self._disturbances = RobotDisturbances(self, robot, self._body)
+        self._pipeline: RobotPipeline | None = None
+        if values["rules"]:
+            supervisor = Supervisor(loop, parse_rules(values["rules"]))
+            self._pipeline = RobotPipeline(self, self._who, supervisor, self._cameras.book)
+            judged = (supervisor, self._pipeline)
+            self.controller = Controller(adapter, loop, guard, self, judged)
+            self._pipeline.controller = self.controller
+        else:
+            self.controller = Controller(adapter, loop, guard, outside=self)
 
         self._goal: tuple[str, Future] | None = None  # running task's id and result
         self._goal_handle: ServerGoalHandle | None = None
@@ -156,6 +177,11 @@ class RobotNode(Node):
     # The controller's outside, called in the control thread.
 
     def send(self, request: Request, observation: Observation, observed_ago_ns: int) -> None:
+        self._cameras.show(observation, time.monotonic_ns() - observed_ago_ns, request.task.id)
+        if self._pipeline is not None:
+            self._pipeline.follows(request.task.instruction)
+        if not self._values["request_images"]:
+            observation = Observation(observation.state)
         deadline_s = self._values["deadline_s"]
         self._requests.publish(
             request_message(self._who, request, observation, observed_ago_ns, deadline_s)
@@ -170,6 +196,12 @@ class RobotNode(Node):
 
     def period(self, state: Callable[[], np.ndarray]) -> None:
         self._periods += 1
+        if self._pipeline is not None:
+            self._pipeline.period()
+        if self._disturbances is not None:
+            self._disturbances.period()
+        if task := self.controller.report.task:
+            self._cameras.look(self._body.observe, task.id)
         every = self._values["joint_states_every"]
         if every and self._periods % every == 0 and self._joints.get_subscription_count():
             message = joint_state_message(self._joint_names, state())
@@ -269,7 +301,18 @@ class RobotNode(Node):
         elif self._held_since is None:
             self._held_since = time.monotonic()
         held_s = time.monotonic() - self._held_since if self._held_since is not None else 0.0
-        status = robot_diagnostic(self._who.robot, report, self._diagnosed, held_s, self._values)
+        if self._pipeline is not None:
+            self._pipeline.publish()  # also what a body that failed no longer gets to tell
+        pipeline = self._pipeline
+        status = robot_diagnostic(
+            self._who.robot,
+            report,
+            self._diagnosed,
+            held_s,
+            self._values,
+            unused=pipeline.dropped if pipeline else {},
+            last=pipeline.last if pipeline else None,
+        )
         self._diagnosed = report
         stamp = self.get_clock().now().to_msg()
         message = DiagnosticArray(status=[status])

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 GRACE_S = 5.0
 """How long `close` waits for a model to finish what it is at."""
-TORN_PICTURE, RAISED, BAD_PROBABILITY = "torn_picture", "judge_raised", "bad_probability"
+BAD_PICTURE, RAISED, BAD_PROBABILITY = "bad_picture", "judge_raised", "bad_probability"
 """Failures besides those of `FailureCode`."""
 
 
@@ -175,7 +175,7 @@ def _judged(judge: Judge, matters: Sequence[Matter]) -> list[Outcome]:
         try:
             images = tuple(picture(one) for one in matter.pictures)
         except WireError as error:
-            outcomes.append((None, TORN_PICTURE, str(error)))
+            outcomes.append((None, BAD_PICTURE, str(error)))
             continue
         outcomes.append(None)
         questions.append(

@@ -1,0 +1,130 @@
+"""Robot side of the models around the policy: their answers as events, what was done about them."""
+
+import math
+from collections.abc import Callable
+
+from builtin_interfaces.msg import Time
+from sensor_msgs.msg import CompressedImage
+
+from kairos_ros.core.errors import WireError
+from kairos_ros.msg import PipelineEvent, Plan, PlanRequest, SafetyVerdict, TaskProgress
+from kairos_ros.nodes.robot_messages import Identity
+from kairos_ros.robot.adapter import Observation
+from kairos_ros.robot.control import Planned
+from kairos_ros.robot.frame_book import Frame
+from kairos_ros.robot.state_events import Progress, TaskState, Verdict
+from kairos_ros.robot.state_machine import Transition
+from kairos_ros.robot.supervisor import AskPlan
+
+STATES = {
+    TaskProgress.ONGOING: TaskState.ONGOING,
+    TaskProgress.DONE: TaskState.DONE,
+    TaskProgress.FAILED: TaskState.FAILED,
+}
+Find = Callable[[tuple[int, int]], Frame | None]
+"""A picture of this robot by its stamp."""
+
+
+class UnusableError(WireError):
+    """An answer that says nothing about this robot's cell and task; `reason` is for counters."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(f"{reason}: {text}")
+        self.reason = reason
+
+
+def verdict_from(message: SafetyVerdict, who: Identity, find: Find, now_ns: int) -> Verdict:
+    """Raises UnusableError for a verdict that is not about a picture of this robot."""
+    frame = _frame(message, who, find)
+    reason = f"{message.service} of task {message.task}"
+    if not math.isnan(message.probability):
+        reason += f", {message.probability:.0%} sure"
+    return Verdict(now_ns, frame.taken_ns, message.safe, message.service, reason)
+
+
+def progress_from(message: TaskProgress, who: Identity, find: Find, now_ns: int) -> Progress:
+    """Raises UnusableError for a report that is not about a picture of this task."""
+    frame = _frame(message, who, find)
+    if message.task != frame.task:
+        text = f"{message.task!r:.80}, the picture is of task {frame.task!r}"
+        raise UnusableError("other_task", text)
+    if message.state not in STATES:
+        text = f"state {message.state} is unknown; update one of the peers"
+        raise UnusableError("malformed", text)
+    state = STATES[message.state]
+    return Progress(now_ns, frame.taken_ns, state, f"{message.service} says {state}")
+
+
+def planned_from(message: Plan, who: Identity, task: str, now_ns: int) -> Planned:
+    """Raises UnusableError for a plan that is not for this robot, session and task."""
+    _own(message, who)
+    if message.task != task:
+        raise UnusableError("other_task", f"{message.task!r:.80}")
+    return Planned(message.number, message.instruction, now_ns)
+
+
+def plan_request_message(
+    who: Identity,
+    ask: AskPlan,
+    observation: Observation,
+    observed_ago_ns: int,
+    *,
+    instruction: str,
+    round: int,
+    slo_ns: int,
+) -> PlanRequest:
+    """instruction: what is being followed now. round: the newest one."""
+    return PlanRequest(
+        robot=who.robot,
+        session=who.session,
+        task=ask.task.id,
+        number=ask.number,
+        round=round,
+        goal=ask.task.instruction,
+        instruction=instruction,
+        slo_s=slo_ns / 1e9,
+        observed_ago_s=observed_ago_ns / 1e9,
+        image_keys=list(observation.images),
+        images=[CompressedImage(format="jpeg", data=one) for one in observation.images.values()],
+    )
+
+
+def pipeline_event(
+    who: Identity, task: str, transition: Transition, frame_ns: int | None, now_ns: int
+) -> PipelineEvent:
+    """frame_ns: when the judged picture was taken, where one was. now_ns: the effects are done."""
+    return PipelineEvent(
+        robot=who.robot,
+        session=who.session,
+        task=task,
+        before=transition.before.value,
+        after=transition.after.value,
+        trigger=transition.trigger.value,
+        component=transition.component.value if transition.component else "",
+        reason=transition.reason,
+        effects=[effect.value for effect in transition.effects],
+        reacted_s=(now_ns - transition.now_ns) / 1e9,
+        frame_age_s=math.nan if frame_ns is None else (now_ns - frame_ns) / 1e9,
+    )
+
+
+def picture_message(stamp: Time, camera: str, jpeg: bytes) -> CompressedImage:
+    message = CompressedImage(format="jpeg", data=jpeg)
+    message.header.stamp = stamp
+    message.header.frame_id = camera
+    return message
+
+
+def _own(message: SafetyVerdict | TaskProgress | Plan, who: Identity) -> None:
+    if message.robot != who.robot:
+        raise UnusableError("other_robot", f"{message.robot!r:.80}")
+    if message.session != who.session:
+        raise UnusableError("other_session", f"{message.session!r:.80}")
+
+
+def _frame(message: SafetyVerdict | TaskProgress, who: Identity, find: Find) -> Frame:
+    _own(message, who)
+    frame = find((message.frame.sec, message.frame.nanosec))
+    if frame is None:
+        raise UnusableError("unknown_frame", f"{message.frame.sec}.{message.frame.nanosec:09d}")
+    return frame

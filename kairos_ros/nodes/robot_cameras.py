@@ -1,0 +1,61 @@
+"""A robot's pictures on topics of their own, for judges and people, while somebody subscribes."""
+
+import time
+from collections.abc import Callable
+
+from rclpy.event_handler import PublisherEventCallbacks
+from rclpy.node import Node
+from sensor_msgs.msg import CompressedImage
+
+from kairos_ros.nodes import qos
+from kairos_ros.nodes.pipeline_messages import picture_message
+from kairos_ros.robot.adapter import Observation
+from kairos_ros.robot.frame_book import Frame, FrameBook
+
+EARLY = 0.25
+"""A picture taken for a request saves the one that is due within this share of a period."""
+
+
+class RobotCameras:
+    """Publishes `camera/<key>/compressed`. Used by the control thread only, the book by any.
+
+    All pictures of one look carry the same stamp.
+    """
+
+    def __init__(self, node: Node, keys: list[str], rate_hz: float) -> None:
+        self.book = FrameBook()
+        self._clock = node.get_clock()
+        self._every_ns = round(1e9 / rate_hz) if rate_hz else 0
+        self._due_ns = 0
+        self._topics = {
+            key: node.create_publisher(
+                CompressedImage,
+                f"camera/{key}/compressed",
+                qos.SENSOR,
+                event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+            )
+            for key in keys
+            if rate_hz
+        }
+
+    def look(self, observe: Callable[[], Observation], task: str) -> None:
+        """Takes a look if one is due and somebody wants to see it."""
+        now_ns = time.monotonic_ns()
+        if now_ns >= self._due_ns and self._watched():
+            self._publish(observe(), now_ns, task)
+
+    def show(self, seen: Observation, taken_ns: int, task: str) -> None:
+        """Somebody has looked anyway: saves the next look."""
+        if taken_ns >= self._due_ns - EARLY * self._every_ns and self._watched():
+            self._publish(seen, taken_ns, task)
+
+    def _watched(self) -> bool:
+        return any(topic.get_subscription_count() for topic in self._topics.values())
+
+    def _publish(self, seen: Observation, taken_ns: int, task: str) -> None:
+        self._due_ns = max(self._due_ns, taken_ns - self._every_ns) + self._every_ns
+        stamp = self._clock.now().to_msg()
+        self.book.note((stamp.sec, stamp.nanosec), Frame(taken_ns, task))
+        for key, topic in self._topics.items():
+            if topic.get_subscription_count():
+                topic.publish(picture_message(stamp, key, seen.images[key]))

@@ -1,0 +1,163 @@
+"""What a supervised robot hears from its judges and planner, and what it tells about that."""
+
+import threading
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable
+
+from rclpy.node import Node
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.pipeline import Component
+from kairos_ros.msg import PipelineEvent, Plan, PlanRequest, SafetyVerdict, TaskProgress
+from kairos_ros.nodes import qos
+from kairos_ros.nodes.pipeline_messages import (
+    UnusableError,
+    pipeline_event,
+    plan_request_message,
+    planned_from,
+    progress_from,
+    verdict_from,
+)
+from kairos_ros.nodes.robot_messages import Identity
+from kairos_ros.robot.adapter import Observation
+from kairos_ros.robot.control import Controller, Judgement
+from kairos_ros.robot.frame_book import FrameBook
+from kairos_ros.robot.state_events import Progress, Release, Verdict
+from kairos_ros.robot.state_machine import Transition
+from kairos_ros.robot.state_table import Effect, Mode
+from kairos_ros.robot.supervisor import AskPlan, Supervisor
+from kairos_ros.srv import Release as ReleaseService
+
+REMEMBERED = 64
+"""Judgements whose pictures are remembered until it is known what they led to."""
+
+
+class RobotPipeline:
+    """Topics and service of one supervised robot; the `Judges` of its controller.
+
+    `controller` is set once it exists.
+    """
+
+    controller: Controller
+
+    def __init__(self, node: Node, who: Identity, supervisor: Supervisor, book: FrameBook) -> None:
+        self.dropped: Counter[str] = Counter()
+        """Answers not used, by reason, that did not get as far as the controller."""
+        self.last: Transition | None = None
+        self._node = node
+        self._who = who
+        self._supervisor = supervisor
+        self._book = book
+        self._told: deque[tuple[Transition, str]] = deque()
+        self._judged: OrderedDict[int, int] = OrderedDict()  # heard -> when its picture was taken
+        self._lock = threading.Lock()
+        self._following = ""
+        components = supervisor.rules.components
+        self._events = node.create_publisher(PipelineEvent, "pipeline_events", qos.EVENTS)
+        if Component.SYSTEM2 in components:
+            self._plans = node.create_publisher(PlanRequest, "plan_request", qos.EXCHANGE)
+            node.create_subscription(Plan, "plan", self._on_plan, qos.EXCHANGE)
+        if Component.SAFETY in components:
+            node.create_subscription(
+                SafetyVerdict, "safety_verdict", self._on_verdict, qos.EXCHANGE
+            )
+        if Component.MONITOR in components:
+            node.create_subscription(TaskProgress, "task_progress", self._on_progress, qos.EXCHANGE)
+        node.create_service(ReleaseService, "release", self._on_release)
+
+    # The controller's judges, called in the control thread.
+
+    def ask_plan(self, ask: AskPlan, observation: Observation, observed_ago_ns: int) -> None:
+        rules = self._supervisor.rules.components[Component.SYSTEM2]
+        self._plans.publish(
+            plan_request_message(
+                self._who,
+                ask,
+                observation,
+                observed_ago_ns,
+                instruction=self._following or ask.task.instruction,
+                round=self.controller.report.execution.round,
+                slo_ns=rules.slo_ns,
+            )
+        )
+
+    def moved(self, transition: Transition) -> None:
+        task = self.controller.report.task
+        self.last = transition
+        self._told.append((transition, task.id if task else ""))
+        log = self._node.get_logger()
+        text = (
+            f"{transition.before} -> {transition.after}: {transition.reason} "
+            f"({', '.join(transition.effects) or 'no effect'})"
+        )
+        if Effect.CALL_HUMAN in transition.effects:
+            log.error(f"{text}; call /{self._who.robot}/release with a name and a reason")
+        else:
+            log.info(text)
+
+    def period(self) -> None:
+        """The motion of this control period has been carried out."""
+        self.publish()
+
+    def follows(self, instruction: str) -> None:
+        """What System 1 was just asked to do."""
+        self._following = instruction
+
+    # Any thread.
+
+    def publish(self) -> None:
+        """Tells what the robot did since the last call."""
+        while self._told:
+            transition, task = self._told.popleft()
+            now_ns = time.monotonic_ns()
+            with self._lock:
+                frame_ns = self._judged.get(transition.now_ns)
+            self._events.publish(pipeline_event(self._who, task, transition, frame_ns, now_ns))
+
+    # Callbacks of the executor thread.
+
+    def _on_verdict(self, message: SafetyVerdict) -> None:
+        self._hear(lambda ns: verdict_from(message, self._who, self._book.find, ns))
+
+    def _on_progress(self, message: TaskProgress) -> None:
+        self._hear(lambda ns: progress_from(message, self._who, self._book.find, ns))
+
+    def _on_plan(self, message: Plan) -> None:
+        task = self.controller.report.task
+        self._hear(lambda ns: planned_from(message, self._who, task.id if task else "", ns))
+
+    def _hear(self, read: Callable[[int], Judgement]) -> None:
+        now_ns = time.monotonic_ns()
+        try:
+            event = read(now_ns)
+        except UnusableError as error:
+            self.dropped[error.reason] += 1
+            self._node.get_logger().warning(
+                f"dropped an answer: {error}", throttle_duration_sec=5.0
+            )
+            return
+        if isinstance(event, Verdict | Progress):
+            with self._lock:
+                self._judged[now_ns] = event.frame_ns
+                if len(self._judged) > REMEMBERED:
+                    self._judged.popitem(last=False)
+        self.controller.post(event)
+
+    def _on_release(
+        self, request: ReleaseService.Request, response: ReleaseService.Response
+    ) -> ReleaseService.Response:
+        mode = self.controller.report.mode
+        try:
+            if request.robot != self._who.robot:
+                raise ConfigError(f"this is {self._who.robot}, not {request.robot!r:.80}")
+            release = Release(time.monotonic_ns(), request.name, request.reason)
+            if mode is not Mode.WAITING:
+                raise ConfigError(f"the robot waits for nobody, it is {mode}")
+        except ConfigError as error:
+            response.message = str(error)
+            return response
+        self.controller.post(release)
+        response.ok = True
+        response.message = "released; it goes on as soon as its cell is judged safe"
+        return response

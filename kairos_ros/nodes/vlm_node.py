@@ -1,0 +1,111 @@
+"""The models around the policy as ROS nodes: safety, monitor and planner, each alone or together.
+
+Components in one node share a desk, and so one queue, where they name the same model. Each alone is
+a process of its own that can fail alone.
+"""
+
+import signal
+import sys
+import threading
+from collections.abc import Sequence
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+
+from kairos_ros.bringup import leave_with_launcher
+from kairos_ros.core.errors import KairosError
+from kairos_ros.core.pipeline import Component
+from kairos_ros.nodes import qos
+from kairos_ros.nodes.component_service import open_services
+from kairos_ros.nodes.parameters import ParameterSpec, declare
+from kairos_ros.nodes.vlm_parameters import MODEL_PARAMETERS, NAMES, component_parameters
+from kairos_ros.vlm.desk import Desk
+from kairos_ros.vlm.judge import Judge
+from kairos_ros.vlm.judgement_queue import order_called
+from kairos_ros.vlm.loading import load_judge
+from kairos_ros.vlm.planner import MODEL, RulePlanner
+
+ALL = (Component.SAFETY, Component.MONITOR, Component.SYSTEM2)
+
+
+def parameters(components: Sequence[Component]) -> tuple[ParameterSpec, ...]:
+    """Of the node of these components."""
+    several = len(components) > 1
+    return MODEL_PARAMETERS + tuple(
+        spec
+        for component in components
+        for spec in component_parameters(component, f"{NAMES[component]}." if several else "")
+    )
+
+
+class VlmNode(Node):
+    """Raises ConfigError for a parameter that is wrong and for a model that does not load."""
+
+    def __init__(self, components: Sequence[Component]) -> None:
+        name = NAMES[components[0]] if len(components) == 1 else "vlm"
+        super().__init__(name, namespace="kairos")
+        self._values = declare(self, parameters(components))
+        self._desks: dict[str, Desk] = {}
+        try:
+            self._components = open_services(self, components, self._desk, self._values)
+        except KairosError:
+            self.close()
+            raise
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self.create_timer(1.0, self._publish_diagnostics)
+        models = ", ".join(self._desks)
+        self.get_logger().info(f"{', '.join(NAMES[one] for one in components)}: judged by {models}")
+
+    @property
+    def broken(self) -> bool:
+        """It cannot go on."""
+        return any(desk.broken for desk in self._desks.values())
+
+    def close(self) -> None:
+        """After the executor has stopped, if it ever began."""
+        for desk in self._desks.values():
+            desk.close()
+        self.destroy_node()
+
+    def _desk(self, model: str) -> Desk:
+        if model not in self._desks:
+            values = self._values
+            judges = [self._judge(model) for _ in range(values["in_flight"])]
+            order = order_called(values["order"])
+            self._desks[model] = Desk(judges, batch=values["batch"], order=order)
+        return self._desks[model]
+
+    def _judge(self, model: str) -> Judge:
+        return RulePlanner() if model == MODEL else load_judge(model, self._values["timeout_s"])
+
+    def _publish_diagnostics(self) -> None:
+        message = DiagnosticArray(status=[service.diagnostic() for service in self._components])
+        message.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(message)
+
+
+def main(components: Sequence[Component] = ALL) -> int:
+    """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    leave_with_launcher()
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        node = VlmNode(components)
+    except KairosError as error:
+        print(f"vlm_node: {error}", file=sys.stderr)
+        rclpy.shutdown()
+        return 1
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    while not stop.is_set() and not node.broken:
+        executor.spin_once(timeout_sec=0.1)
+    broken = node.broken
+    executor.shutdown()
+    node.close()
+    rclpy.shutdown()
+    return int(broken)
