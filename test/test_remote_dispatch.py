@@ -352,3 +352,19 @@ def test_loss_is_the_share_of_segments_sent_again_and_fades():
         estimate.segments(100, 0)
     assert estimate.state().loss < 1e-4
     assert LinkEstimate().state().loss == 0.0
+
+
+def test_a_lost_batch_is_not_queued_again_for_a_task_that_has_ended_meanwhile():
+    dispatcher = hybrid()
+    for robot in "abcdefghij":
+        dispatcher.request(0, ask(robot))
+    done, *others = [
+        e for batch in dispatcher.engines["cloud"].flight.values() for e in batch.entries
+    ]
+    session = done.session
+    dispatcher.announce(MS, Announcement(session.robot, session.session, ""))  # now it is idle
+    assert done.key not in dispatcher.tasks
+    dispatcher.engine_down(2 * MS, "cloud", "no sign of life", crashed=False)
+    dispatcher.engine_down(2 * MS, "edge", "killed")
+    assert done.key not in dispatcher.pending
+    assert {entry.key for entry in others} <= dispatcher.pending.keys()

@@ -32,6 +32,13 @@ SERVING_PARAMETERS = (
         "How edge and cloud are compared",
         choices=("completion", "printed"),
     ),
+    ParameterSpec(
+        "hedge_budget",
+        0.0,
+        "Share of requests that may be sent to edge and cloud where the answer may be late",
+        0.0,
+        1.0,
+    ),
     ParameterSpec("device", "auto", "auto, cpu, cuda or cuda:N"),
     ParameterSpec("dtype", "auto", "Precision", choices=("auto", "float32", "bfloat16")),
     ParameterSpec("threads", 1, "CPU threads of one forward pass", 1, 256),
@@ -87,5 +94,6 @@ def serving_options(values: Mapping[str, Any]) -> ServingOptions:
         max_bytes=round(values["max_message_mb"] * 1e6),
         batch_cap=values["max_batch"],
         comparison=values["placement"],
+        hedge_budget=values["hedge_budget"],
         calibration=find_calibration(values["policy"] or NOWHERE, values["horizon_calibration"]),
     )

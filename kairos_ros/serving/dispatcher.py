@@ -21,6 +21,7 @@ from kairos_ros.serving.chunk_check import chunk_problem
 from kairos_ros.serving.engines import EngineSlot, Running
 from kairos_ros.serving.exchange import Announcement, Answer, Query, Refusal, answer
 from kairos_ros.serving.freshness import Freshness
+from kairos_ros.serving.hedging import Hedging
 from kairos_ros.serving.horizons import Horizons
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.serving.request_queue import RequestQueue
@@ -30,7 +31,12 @@ from kairos_ros.serving.server_time import ServerTime
 from kairos_ros.serving.sessions import Session, SessionBook
 from kairos_ros.serving.trimming import Served, answer_outcome
 from kairos_ros.transport.link_estimate import LinkState
-from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
+from kairos_ros.transport.messages import (
+    EngineDescription,
+    InferFailure,
+    InferOutcome,
+    InferRequest,
+)
 
 MAX_CRASHES = 2
 """A request that was in the batch of this many dying engines is refused."""
@@ -65,6 +71,7 @@ class Dispatcher:
         self._queue = RequestQueue()
         self._freshness = Freshness(options.stale_after_ns, self._queue)
         self._server_time = ServerTime()
+        self._hedging = Hedging(options.hedge_budget, self.tasks)
         self._horizons = Horizons(options)
         self._last: tuple[Decision, list[str]] | None = None
         self._next_batch = 1
@@ -81,7 +88,7 @@ class Dispatcher:
         return self._queue.entries
 
     def in_engines(self) -> Iterator[Entry]:
-        """The requests of all running batches."""
+        """The unanswered requests of all running batches; one that was hedged twice."""
         return self._roster.in_flight()
 
     # Robots
@@ -225,9 +232,11 @@ class Dispatcher:
 
     def wakeup_ns(self, now_ns: int) -> int | None:
         """When `tick` has something to do next, besides silent robots."""
+        hedge_ns = self._hedging.wakeup_ns(now_ns, self._roster.ready)
+        times = [] if hedge_ns is None else [hedge_ns]
         if not self.pending:
-            return None
-        times = [self._queue.next_alarm_ns(now_ns)]
+            return min(times, default=None)
+        times.append(self._queue.next_alarm_ns(now_ns))
         for slot in self.engines.values():
             if slot.newest is None:
                 continue
@@ -241,10 +250,12 @@ class Dispatcher:
     def reason(self, session: Session) -> str:
         """Why the last decision about this robot was what it was."""
         key = session.task_key
+        if key in self.pending and self.pending[key].hold_until_ns:
+            return "waits: a newer observation was asked for"
         if key in self.pending and self._last and key in self._last[1]:
             decision, keys = self._last
             return decision.reason(keys.index(key))
-        return session.reason
+        return next((e.reason for e in self.in_engines() if e.session is session), session.reason)
 
     # Inside
 
@@ -306,6 +317,10 @@ class Dispatcher:
                 for sent in formed
                 if isinstance(sent, Submit)
             )
+        if not self.pending:
+            for slot, copies in self._hedging.copies(now_ns, ready):
+                self.counters["hedged"] += len(copies)
+                effects.append(self._submit(now_ns, slot, copies))
         for slot in ready:
             newest = slot.newest
             if newest is None or newest.prefetched or not self.pending:
@@ -387,6 +402,7 @@ class Dispatcher:
                 entry = self._queue.entries.pop(key)
                 entry.reason, entry.dispatched_ns = decision.reason(i), now_ns
                 entries.append(entry)
+            self._hedging.budget.count(len(entries))
             effects.append(self._submit(now_ns, self.engines[batch.engine], entries))
         return effects
 
@@ -394,6 +410,8 @@ class Dispatcher:
         batch, self._next_batch = self._next_batch, self._next_batch + 1
         moved = sum(entry.history_moves_to(slot.name) for entry in entries)
         slot.begin(batch, entries, now_ns)
+        for entry in entries:
+            entry.copies += 1
         requests = [infer_request(entry.query) for entry in entries]
         expected_s = slot.latency_of(len(entries)) / 1e9
         return Submit(slot.name, batch, requests, expected_s, moved * slot.history_bytes)
@@ -408,11 +426,18 @@ class Dispatcher:
         compute_s: float,
     ) -> list[Effect]:
         session, query = entry.session, entry.query
+        entry.copies -= 1
+        if entry.answered or (entry.copies and isinstance(outcome, InferFailure)):
+            self.counters["hedge_lost"] += 1
+            return []
+        entry.answered = True
         live = self.book.sessions.get(query.robot)
         if live is not session or not entry.is_current() or entry.key not in self.tasks:
             self.counters["late_result"] += 1
             return []
-        self.tasks.generation(entry.key, query.round, done.submitted_ns, now_ns)
+        if entry.hedged_on == slot.name:
+            self.counters["hedge_won"] += 1
+        self.tasks.generation(entry.key, query.round, entry.dispatched_ns, now_ns)
         server_s = (now_ns - entry.received_ns) / 1e9
         self._server_time.note(server_s)
         served = Served(
@@ -443,8 +468,13 @@ class Dispatcher:
         effects: list[Effect] = []
         for entry in lost.entries:
             entry.crashes += crashed
+            entry.copies -= 1
+            if entry.answered or entry.copies:
+                continue
             live = self.book.sessions.get(entry.query.robot)
             if live is not entry.session or not entry.is_current() or entry.key in self.pending:
+                continue
+            if entry.key not in self.tasks:  # it ended while this was under way
                 continue
             if entry.crashes >= MAX_CRASHES:
                 entry.session.refused += 1
@@ -453,7 +483,7 @@ class Dispatcher:
                 effects.append(self._refuse(entry.query, Refusal(code, text, 1.0)))
             else:
                 self.counters["requeued"] += 1
-                entry.hold_until_ns = 0
+                entry.hold_until_ns, entry.hedged_on = 0, ""
                 self._queue.add(entry)
         return effects
 

@@ -28,6 +28,12 @@ class Entry:
     """The batch that observation was asked for, whenever its turn comes."""
     crashes: int = 0
     """Engines that died with this request in their batch."""
+    copies: int = 0
+    """In flight: 1, or 2 where it was hedged."""
+    hedged_on: str = ""
+    """Engine of the second copy."""
+    answered: bool = False
+    """What else comes is dropped."""
     dispatched_ns: int = 0
     reason: str = ""
     """Of the decision that dispatched it."""

@@ -29,12 +29,13 @@ class Roster:
         return next((slot for slot in self.slots.values() if slot.description), None)
 
     def in_flight(self) -> Iterator[Entry]:
-        """The requests of all running batches."""
+        """The unanswered requests of all running batches; one that was hedged twice."""
         return (
             entry
             for slot in self.slots.values()
             for running in slot.flight.values()
             for entry in running.entries
+            if not entry.answered
         )
 
     def turn_out(self, slot: EngineSlot, description: EngineDescription) -> list[EngineSlot]:

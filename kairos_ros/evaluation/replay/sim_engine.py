@@ -28,6 +28,9 @@ class SimEngine:
     pipelined: bool = True
     """In the cloud: batches are sent while others are computed, as over a measured link; else the
     engine is held while its batch is on the way, and idles."""
+    stall_share: float = 0.0
+    """Share of batches whose answer comes `stall_s` late, on the way."""
+    stall_s: float = 1.0
     replicas: int = 1
     """In the cloud: batches that it computes at once."""
     spread: float | None = None
@@ -35,7 +38,7 @@ class SimEngine:
     being the profile's; None: from the profile's p10 and p90."""
 
     def __post_init__(self) -> None:
-        for name in ("network_s", "bandwidth_mbps", "spread"):
+        for name in ("network_s", "bandwidth_mbps", "spread", "stall_share", "stall_s"):
             value = getattr(self, name)
             if value is not None and not (math.isfinite(value) and value >= 0):
                 raise ConfigError(f"engine {self.name!r}: {name} must be >= 0, not {value}")
@@ -69,6 +72,11 @@ class SimEngine:
         sigma = self._sigma(batch) if self.spread is None else self.spread
         factor = math.exp(sigma * draw.gauss()) if sigma else 1.0
         return round(self.profile.latency_s(batch) * factor * 1e9)
+
+    def stall_ns(self, draw: random.Random) -> int:
+        """By how much one answer is late on its way."""
+        stalls = self.stall_share and draw.random() < self.stall_share
+        return round(self.stall_s * 1e9) if stalls else 0
 
     def _sigma(self, batch: int) -> float:
         """Of the nearest measured size, not below it where there is one."""

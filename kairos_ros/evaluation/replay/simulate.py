@@ -131,6 +131,7 @@ class _Simulation:
         self._engines = {engine.name: engine for engine in engines}
         self._links = {engine.name: SimLink(engine) for engine in engines}
         self._draws = {name: random.Random(f"{seed}/engine/{name}") for name in self._engines}
+        self._stalls = {name: random.Random(f"{seed}/stall/{name}") for name in self._engines}
         self._delays = random.Random(f"{seed}/network")
         self._starts = random.Random(f"{seed}/starts")
         self._prepared: dict[int, tuple[Trace, Trace]] = {}
@@ -377,7 +378,8 @@ class _Simulation:
         trip = self._links[engine.name].send(self._now_ns, size_bytes, compute_ns)
         if engine.linked:
             self._push(trip.confirmed_ns, _Kind.CONFIRMED, (engine, size_bytes))
-        self._push(trip.answered_ns, _Kind.BATCH, (submit, compute_ns, results))
+        answered_ns = trip.answered_ns + engine.stall_ns(self._stalls[engine.name])
+        self._push(answered_ns, _Kind.BATCH, (submit, compute_ns, results))
 
     def _tell_link(self, engine: SimEngine) -> None:
         state = self._links[engine.name].state(self._fleet.observation_bytes)

@@ -65,10 +65,16 @@ class Cell(BaseModel):
     wan_ms: Annotated[float, Field(ge=0, le=10_000)] = 100.0
     """Round trip to the cloud without payload."""
     wan_mbps: Annotated[float, Field(gt=0)] = 1000.0
+    wan_stalls: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Share of the cloud's batches whose answer comes a second late, on the way."""
     pipelined: bool = True
     """Whether batches are sent to the cloud while others are under way or computed there."""
     comparison: Literal["completion", "printed"] = "completion"
     """How edge and cloud are compared (`Capacity.comparison`)."""
+    hedge_budget: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Copies per request that may be sent to the other tier (`ServingOptions.hedge_budget`)."""
+    spread: Annotated[float, Field(ge=0, le=2)] = 0.03
+    """Standard deviation of the logarithm of a batch's compute time."""
     seed: Annotated[int, Field(ge=0)] = 0
     """Draws tasks, arrivals and latencies. Cells that share it get the same ones."""
 

@@ -32,6 +32,7 @@ METRICS = {
     "observations_per_round": Metric("observations sent per round"),
     "batch_mean": Metric("requests per batch"),
     "cloud_fraction": Metric("rounds served by the cloud", "%", 100),
+    "hedged_fraction": Metric("rounds sent to both tiers", "%", 100),
     "actions": Metric("actions executed"),
     "busy_robots_mean": Metric("robots with a task, on average"),
     "last_arrival_s": Metric("arrival of the last task", "s"),

@@ -21,6 +21,7 @@ from kairos_ros.evaluation.summary import summarise
 from kairos_ros.evaluation.trace import Trace
 from kairos_ros.evaluation.workloads import Workload, workload
 from kairos_ros.robot.latency import lead_actions
+from kairos_ros.serving.hedging import HEDGED
 from kairos_ros.serving.options import SECOND_NS, ServingOptions
 
 STALE_AFTER_NS = 50_000_000
@@ -28,8 +29,6 @@ PATIENCE_NS = 10**6 * SECOND_NS
 """Nobody gives up: no deadlines, no repeated requests, so that the queue alone is compared."""
 CLOUD_SPEED = 0.5
 """Compute time of the cloud engine over the edge's, about an A100 against an A6000."""
-SPREAD = 0.03
-"""Standard deviation of the logarithm of a batch's compute time."""
 EVERYTHING = 10_000
 """A lead longer than any chunk: the next request leaves as soon as a chunk begins."""
 DRAWN = 200
@@ -64,6 +63,7 @@ def run_cell(cell: Cell) -> Metrics:
                 default_deadline_ns=PATIENCE_NS,
                 max_queue=cell.tasks + cell.robots,
                 comparison=cell.comparison,
+                hedge_budget=cell.hedge_budget,
             ),
             _engines(cell, drawn.profile),
             cell.seed,
@@ -139,7 +139,7 @@ def _engines(cell: Cell, profile: EngineProfile) -> list[SimEngine]:
     faster = tuple(CLOUD_SPEED * s for s in edge.p50_s)
     cloud = replace(edge, p10_s=faster, p50_s=faster, p90_s=faster)
     engines = {
-        "edge": SimEngine("edge", edge, spread=SPREAD),
+        "edge": SimEngine("edge", edge, spread=cell.spread),
         "cloud": SimEngine(
             "cloud",
             cloud,
@@ -147,7 +147,8 @@ def _engines(cell: Cell, profile: EngineProfile) -> list[SimEngine]:
             cell.wan_ms / 1e3,
             cell.wan_mbps,
             cell.pipelined,
-            spread=SPREAD,
+            cell.wan_stalls,
+            spread=cell.spread,
         ),
     }
     return list(engines.values()) if cell.placement == "hybrid" else [engines[cell.placement]]
@@ -175,6 +176,7 @@ def measured(run: FleetRun) -> Metrics:
         "observations_per_round": _mean([r.attempts for r in run.rounds]),
         "batch_mean": _mean([r.batch_size for r in rounds]),
         "cloud_fraction": _mean([r.tier == "cloud" for r in rounds]),
+        "hedged_fraction": _mean([HEDGED in r.reason for r in rounds]),
         "actions": summary.actions,
         "busy_robots_mean": busy_s / run.length_s,
         "last_arrival_s": max(task.wanted_s for task in run.tasks),
