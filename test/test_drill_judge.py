@@ -342,7 +342,7 @@ def words(executed=(6, 6), outcome="succeeded", pulse_s=0.2, activity="executing
 def test_a_robot_without_a_body_log_is_judged_by_its_words_and_nothing_is_proven():
     found = words()
     assert found.passed
-    assert (found.tasks, found.finished, found.proven, found.hold_s) == (1, 1, 0, 0.0)
+    assert (found.tasks, found.finished, found.proven, found.hold_s) == (1, 1, None, 0.0)
     assert words(activity="holding").hold_s > 0.4
 
 

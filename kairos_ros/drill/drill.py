@@ -198,8 +198,9 @@ def _said(result: FaultResult) -> str:
         return "FAIL: no robot had a task, so nothing was seen; give them some"
     hold_s = max(robot.hold_s for robot in robots)
     wrong = sum(len(robot.wrong) for robot in robots)
+    proven = sum(robot.proven or 0 for robot in robots)
     return (
         f"{'pass' if result.passed else 'FAIL'}: {sum(r.finished for r in robots)} of "
-        f"{sum(r.tasks for r in robots)} tasks finished, {sum(r.proven for r in robots)} actions "
-        f"proven, {wrong} wrong, longest hold {hold_s:.2f} s"
+        f"{sum(r.tasks for r in robots)} tasks finished, {proven} actions proven, {wrong} wrong, "
+        f"longest hold {hold_s:.2f} s"
     )

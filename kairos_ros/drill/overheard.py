@@ -66,7 +66,7 @@ def judge_overheard(
         robot=robot,
         tasks=len(here),
         finished=sum(end.outcome in DONE for end in ended),
-        proven=0,
+        proven=None,
         wrong=(),
         chunks=chunks_by_tier(robot, exchange, window),
         dropped=sum(end.dropped for end in ended),

@@ -14,10 +14,10 @@ from kairos_ros.drill.verdict import RobotVerdict
 
 SCHEMA = 1
 COLUMNS = {
-    "robot": 10,
+    "robot": 8,
     "": 4,
     "tasks": 6,
-    "proven": 7,
+    "proven": 6,
     "wrong": 5,
     "hold": 8,
     "silence": 8,
@@ -52,7 +52,7 @@ def robot_cells(verdict: RobotVerdict) -> list[str]:
         verdict.robot,
         "pass" if verdict.passed else "FAIL",
         f"{verdict.finished}/{verdict.tasks}",
-        str(verdict.proven),
+        "–" if verdict.proven is None else str(verdict.proven),
         str(len(verdict.wrong)),
         f"{verdict.hold_s:.2f} s",
         f"{verdict.silence_s:.2f} s",
@@ -89,7 +89,7 @@ def markdown(results: Sequence[FaultResult]) -> str:
         lines.append(
             f"| {result.title} | {good} of {len(robots)} pass "
             f"| {sum(r.finished for r in robots)}/{sum(r.tasks for r in robots)} "
-            f"| {sum(r.proven for r in robots)}, {sum(len(r.wrong) for r in robots)} "
+            f"| {sum(r.proven or 0 for r in robots)}, {sum(len(r.wrong) for r in robots)} "
             f"| {max(r.hold_s for r in robots):.2f} s "
             f"| {max(r.silence_s for r in robots):.2f} s | {wait} | {fleet} |"
         )

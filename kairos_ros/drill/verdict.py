@@ -59,8 +59,9 @@ class RobotVerdict:
     tasks: int
     """That ran while the fault was there."""
     finished: int
-    proven: int
-    """Executed actions of those tasks that are what the robot was answered."""
+    proven: int | None
+    """Executed actions of those tasks that are what the robot was answered; None where its body
+    keeps no log."""
     wrong: tuple[str, ...]
     chunks: Mapping[str, int]
     """Tier -> chunks while the fault was there."""
