@@ -22,6 +22,9 @@ COMMANDS = {
     "schedule explain": "kairos_ros.evaluation.explain:explain_command",
     "horizon": "kairos_ros.evaluation.horizon_command:horizon_command",
     "report": "kairos_ros.evaluation.report.command:report_command",
+    "fleet check": "kairos_ros.fleet_command:check_command",
+    "fleet schema": "kairos_ros.fleet_command:schema_command",
+    "fleet show": "kairos_ros.fleet_command:show_command",
     "slo": "kairos_ros.evaluation.slo_command:slo_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",
     "worker": "kairos_ros.engine.worker_command:worker_command",
@@ -38,6 +41,7 @@ COMMANDS = {
 """Command -> module:function."""
 
 GROUPS = {
+    "fleet": "Fleet files: which robots do which tasks with which models.",
     "schedule": "Ask the scheduler why.",
     "bag": "Look into bags, and repair them.",
     "keys": "Who may use a network link.",

@@ -1,0 +1,202 @@
+"""What must fit together in a fleet file beyond the shape of its fields."""
+
+import re
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.core.pipeline import PERIODIC, Component, Fallback
+from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.fleet.fleet_file import SECTIONS, FleetFile, TaskClass
+from kairos_ros.fleet.marked_yaml import Path as FieldPath
+
+EMBEDDED = "embedded:"
+EMBEDDED_MODELS: Mapping[str, Collection[Component]] = {
+    "embedded:metaworld_flow": {Component.SYSTEM1},
+    "embedded:planner": {Component.SYSTEM2},
+    "embedded:factory_judge": PERIODIC,
+}
+"""Models that come with this package, and what each can be."""
+SCHEMES: Mapping[str, Collection[Component]] = {
+    "emulated:": {Component.SYSTEM1},
+    "openai:": set(Component) - {Component.SYSTEM1},
+    "transformers:": set(Component) - {Component.SYSTEM1},
+}
+"""Prefixes that say how a model is run, and what it can be then."""
+ROS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
+HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """What this installation can do."""
+
+    adapters: Collection[str]
+    """Names of robot adapters."""
+    calibrated: HorizonPolicy | None = None
+    """What the horizon policy of that name stands for, where there is a calibration."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """What does not fit, and which field says so."""
+
+    path: FieldPath
+    text: str
+
+
+def problems_of(fleet: FleetFile, known: Known, folder: Path) -> list[Problem]:
+    """Everything that does not fit together. Model folders are looked up from `folder`."""
+    found = [*_fleet(fleet, known), *_models(fleet, folder)]
+    for name, task in fleet.tasks.items():
+        found += _task(name, task, known)
+    return [*found, *_schedulers(fleet)]
+
+
+def unlocated(fleet: FleetFile) -> dict[str, list[str]]:
+    """Judges and planners that only have a name -> the components that use them.
+
+    Such a file is right, but before it can run, `models` must say where they are.
+    """
+    users: dict[str, list[str]] = {}
+    for name, task in fleet.tasks.items():
+        for component, one in task.components.used.items():
+            located = fleet.located(one.model)
+            if component is not Component.SYSTEM1 and HUB_ID.fullmatch(located):
+                users.setdefault(one.model, []).append(f"{name}.{component}")
+    return users
+
+
+def did_you_mean(given: str, choices: Collection[str]) -> str:
+    """A hint, or nothing."""
+    close = get_close_matches(given, choices, n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def _fleet(fleet: FleetFile, known: Known) -> Iterator[Problem]:
+    owners: dict[str, str] = {}
+    for i, group in enumerate(fleet.robot_fleet):
+        here = ("robot_fleet", i)
+        if group.task not in fleet.tasks:
+            hint = did_you_mean(group.task, fleet.tasks)
+            tasks = ", ".join(fleet.tasks) or "none"
+            text = f"there is no task {group.task!r}{hint}; the tasks of this file are: {tasks}"
+            yield Problem((*here, "task"), text)
+        if group.adapter not in known.adapters:
+            hint = did_you_mean(group.adapter, known.adapters)
+            adapters = ", ".join(sorted(known.adapters))
+            text = f"there is no adapter {group.adapter!r}{hint}; installed are: {adapters}"
+            yield Problem((*here, "adapter"), text)
+        if group.safe_state and "safe_state" in group.adapter_options:
+            yield Problem((*here, "safe_state"), "it is in adapter_options, too; give it once")
+        at = "num_robots" if group.names is None else "names"
+        if group.names is None and not ROS_NAME.fullmatch(group.task):
+            text = f"{group.robots[0]!r} would be no ROS name (letters, digits, _); give names"
+            yield Problem((*here, "task"), text)
+        for name in group.robots:
+            if name in owners:
+                text = f"robot name {name!r} is taken by {owners[name]}; give every robot its own"
+                yield Problem((*here, at), text)
+                break
+            owners[name] = f"robot_fleet.{i}"
+    for name in fleet.tasks.keys() - {group.task for group in fleet.robot_fleet}:
+        hint = did_you_mean(name, {*SECTIONS} - {"server_cluster", "robot_fleet"})
+        text = f"no robot of robot_fleet does this task{hint}; add a group of robots, or remove it"
+        yield Problem((name,), text)
+
+
+def _models(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
+    for name, task in fleet.tasks.items():
+        for component, one in task.components.used.items():
+            path: FieldPath = (name, "components", component.value, "model")
+            if one.model in fleet.models:
+                path = ("models", one.model)
+            elif fleet.models and not _says_where(one.model):
+                hint = did_you_mean(one.model, fleet.models)
+                listed = ", ".join(fleet.models)
+                text = f"model {one.model!r} is unknown{hint}; models has: {listed}"
+                yield Problem(path, text)
+                continue
+            if text := _wrong_model(fleet.located(one.model), component, folder):
+                yield Problem(path, text)
+    used = {one.model for task in fleet.tasks.values() for one in task.components.used.values()}
+    for model in fleet.models.keys() - used:
+        hint = did_you_mean(model, used)
+        yield Problem(("models", model), f"no component uses model {model!r}{hint}")
+
+
+def _says_where(model: str) -> bool:
+    return model.startswith((EMBEDDED, *SCHEMES, "/", "./", "../", "~"))
+
+
+def _wrong_model(model: str, component: Component, folder: Path) -> str:
+    """Why `component` cannot be this model; empty if it can, as far as its name tells."""
+    if model.startswith(EMBEDDED):
+        able = [name for name, kinds in EMBEDDED_MODELS.items() if component in kinds]
+        if model not in EMBEDDED_MODELS:
+            hint = did_you_mean(model, able)
+            return f"there is no model {model!r}{hint}; for {component} there is: {', '.join(able)}"
+        if model not in able:
+            return f"{model!r} cannot be a {component}; {', '.join(able)} can"
+        return ""
+    for scheme, kinds in SCHEMES.items():
+        if model.startswith(scheme):
+            return "" if component in kinds else f"a model of {scheme!r} cannot be {component}"
+    if _says_where(model):
+        place = folder / Path(model).expanduser()
+        return "" if place.is_dir() else f"model {model!r}: there is no folder {place}"
+    if HUB_ID.fullmatch(model):
+        return ""
+    return (
+        f"{model!r} is no model; give {EMBEDDED}NAME, a folder, a hub id or name such as "
+        f"owner/model, or one of {', '.join(f'{scheme}...' for scheme in SCHEMES)}"
+    )
+
+
+def _task(name: str, task: TaskClass, known: Known) -> Iterator[Problem]:
+    used = task.components.used
+    if task.pipeline.system2_to_system1_call_ratio is not None and Component.SYSTEM2 not in used:
+        path: FieldPath = (name, "pipeline", "system2_to_system1_call_ratio")
+        yield Problem(path, "it needs components.system2; add that, or remove the ratio")
+    if task.pipeline.system2_to_system1_call_ratio is None and Component.SYSTEM2 in used:
+        text = "components.system2 needs system2_to_system1_call_ratio; 1 asks it every time"
+        yield Problem((name, "pipeline"), text)
+    for component, one in used.items():
+        here = (name, "components", component.value)
+        if component in PERIODIC and one.slo_ms > 1000 / one.freq_hz:
+            text = (
+                f"{one.slo_ms:g} ms is longer than the period of {1000 / one.freq_hz:g} ms: "
+                "answers would be due after the next question; lower slo_ms or freq_hz"
+            )
+            yield Problem((*here, "slo_ms"), text)
+        replans = one.fallback is Fallback.STOP_AND_REPLAN
+        if component is Component.SYSTEM1 and replans and Component.SYSTEM2 not in used:
+            text = "stop_and_replan needs components.system2; stop_and_resend asks system1 again"
+            yield Problem((*here, "fallback"), text)
+    for field, parse in (
+        ("horizon", lambda text: parse_horizon(text, known.calibrated)),
+        ("scheduling", parse_scheduling),
+    ):
+        if text := getattr(task, field):
+            try:
+                parse(text)
+            except ConfigError as error:
+                yield Problem((name, field), str(error))
+
+
+def _schedulers(fleet: FleetFile) -> Iterator[Problem]:
+    """Tasks of one System 1 model share its server, which has one scheduling policy."""
+    first: dict[str, str] = {}
+    for name, task in fleet.tasks.items():
+        model = task.components.system1.model
+        other = first.setdefault(model, name)
+        ours, theirs = task.scheduling, fleet.tasks[other].scheduling
+        if ours != theirs:
+            text = (
+                f"{ours or 'none'!r} differs from {theirs or 'none'!r} of task {other}, which "
+                f"shares model {model}; one server has one scheduling policy"
+            )
+            yield Problem((name, "scheduling"), text)

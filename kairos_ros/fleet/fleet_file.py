@@ -1,0 +1,233 @@
+"""What a fleet file says (001 §3.3, Figure 3), plus what our robots and schedulers need.
+
+The names and the layout are the paper's. Ours are optional: of a robot group its names, adapter,
+rate and safe state; of a task its scene, horizon and scheduling policy; of a judge its cameras;
+and where models are served.
+"""
+
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
+
+from kairos_ros.core.pipeline import (
+    ESCALATIONS,
+    FALLBACKS,
+    PERIODIC,
+    Component,
+    ComponentRules,
+    TaskRules,
+)
+
+Name = Annotated[
+    str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=100, description="a ROS name")
+]
+Text = Annotated[str, Field(min_length=1, max_length=10_000)]
+Milliseconds = Annotated[float, Field(gt=0, le=600_000)]
+Escalation = Literal[*ESCALATIONS]
+
+
+class _Section(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+
+class ServerCluster(_Section):
+    """What the models run on."""
+
+    num_servers: Annotated[int, Field(ge=1, le=100_000, description="servers, one GPU each")]
+    gpu_type: Annotated[Text, Field(description="for example NVIDIA H200")]
+
+
+class RobotGroup(_Section):
+    """Robots that do the same task."""
+
+    task: Annotated[str, Field(description="name of a task of this file")]
+    num_robots: Annotated[
+        int | None, Field(ge=1, le=10_000, description="how many; may be left out with names")
+    ] = None
+    names: Annotated[
+        list[Name] | None, Field(min_length=1, description="TASK_1, TASK_2 ... without it")
+    ] = None
+    adapter: Annotated[Text, Field(description="their body: sim, or an installed adapter")] = "sim"
+    adapter_options: Annotated[
+        dict[str, Any], Field(description="of the adapter, see config/robot.yaml")
+    ] = {}
+    control_rate_hz: Annotated[float, Field(ge=1, le=1000, description="actions per second")] = 30.0
+    safe_state: Annotated[
+        list[FiniteFloat],
+        Field(description="where return_to_safe_state goes, in the units of the body's state"),
+    ] = []
+
+    @model_validator(mode="after")
+    def _counted(self) -> Self:
+        if self.names is None and self.num_robots is None:
+            raise ValueError("say num_robots, or give their names")
+        if self.names is not None and self.num_robots not in (None, len(self.names)):
+            raise ValueError(
+                f"num_robots is {self.num_robots}, but there are {len(self.names)} names"
+            )
+        return self
+
+    @property
+    def robots(self) -> list[str]:
+        """Their names."""
+        if self.names is not None:
+            return list(self.names)
+        return [f"{self.task}_{i}" for i in range(1, (self.num_robots or 0) + 1)]
+
+
+class Pipeline(_Section):
+    """How System 1 and System 2 follow each other."""
+
+    action_period_ms: Annotated[
+        Milliseconds, Field(description="execution that follows each System 1 prediction")
+    ]
+    system2_to_system1_call_ratio: Annotated[
+        int | None,
+        Field(ge=1, le=100_000, description="System 1 predictions per call of System 2"),
+    ] = None
+
+
+class TaskRetry(_Section):
+    """What happens when the monitor says that the task has failed."""
+
+    max_task_retries: Annotated[int, Field(ge=0, le=1000)]
+    on_max_task_retries: Escalation
+
+
+class SafetyAndSloViolation(_Section):
+    """How often in a row a violation is answered by the component's fallback."""
+
+    max_consecutive_safety_replan: Annotated[
+        int, Field(ge=0, le=1_000_000, description="unsafe verdicts in a row")
+    ]
+    max_consecutive_slo_violation: Annotated[
+        int, Field(ge=0, le=1_000_000, description="missed answers of a component in a row")
+    ]
+    on_max_violation: Escalation
+
+
+class _Model(_Section):
+    model: Annotated[
+        Text, Field(description="embedded:NAME, a folder, a hub id, ... (docs/fleet.md)")
+    ]
+    prompt: Text
+    slo_ms: Annotated[Milliseconds, Field(description="latency that 99 of 100 answers keep")]
+
+
+class _Judge(_Model):
+    freq_hz: Annotated[float, Field(gt=0, le=100, description="judgements per second and robot")]
+    cameras: Annotated[
+        list[Text] | None, Field(min_length=1, description="to judge by; all of a robot without it")
+    ] = None
+
+
+class System1(_Model):
+    """Action model; its prompt is the task's instruction."""
+
+    fallback: Literal[*FALLBACKS[Component.SYSTEM1]]
+
+
+class System2(_Model):
+    """Planner."""
+
+    fallback: Literal[*FALLBACKS[Component.SYSTEM2]]
+
+
+class Safety(_Judge):
+    """Is the cell safe? Its fallback answers warnings, too."""
+
+    fallback: Literal[*FALLBACKS[Component.SAFETY]]
+
+
+class Monitor(_Judge):
+    """Is the task ongoing, done or failed?"""
+
+    fallback: Literal[*FALLBACKS[Component.MONITOR]]
+
+
+class Components(_Section):
+    """The models of a task; only System 1 must be there."""
+
+    system1: System1
+    system2: System2 | None = None
+    safety: Safety | None = None
+    monitor: Monitor | None = None
+
+    @property
+    def used(self) -> Mapping[Component, System1 | System2 | Safety | Monitor]:
+        every = {component: getattr(self, component.value) for component in Component}
+        return {component: one for component, one in every.items() if one is not None}
+
+
+class TaskClass(_Section):
+    """One class of tasks."""
+
+    pipeline: Pipeline
+    task_retry: TaskRetry
+    safety_and_slo_violation: SafetyAndSloViolation
+    components: Components
+    scene: Annotated[str, Field(description="simulated scene; real robots ignore it")] = ""
+    horizon: Annotated[
+        str, Field(description="horizon policy; static, one action period long, without it")
+    ] = ""
+    scheduling: Annotated[
+        str, Field(description="scheduling policy; one per System 1 model, the server's without it")
+    ] = ""
+
+    @property
+    def rules(self) -> TaskRules:
+        """What a robot does during this task when a model says no, or nothing."""
+        limits = self.safety_and_slo_violation
+        return TaskRules(
+            components={
+                component: ComponentRules(
+                    slo_ns=round(one.slo_ms * 1e6),
+                    fallback=one.fallback,
+                    period_ns=round(1e9 / one.freq_hz) if component in PERIODIC else 0,
+                )
+                for component, one in self.components.used.items()
+            },
+            max_task_retries=self.task_retry.max_task_retries,
+            on_max_task_retries=self.task_retry.on_max_task_retries,
+            max_consecutive_safety_replan=limits.max_consecutive_safety_replan,
+            max_consecutive_slo_violation=limits.max_consecutive_slo_violation,
+            on_max_violation=limits.on_max_violation,
+            system2_ratio=self.pipeline.system2_to_system1_call_ratio or 1,
+        )
+
+    def horizon_policy(self, control_rate_hz: float) -> str:
+        """Its own, else the whole actions of one action period at this rate, at least one."""
+        actions = round(self.pipeline.action_period_ms / 1000 * control_rate_hz)
+        return self.horizon or f"static:{max(1, actions)}"
+
+
+class FleetFile(BaseModel):
+    """Every section besides `server_cluster`, `robot_fleet` and `models` is a task, by its name."""
+
+    model_config = ConfigDict(frozen=True, extra="allow", strict=True)
+    __pydantic_extra__: dict[str, TaskClass]
+
+    server_cluster: ServerCluster
+    robot_fleet: Annotated[list[RobotGroup], Field(min_length=1)]
+    models: Annotated[
+        dict[str, Text],
+        Field(description="model name -> where it is: a folder, openai:URL#NAME, ..."),
+    ] = {}
+
+    @property
+    def tasks(self) -> Mapping[str, TaskClass]:
+        return self.__pydantic_extra__
+
+    @property
+    def robots(self) -> dict[str, RobotGroup]:
+        """Every robot's name, with its group."""
+        return {name: group for group in self.robot_fleet for name in group.robots}
+
+    def located(self, model: str) -> str:
+        """Where a model is: as `models` says, else its name itself."""
+        return self.models.get(model, model)
+
+
+SECTIONS = tuple(FleetFile.model_fields)
+"""Names that no task can have."""

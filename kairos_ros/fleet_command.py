@@ -1,0 +1,114 @@
+"""`kairos fleet check|schema|show`: fleet files."""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kairos_ros.bringup import shipped_policy
+from kairos_ros.core.calibration import Calibrated
+from kairos_ros.core.spec import installed_plugins
+from kairos_ros.robot import adapters
+from kairos_ros.serving.calibration_file import find_calibration
+from kairos_ros.share import share
+
+if TYPE_CHECKING:
+    from kairos_ros.fleet.checks import Known
+    from kairos_ros.fleet.fleet_file import FleetFile
+
+FleetArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A fleet file, or the name of a shipped one: factory, paper_example.",
+        metavar="FILE|NAME",
+    ),
+]
+
+
+def check_command(file: FleetArgument) -> None:
+    """Say everything that is wrong with a fleet file: line, column, field, value, what is allowed.
+
+    Exit code 2 then, 0 for a file that is right.
+    """
+    from kairos_ros.fleet.checks import unlocated
+    from kairos_ros.fleet.reading import FleetFileError
+
+    path = fleet_path(file)
+    try:
+        fleet = read(path)
+    except FleetFileError as error:
+        lines = path.read_text(encoding="utf-8").splitlines()
+        for fault, text in zip(error.faults, str(error).splitlines(), strict=True):
+            typer.echo(text, err=True)
+            if 0 < fault.place.line <= len(lines):
+                typer.echo(f"    {lines[fault.place.line - 1]}", err=True)
+                typer.echo(f"    {' ' * (fault.place.column - 1)}^", err=True)
+        typer.echo(f"{len(error.faults)} to mend", err=True)
+        raise typer.Exit(2) from None
+    typer.echo(f"{path}: {summary(fleet)}")
+    for model, users in unlocated(fleet).items():
+        typer.echo(
+            f"note: before this can run, say under models where {model!r} is, for example "
+            f"openai:http://HOST:8000/v1#{model} (used by {', '.join(users)})"
+        )
+
+
+def schema_command() -> None:
+    """Print the JSON schema of fleet files, for editors."""
+    from kairos_ros.fleet.schema import fleet_schema
+
+    typer.echo(json.dumps(fleet_schema(), indent=2))
+
+
+def show_command(
+    file: FleetArgument,
+    png: Annotated[Path | None, typer.Option(help="Draw it into this PNG, too.")] = None,
+    svg: Annotated[Path | None, typer.Option(help="Draw it into this SVG, too.")] = None,
+) -> None:
+    """Draw a fleet: robots, their tasks, what those ask of which model, and the servers."""
+    from rich.console import Console
+
+    from kairos_ros.fleet.tree import fleet_tree
+
+    fleet = read(fleet_path(file))
+    Console().print(fleet_tree(fleet))
+    for picture in filter(None, (png, svg)):
+        from kairos_ros.fleet.figure import draw_fleet
+
+        draw_fleet(fleet, picture, "png" if picture is png else "svg")
+        typer.echo(f"wrote {picture}")
+
+
+def read(path: Path) -> "FleetFile":
+    """A fleet file, checked against what is installed here. Raises ConfigError."""
+    from kairos_ros.fleet.reading import read_fleet
+
+    return read_fleet(path, known_here())
+
+
+def known_here() -> "Known":
+    """What this installation can do."""
+    from kairos_ros.fleet.checks import Known
+
+    calibration = find_calibration(str(shipped_policy()))
+    return Known(
+        adapters={*adapters.BUILTIN, *installed_plugins(adapters.GROUP)},
+        calibrated=Calibrated(calibration) if calibration else None,
+    )
+
+
+def fleet_path(name: str) -> Path:
+    """The file itself, or the shipped one of that name."""
+    shipped = share() / "config" / "fleets" / f"{name}.yaml"
+    return shipped if Path(name).name == name and not Path(name).exists() else Path(name)
+
+
+def summary(fleet: "FleetFile") -> str:
+    """A fleet in one line."""
+    components = sum(len(task.components.used) for task in fleet.tasks.values())
+    models = {one.model for task in fleet.tasks.values() for one in task.components.used.values()}
+    return (
+        f"{len(fleet.robots)} robots in {len(fleet.tasks)} task classes, {components} components "
+        f"of {len(models)} models; servers: {fleet.server_cluster.num_servers}"
+    )
