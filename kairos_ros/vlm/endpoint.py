@@ -162,7 +162,7 @@ class EndpointJudge:
                 outcome = self._read(asked, body)
                 if outcome is not None:
                     return outcome
-                failure = self._failure(asked, FailureCode.BAD_ANSWER, asked.trouble)
+                failure = self._failure(asked, FailureCode.SERVER_ERROR, asked.trouble)
                 continue
             asked.status = status
             asked.trouble = f"{url} answered {status}: {_one_line(body)}"
