@@ -25,6 +25,7 @@ from kairos_ros.engine.events import (
     LinkChanged,
 )
 from kairos_ros.engine.exit_status import WorkerExit
+from kairos_ros.engine.pool_demand import ReplicaCount
 from kairos_ros.engine.ray_pool import RayPlan, ray_replicas
 from kairos_ros.engine.remote import RemoteEngine
 from kairos_ros.engine.remote_spec import RemoteSpec
@@ -34,6 +35,7 @@ from kairos_ros.transport.messages import InferRequest
 
 pytest.importorskip("ray", reason="the pool needs kairos_ros[cluster]")
 
+TWO = ReplicaCount(2, 2)
 START_S = 150.0
 """Ray starts eight processes that import it; on a busy machine that takes a while."""
 KAIROS = Path(sys.executable).with_name("kairos")
@@ -261,8 +263,8 @@ def test_a_policy_that_every_replica_refuses_ends_the_worker_with_the_reason(tmp
 @pytest.mark.parametrize(
     ("plan", "device", "says"),
     [
-        (RayPlan(2), "cuda:1", "in a pool Ray chooses the GPU"),
-        (RayPlan(2, "ray://head:10001"), "cpu", "run the worker on a host of the cluster"),
+        (RayPlan(TWO), "cuda:1", "in a pool Ray chooses the GPU"),
+        (RayPlan(TWO, "ray://head:10001"), "cpu", "run the worker on a host of the cluster"),
     ],
 )
 def test_options_that_a_pool_cannot_have_are_refused_before_ray_starts(plan, device, says):

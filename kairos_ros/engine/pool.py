@@ -13,6 +13,7 @@ from typing import Protocol
 from kairos_ros.core.errors import KairosError, PolicyError
 from kairos_ros.engine.exit_status import WorkerExit
 from kairos_ros.engine.lane import work
+from kairos_ros.engine.pool_demand import Demand, ReplicaCount
 from kairos_ros.engine.seam import EngineLostError
 from kairos_ros.engine.work_report import WorkReport
 from kairos_ros.engine.worker_link import WorkerLink
@@ -24,6 +25,8 @@ BACKOFF_S = 0.5
 BACKOFF_MAX_S = 30.0
 """A life of a replica without a finished batch is followed by a wait: BACKOFF_S, twice that, and so
 on up to BACKOFF_MAX_S."""
+LOOK_S = 0.1
+"""How often it is looked how many replicas compute."""
 
 
 class Replica(Protocol):
@@ -40,6 +43,10 @@ class Replica(Protocol):
         """As `Engine.infer`. Raises EngineLostError when it died or hangs, and nothing else."""
         ...
 
+    def end(self) -> None:
+        """It is not needed any more."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class _Refusal:
@@ -50,27 +57,52 @@ class _Refusal:
 class Pool:
     """The replicas of one worker, from when they load until the last is done."""
 
-    def __init__(self, link: WorkerLink, report_s: float) -> None:
+    def __init__(
+        self,
+        link: WorkerLink,
+        new_replica: Callable[[], Replica],
+        count: ReplicaCount,
+        report_s: float,
+    ) -> None:
         self._link = link
+        self._new_replica = new_replica
+        self._count = count
         self._report_s = report_s
         self._lock = threading.Lock()
         self._served: Mapping[str, EngineDescription] = {}
         """What the first that was ready serves, and all others have to."""
         self._refusals: list[_Refusal] = []
+        self._started = 0
         link.replicas = 0
 
-    def run(self, replicas: Sequence[Replica]) -> WorkerExit:
+    def run(self) -> WorkerExit:
         """Until the worker is told to stop, or every replica refused the policies."""
-        lanes = [
-            threading.Thread(target=self._live, args=(n, replica), name=f"replica-{n}", daemon=True)
-            for n, replica in enumerate(replicas, 1)
-        ]
-        self._link.loading(f"0 of {len(lanes)} replicas are ready")
-        for lane in lanes:
-            lane.start()
-        for lane in lanes:
-            lane.join()
-        return WorkerExit.STOPPED if self._link.stopping else WorkerExit.REFUSED
+        link, demand = self._link, Demand(self._count)
+        link.loading(f"waiting for the first of {self._count.least} replicas")
+        lanes = [self._begin() for _ in range(self._count.least)]
+        target = len(lanes)
+        while lanes:
+            time.sleep(LOOK_S)
+            lanes = [lane for lane in lanes if lane.is_alive()]
+            ready = link.replicas
+            wanted = demand.wanted(time.monotonic(), link.computing, ready)
+            if not target == len(lanes) == ready or link.stopping or self._refusals:
+                continue  # somebody comes or goes already
+            if wanted > ready:
+                lanes.append(self._begin())
+            elif wanted < ready:
+                link.dismiss()
+            target = wanted
+        return WorkerExit.STOPPED if link.stopping else WorkerExit.REFUSED
+
+    def _begin(self) -> threading.Thread:
+        self._started += 1
+        args = (self._started, self._new_replica())
+        lane = threading.Thread(
+            target=self._live, args=args, name=f"replica-{self._started}", daemon=True
+        )
+        lane.start()
+        return lane
 
     @property
     def refusal(self) -> str:
@@ -82,34 +114,29 @@ class Pool:
         link, useless = self._link, 0
         report = WorkReport(self._report_s, f"replica={number}")
         while not link.stopping:
-            started = time.monotonic()
+            started, before = time.monotonic(), report.batches
             try:
                 descriptions = replica.load(lambda: link.stopping)
                 if descriptions is None:
                     break
                 self._joins(number, descriptions, time.monotonic() - started)
+                try:
+                    work(replica.infer, link, report)
+                finally:
+                    self._counts(-1)
+                if not link.stopping:
+                    log.info("replica %d is not needed any more", number)
+                break
             except EngineLostError as error:
-                log.error("replica %d died while loading: %s", number, error)
+                log.error("replica %d is lost, and started again: %s", number, error)
             except KairosError as error:
                 log.error("replica %d is refused: %s", number, error)
                 self._refusals.append(_Refusal(number, str(error)))
                 break
-            else:
-                useless = 0 if self._serve(number, replica, report) else useless
-            useless += 1
-            self._wait(min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (useless - 2)) if useless > 1 else 0.0)
+            useless = 0 if report.batches > before else useless + 1
+            self._wait(min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (useless - 1)) if useless else 0.0)
         report.last()
-
-    def _serve(self, number: int, replica: Replica, report: WorkReport) -> bool:
-        """One life; whether it was of use."""
-        before = report.batches
-        try:
-            work(replica.infer, self._link, report)
-        except EngineLostError as error:
-            log.error("replica %d is lost, and started again: %s", number, error)
-        finally:
-            self._counts(-1)
-        return report.batches > before
+        replica.end()
 
     def _joins(
         self, number: int, descriptions: Mapping[str, EngineDescription], seconds: float

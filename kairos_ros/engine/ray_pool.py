@@ -16,6 +16,7 @@ from typing import Any
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
 from kairos_ros.engine.emulated import PREFIX
 from kairos_ros.engine.loading import load_engine
+from kairos_ros.engine.pool_demand import ReplicaCount
 from kairos_ros.engine.seam import Engine, EngineLostError, EngineOptions
 from kairos_ros.engine.worker_process import private_folder
 from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
@@ -27,6 +28,7 @@ OBJECT_STORE_BYTES = 512 * 1024 * 1024
 PRIVATE = {
     "RAY_AUTH_MODE": "token",
     "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # off: listen on loopback only; Linux, too
+    "RAY_COLOR_PREFIX": "0",
     "RAY_USAGE_STATS_ENABLED": "0",  # they would be sent to Ray's makers
 }
 """Environment of a private Ray; read when Ray is imported, and by what it starts."""
@@ -42,7 +44,7 @@ up): the replica hangs, is killed, and started again."""
 class RayPlan:
     """How many replicas, and where."""
 
-    replicas: int
+    replicas: ReplicaCount
     address: str = ""
     """HOST:PORT of a cluster's head, or auto for the one this host is in; empty: a private Ray."""
 
@@ -102,6 +104,9 @@ class RayReplica:
         self._limit_s = max(BATCH_MIN_S, BATCH_FACTOR * slowest)
         return described
 
+    def end(self) -> None:
+        self._ray.kill(self._actor)
+
     def _done(self, reference: Any, given_up: Callable[[], bool]) -> bool:
         while not self._ray.wait([reference], timeout=LOOK_S)[0]:
             if given_up():
@@ -128,8 +133,9 @@ class RayReplica:
 @contextlib.contextmanager
 def ray_replicas(
     plan: RayPlan, registry: Mapping[str, EngineOptions]
-) -> Iterator[list[RayReplica]]:
-    """Starts (or joins) Ray and asks it for replicas; all of it ends with the block.
+) -> Iterator[Callable[[], RayReplica]]:
+    """Starts (or joins) Ray, and gives what asks it for one more replica. They end with the block,
+    and so does a private Ray.
 
     Call it from the main thread: the kernel ends a private Ray with the thread that started it.
     Raises ConfigError.
@@ -140,15 +146,16 @@ def ray_replicas(
         if ":" in device:
             raise ConfigError(f"device {device}: in a pool Ray chooses the GPU, use cuda")
     with contextlib.ExitStack() as stack:
-        ray = _private_ray(stack, plan.replicas * cpus) if not plan.address else _join(plan.address)
+        most = plan.replicas.most
+        ray = _private_ray(stack, most * cpus) if not plan.address else _join(plan.address)
         stack.callback(ray.shutdown)
         there = int(ray.cluster_resources().get("GPU", 0))
         gpus = 1 if "cuda" in devices or (there and "auto" in devices) else 0
-        if not plan.address and gpus * plan.replicas > there:
+        if not plan.address and gpus * most > there:
             raise ConfigError(
-                f"--replicas {plan.replicas} need a GPU each, and Ray finds {there} on this host"
+                f"{most} replicas need a GPU each, and Ray finds {there} on this host"
             )
-        yield [RayReplica(registry, cpus, gpus) for _ in range(plan.replicas)]
+        yield lambda: RayReplica(registry, cpus, gpus)
 
 
 def _private_ray(stack: contextlib.ExitStack, cpus: int) -> Any:

@@ -159,11 +159,11 @@ def _serve_pool(plan: WorkerPlan, ray: RayPlan, link: WorkerLink) -> WorkerExit:
     """Has Ray load the policies into replicas, which infer batches until told to stop."""
     link.loading("starting Ray")
     try:
-        with ray_replicas(ray, plan.registry) as replicas:
+        with ray_replicas(ray, plan.registry) as new_replica:
             for number in SIGNALS:  # Ray sets its own when it starts
                 signal.signal(number, lambda *_: link.stop())
-            pool = Pool(link, plan.report_s)
-            status = pool.run(replicas)
+            pool = Pool(link, new_replica, ray.replicas, plan.report_s)
+            status = pool.run()
             if status is WorkerExit.REFUSED:
                 link.refused(pool.refusal, REFUSAL_HEARD_S)
             return status

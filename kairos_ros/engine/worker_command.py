@@ -9,6 +9,7 @@ from typing import Annotated, Literal
 import typer
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.engine.pool_demand import read_replica_count
 from kairos_ros.engine.ray_pool import RayPlan
 from kairos_ros.engine.registry import read_registry, registry_of
 from kairos_ros.engine.seam import EngineOptions
@@ -49,8 +50,12 @@ def worker_command(
         typer.Option(help="ray: replicas in processes that Ray places, on this host or others."),
     ] = "",
     replicas: Annotated[
-        int, typer.Option(min=1, max=256, help="With --pool: engines, each with every policy.")
-    ] = 2,
+        str,
+        typer.Option(
+            help="With --pool: N engines, each with every policy; or LEAST..MOST, as many of them "
+            "as are busy."
+        ),
+    ] = "2",
     ray_address: Annotated[
         str,
         typer.Option(
@@ -96,7 +101,7 @@ def worker_command(
         _security(endpoint, bool(connect), insecure_loopback, keys, key, server_key),
         dial=bool(connect),
         report_s=report_s,
-        pool=RayPlan(replicas, ray_address) if pool else None,
+        pool=RayPlan(read_replica_count(replicas), ray_address) if pool else None,
     )
     logging.basicConfig(
         level=logging.INFO,

@@ -86,8 +86,8 @@ class WorkerLink:
         self.replicas = 1
         """Batches that are computed at once, now. 0: none is accepted."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
-        """Batches in order of arrival; None only wakes those who wait for one. (This queue may be
-        used from a signal handler.)"""
+        """Batches in order of arrival; None sends one of those who wait for them away. (This queue
+        may be used from a signal handler.)"""
         self._endpoint = endpoint
         self._exit_if_silent_s = exit_if_silent_s
         self._security = security
@@ -153,13 +153,21 @@ class WorkerLink:
         return self._state == "stopping"
 
     def next_job(self) -> Job | None:
-        """Waits for the batch to infer next; None when the worker stops."""
-        while not self.stopping:
-            job = self._jobs.get()
-            if job is not None:
-                return job
-        self._jobs.put(None)  # for the next one who waits
-        return None
+        """Waits for the batch to infer next; None for who shall leave: the worker stops, or
+        `dismiss` was called."""
+        job = None if self.stopping else self._jobs.get()
+        if job is None and self.stopping:
+            self._jobs.put(None)  # for the next one who waits
+        return job
+
+    def dismiss(self) -> None:
+        """Sends one of those who wait for batches away, as soon as none is waiting."""
+        self._jobs.put(None)
+
+    @property
+    def computing(self) -> int:
+        """Batches that are computed now."""
+        return len(self._running)
 
     def begin(self, job: Job) -> None:
         """The batch is computed from now on, until `finish` or `refuse`."""
