@@ -105,6 +105,25 @@ def test_the_edge_is_filled_first_and_what_would_wait_longer_there_overflows():
     assert "0.15 s there, 0.40 s at the edge" in reason
 
 
+def test_a_robot_is_told_where_it_is_served_or_waits_and_why_from_decision_to_answer():
+    dispatcher = hybrid(stale_after_ns=50 * MS)
+
+    def why(robot):
+        return dispatcher.reason(dispatcher.book.sessions[robot])
+
+    dispatcher.request(0, ask("a"))
+    (there,) = submits(dispatcher.request(0, ask("b")))
+    dispatcher.request(1 * MS, ask("c", observed_ago_s=0.2))
+    assert why("a").endswith("edge batch of 1 on edge")
+    assert why("b").endswith("cloud batch of 1 on cloud (0.15 s there, 0.40 s at the edge)")
+    assert why("c") == ""
+    dispatcher.tick(dispatcher.wakeup_ns(1 * MS))
+    assert why("c") == "waits: a newer observation was asked for"
+    said = why("b")
+    (answer,) = done(dispatcher, 151 * MS, there)[:1]
+    assert answer.body.reason == said == why("b")
+
+
 def test_a_link_longer_than_the_queue_is_not_used():
     slow = replace(LINK, rtt_s=0.5, min_rtt_s=0.5)
     dispatcher = hybrid(slow)
