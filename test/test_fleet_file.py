@@ -4,11 +4,14 @@ import copy
 import json
 import re
 from pathlib import Path
+from xml.etree import ElementTree
 
+import numpy as np
 import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from matplotlib import image
 from typer.testing import CliRunner
 
 from kairos_ros.cli import app
@@ -372,6 +375,18 @@ def test_the_committed_schema_for_editors_is_the_one_that_is_printed():
     printed = run("schema").output
     assert printed == (FLEETS / "fleet.schema.json").read_text()
     assert json.loads(printed) == fleet_schema()
+
+
+def test_show_draws_a_picture_and_long_or_odd_names_fit_into_it(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(paper("prompt:", "prompt: $x^ #").replace("NVIDIA H200", "$%_{H}" * 30))
+    png, svg = tmp_path / "fleet.png", tmp_path / "fleet.svg"
+    done = run("show", str(path), "--png", str(png), "--svg", str(svg))
+    assert done.exit_code == 0, done.output
+    pixels = image.imread(png)
+    assert pixels.shape[1] == 1800
+    assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 50
+    assert ElementTree.parse(svg).getroot().tag.endswith("svg")
 
 
 def test_show_tells_robots_models_rates_and_what_happens_when_they_fail():

@@ -74,9 +74,8 @@ def read_fleet(path: Path, known: Known) -> FleetFile:
 def _misspelt(data: dict[str, Any]) -> dict[str, str]:
     """Keys that are no task of a robot, but nearly the name of a section that is not there."""
     groups = data.get("robot_fleet")
-    tasks = (
-        {g.get("task") for g in groups if isinstance(g, dict)} if isinstance(groups, list) else ()
-    )
+    groups = groups if isinstance(groups, list) else []
+    tasks = [group.get("task") for group in groups if isinstance(group, dict)]
     found: dict[str, str] = {}
     for key in data:
         if key not in SECTIONS and key not in tasks:

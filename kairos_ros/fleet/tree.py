@@ -51,10 +51,17 @@ def _body(group: RobotGroup) -> str:
 
 
 def _pace(task: TaskClass) -> str:
-    ratio = task.pipeline.system2_to_system1_call_ratio
-    plans = f", a plan per {ratio} predictions" if ratio else ""
-    policies = "".join(f", {text}" for text in (task.horizon, task.scheduling) if text)
-    return escape(f"acts {task.pipeline.action_period_ms:g} ms per prediction{plans}{policies}")
+    policies = filter(None, (task.horizon, task.scheduling))
+    period = f"acts {task.pipeline.action_period_ms:g} ms per prediction"
+    return escape(", ".join([period, *plans_told(task), *policies]))
+
+
+def plans_told(task: TaskClass) -> list[str]:
+    """How often System 2 is asked; nothing where there is none."""
+    if task.components.system2 is None:
+        return []
+    ratio = task.rules.system2_ratio
+    return ["a plan per prediction" if ratio == 1 else f"a plan per {ratio} predictions"]
 
 
 def _limits(task: TaskClass) -> list[str]:
