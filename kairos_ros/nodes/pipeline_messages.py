@@ -55,10 +55,10 @@ def progress_from(message: TaskProgress, who: Identity, find: Find, now_ns: int)
     return Progress(now_ns, frame.taken_ns, state, f"{message.service} says {state}")
 
 
-def planned_from(message: Plan, who: Identity, task: str, now_ns: int) -> Planned:
-    """Raises UnusableError for a plan that is not for this robot, session and task."""
+def planned_from(message: Plan, who: Identity, asked: AskPlan | None, now_ns: int) -> Planned:
+    """asked: the newest question. Raises UnusableError for a plan that does not answer it."""
     _own(message, who)
-    if message.task != task:
+    if asked is None or message.task != asked.task.id:
         raise UnusableError("other_task", f"{message.task!r:.80}")
     return Planned(message.number, message.instruction, now_ns)
 

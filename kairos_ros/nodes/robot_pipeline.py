@@ -53,6 +53,7 @@ class RobotPipeline:
         self._judged: OrderedDict[int, int] = OrderedDict()  # heard -> when its picture was taken
         self._lock = threading.Lock()
         self._following = ""
+        self._asked: AskPlan | None = None  # the newest question to the planner
         components = supervisor.rules.components
         self._events = node.create_publisher(PipelineEvent, "pipeline_events", qos.EVENTS)
         if Component.SYSTEM2 in components:
@@ -69,6 +70,7 @@ class RobotPipeline:
     # The controller's judges, called in the control thread.
 
     def ask_plan(self, ask: AskPlan, observation: Observation, observed_ago_ns: int) -> None:
+        self._asked = ask
         rules = self._supervisor.rules.components[Component.SYSTEM2]
         self._plans.publish(
             plan_request_message(
@@ -84,6 +86,9 @@ class RobotPipeline:
 
     def moved(self, transition: Transition) -> None:
         task = self.controller.report.task
+        repeated = self.last is not None and (
+            transition.before is transition.after and transition.trigger is self.last.trigger
+        )
         self.last = transition
         self._told.append((transition, task.id if task else ""))
         log = self._node.get_logger()
@@ -93,6 +98,8 @@ class RobotPipeline:
         )
         if Effect.CALL_HUMAN in transition.effects:
             log.error(f"{text}; call /{self._who.robot}/release with a name and a reason")
+        elif repeated:
+            log.debug(text)
         else:
             log.info(text)
 
@@ -124,8 +131,7 @@ class RobotPipeline:
         self._hear(lambda ns: progress_from(message, self._who, self._book.find, ns))
 
     def _on_plan(self, message: Plan) -> None:
-        task = self.controller.report.task
-        self._hear(lambda ns: planned_from(message, self._who, task.id if task else "", ns))
+        self._hear(lambda ns: planned_from(message, self._who, self._asked, ns))
 
     def _hear(self, read: Callable[[int], Judgement]) -> None:
         now_ns = time.monotonic_ns()

@@ -147,6 +147,8 @@ class SimAdapter:
         self._start = self._body.state(self._obs)
         self._succeeded = False
         self._over = False
+        if self.spec.images and self._cameras is None:
+            self.observe()  # opens the cameras: that may take seconds, and a reset may, too
 
     def observe(self) -> Observation:
         state = self.state()
