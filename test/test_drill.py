@@ -13,6 +13,7 @@ import pytest
 
 KAIROS = Path(sys.prefix, "bin", "kairos")
 WITHIN_S = 240.0
+QUICK_ENGINE = "emulated:latency_ms=20+2b,chunk=50,dim=4,state=39"
 
 
 class Drill:
@@ -97,6 +98,39 @@ def test_two_arms_come_through_a_cut_link_and_garbage_and_every_action_is_proven
     for picture in ("01_link_cut.png", "02_garbage.png"):
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
     assert "2 of 2 faults passed" in run.log.read_text()
+
+
+@pytest.mark.slow
+def test_a_running_fleet_is_drilled_from_outside_and_is_told_what_cannot_be_made_there(
+    drill, tmp_path
+):
+    with (tmp_path / "demo.txt").open("wb") as out:
+        demo = subprocess.Popen(
+            [KAIROS, "demo", "--robots", "2", "--duration", "600", "--policy", QUICK_ENGINE],
+            stdin=subprocess.DEVNULL,
+            stdout=out,
+            stderr=out,
+            start_new_session=True,
+            cwd=tmp_path,
+        )
+    try:
+        until = time.monotonic() + WITHIN_S
+        while "executing" not in (said := (tmp_path / "demo.txt").read_text()):
+            assert time.monotonic() < until, said
+            time.sleep(0.2)
+        domain = os.environ["ROS_DOMAIN_ID"]
+        run = drill("--domain", domain, "--only", "serving_paused,link_cut", "--silence-s", "5")
+        assert run.exit_code() == 0
+    finally:
+        demo.send_signal(signal.SIGINT)
+        demo.wait(WITHIN_S)
+    assert "not in a running fleet: link_cut (changes the link)" in run.log.read_text()
+    (fault,) = run.document()["faults"]
+    assert [check["name"] for check in fault["checks"]] == ["refused and counted"]
+    for robot in fault["robots"]:
+        assert robot["passed"] is True
+        assert robot["proven"] is None
+        assert robot["hold_s"] > 2  # nobody was served for 5 s
 
 
 @pytest.mark.slow

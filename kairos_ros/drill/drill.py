@@ -176,7 +176,8 @@ def _make(
         narrator.say(_said(result), "" if result.passed else "bold red")
         if result.robots:
             draw(options.folder / f"{number:02d}_{fault.name}.png", result)
-        stage.restore()
+        if number < len(faults):
+            stage.restore()
 
 
 def _warm_up(stage: Stage, robots: int) -> None:

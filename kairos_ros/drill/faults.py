@@ -194,7 +194,8 @@ def clock_skew(stage: Stage) -> None:
 
 
 def edge_killed(stage: Stage) -> None:
-    stage.until(lambda: stage.cloud_up and stage.edge_up, BACK_WITHIN_S, "waiting for engines")
+    stage.until_served_by("edge", BACK_WITHIN_S)
+    stage.cloud_in_use()
     downs = stage.counter("engine_down")
     stage.begins("SIGKILL to the edge engine's worker")
     os.kill(stage.edge_worker_pid(), signal.SIGKILL)
@@ -284,13 +285,13 @@ FAULTS = (
     Fault("cut_for_good", "link cut for good", cut_for_good, needs=LINKS),
     Fault("serving_paused", "serving node deactivated for 5 s", serving_paused),
     Fault(
-        "serving_killed", "serving node killed", serving_killed, Limits(wait_s=60.0), needs=KILLS
+        "serving_killed", "serving node killed", serving_killed, Limits(wait_s=120.0), needs=KILLS
     ),
     Fault(
         "robot_killed",
         "robot process killed",
         robot_killed,
-        Limits(wait_s=60.0),
+        Limits(wait_s=120.0),
         victim="arm_1",
         needs=KILLS,
     ),

@@ -27,8 +27,8 @@ MAX_ACTIONS = 250
 MOST_WAITING = 50
 """Messages that may have come and not been heard."""
 UP = ("ready", "busy")
-BACK_WITHIN_S = 60.0
-"""Loading a policy takes most of it."""
+BACK_WITHIN_S = 120.0
+"""Loading a policy takes most of it, on a busy machine a minute."""
 
 
 class TookTooLongError(KairosError):
@@ -208,6 +208,8 @@ class Stage:
         if not self.cloud.as_planned or "cloud" in self.cloud.dead():
             self.cloud.kill()
             self.cloud.start()
+            self.until(lambda: not self.cloud_up, 10.0, "waiting for the worker to be missed")
+            self.until(lambda: self.cloud_up, BACK_WITHIN_S, "waiting for the cloud engine")
 
     def start_serving(self) -> None:
         """The serving node, again."""
