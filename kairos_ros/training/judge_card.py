@@ -107,7 +107,7 @@ def write_judge_card(folder: Path) -> None:
         " 0.4 % of the picture. Half have clutter (boxes, balls, tools, some coloured like skin),"
         " some a passer-by out of reach.",
         "- Labels come from the simulator while the pictures are rendered, and only then: done is"
-        " Meta-World's own success, failed an object (puck, peg, ring, hammer) that was knocked to"
+        " Meta-World's own success, failed an object (puck, peg, ring) that was knocked to"
         " where the hand cannot get it back, ongoing everything else. Objects within 4 cm of that"
         " border are left out.",
         f"- {settings['epochs']} passes in {training['training_minutes']} minutes on"

@@ -39,8 +39,11 @@ STATES = (ONGOING, DONE, FAILED)
 UNCLEAR = -1
 """State label of a picture whose object is just at the edge of the arm's reach."""
 
-LOSABLE = ("push-v3", "pick-place-v3", "peg-insert-side-v3", "assembly-v3", "hammer-v3")
-"""Scenes with an object that can be knocked out of reach, so that the task has failed."""
+LOSABLE = ("push-v3", "pick-place-v3", "peg-insert-side-v3", "assembly-v3")
+"""Scenes with an object that can be knocked out of reach, so that the task has failed.
+
+Not the hammer: it lies at the edge of the hand's reach from the start.
+"""
 
 GAPS = {ONGOING: 36.0, DONE: 16.0, FAILED: 9.0}
 """Mean actions between two pictures in each state; the rarer, the denser."""
