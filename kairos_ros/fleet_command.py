@@ -1,4 +1,4 @@
-"""`kairos fleet check|schema|show`: fleet files."""
+"""`kairos fleet check|schema|show|states`: fleet files."""
 
 import json
 from pathlib import Path
@@ -10,6 +10,7 @@ from kairos_ros.bringup import shipped_policy
 from kairos_ros.core.calibration import Calibrated
 from kairos_ros.core.spec import installed_plugins
 from kairos_ros.robot import adapters
+from kairos_ros.robot.state_diagram import state_page
 from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.share import share
 
@@ -59,6 +60,11 @@ def schema_command() -> None:
     from kairos_ros.fleet.schema import fleet_schema
 
     typer.echo(json.dumps(fleet_schema(), indent=2))
+
+
+def states_command() -> None:
+    """Print what a robot does about every violation: a diagram in Mermaid and a table."""
+    typer.echo(state_page(), nl=False)
 
 
 def show_command(

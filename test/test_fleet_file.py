@@ -22,6 +22,7 @@ from kairos_ros.fleet.demand import demands
 from kairos_ros.fleet.reading import FleetFileError, read_fleet
 from kairos_ros.fleet.schema import fleet_schema
 from kairos_ros.robot.rules_text import parse_rules, rules_text
+from kairos_ros.robot.state_table import TABLE
 
 FLEETS = Path(__file__).parents[1] / "config" / "fleets"
 KNOWN = Known(adapters={"sim", "so101"})
@@ -387,6 +388,15 @@ def test_show_draws_a_picture_and_long_or_odd_names_fit_into_it(tmp_path):
     assert pixels.shape[1] == 1800
     assert len(np.unique(pixels.reshape(-1, pixels.shape[2]), axis=0)) > 50
     assert ElementTree.parse(svg).getroot().tag.endswith("svg")
+
+
+def test_the_state_diagram_of_the_docs_is_made_from_the_table():
+    printed = run("states").output
+    page = (FLEETS.parents[1] / "docs" / "fleet.md").read_text()
+    assert page.split("<!-- states -->\n")[1].split("<!-- /states -->")[0] == printed
+    for row in TABLE:
+        arrow = rf"--> {row.target or '.*'}: .*{re.escape(row.trigger.replace('_', ' '))}"
+        assert row.target is None or re.search(arrow, printed), row
 
 
 def test_show_tells_robots_models_rates_and_what_happens_when_they_fail():

@@ -4,7 +4,7 @@ from kairos_ros.robot.state_table import HOLDING, TABLE
 
 
 def state_diagram() -> str:
-    """What docs/fleet.md shows: one arrow per row of `TABLE` and pair of states, joined where they
+    """One arrow per row of `TABLE` and pair of states, joined where they
     lead from and to the same two."""
     labels: dict[tuple[str, str], list[str]] = {}
     for row in TABLE:
@@ -26,3 +26,8 @@ def state_rows() -> str:
         effects = ", ".join(effect.value for effect in row.effects) or "–"
         lines.append(f"| {row.trigger.value} | {sources} | {target} | {effects} |")
     return "\n".join(lines)
+
+
+def state_page() -> str:
+    """Both, as they stand in docs/fleet.md."""
+    return f"```mermaid\n{state_diagram()}\n```\n\n{state_rows()}\n"
