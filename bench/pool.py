@@ -24,7 +24,7 @@ import PIL.Image
 from rich.console import Console
 from rich.table import Table
 
-from kairos_ros.engine.events import BatchDone, EngineEvent, LinkChanged
+from kairos_ros.engine.events import BatchDone, EngineEvent, EngineReady, LinkChanged
 from kairos_ros.engine.remote import RemoteEngine
 from kairos_ros.engine.remote_spec import RemoteSpec
 from kairos_ros.transport.messages import InferRequest
@@ -74,7 +74,7 @@ class Served:
 
     def _done(self) -> BatchDone:
         while not isinstance(event := self._events.get(timeout=WITHIN_S), BatchDone):
-            assert isinstance(event, LinkChanged), event
+            assert isinstance(event, LinkChanged | EngineReady), event
         return event
 
     def _replicas(self, until: float) -> int:
