@@ -12,7 +12,8 @@ from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.engine.emulated import EmulatedEngine
 from kairos_ros.nodes.fleet_messages import diagnostics, fleet_state
 from kairos_ros.nodes.serving_messages import from_answer, malformed, to_query
-from kairos_ros.serving.dispatcher import Dispatcher, Submit
+from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.effects import Submit
 from kairos_ros.serving.exchange import Announcement
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.serving.profiles import warmup_profile

@@ -7,7 +7,8 @@ import pytest
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.scheduling import parse_scheduling
-from kairos_ros.serving.dispatcher import Dispatcher, Submit
+from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.effects import Submit
 from kairos_ros.serving.exchange import Actions, Announcement, Answer, Query, Refetch
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.serving.profiles import warmup_profile

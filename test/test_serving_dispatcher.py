@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 from kairos_ros.core.calibration import HorizonCalibration, HorizonPlan
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.scheduling import parse_scheduling
-from kairos_ros.serving.dispatcher import Dispatcher, Submit
+from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.effects import Submit
 from kairos_ros.serving.exchange import (
     Actions,
     Announcement,

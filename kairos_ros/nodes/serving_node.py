@@ -60,7 +60,8 @@ from kairos_ros.nodes.serving_parameters import (
     remote_engines,
     serving_options,
 )
-from kairos_ros.serving.dispatcher import Dispatcher, Effect
+from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.effects import Effect
 from kairos_ros.serving.exchange import Actions, Answer, Refusal, answer
 from kairos_ros.serving.profiles import warmup_profile
 
@@ -298,11 +299,14 @@ class ServingNode(LifecycleNode):
                         self.get_logger().error(f"{name} is not used: {error}")
                 case BatchDone():
                     self._rates.chunks += len(event.outcomes)
+                    before = slot.state
                     self._carry_out(
                         self.dispatcher.batch_done(
                             now_ns, name, event.batch, event.outcomes, event.compute_s
                         )
                     )
+                    if slot.state != before:  # what it answered is no chunk of the policy
+                        self.get_logger().error(f"{name} is not used: {slot.last_error}")
                 case BatchFailed():
                     self.get_logger().warning(f"{name}: batch {event.batch} failed: {event.reason}")
                     crashed = event.code is not RefusalCode.ENGINE_DOWN

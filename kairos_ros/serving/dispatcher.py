@@ -6,26 +6,24 @@ caller to carry out: an `Answer` to send to its robot, or a `Submit` to hand to 
 
 import contextlib
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
 
-from kairos_ros.core.decision import Decision, Pending
 from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode
 from kairos_ros.core.horizon import HorizonPolicy
-from kairos_ros.core.placement import Capacity, Tier
+from kairos_ros.core.placement import Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.core.wait_ratio import first_execution_ns
+from kairos_ros.serving.batching import Batching
 from kairos_ros.serving.checks import check_query
 from kairos_ros.serving.chunk_check import chunk_problem
+from kairos_ros.serving.effects import Effect
 from kairos_ros.serving.engines import EngineSlot, Running
 from kairos_ros.serving.exchange import Announcement, Answer, Query, Refusal, answer
-from kairos_ros.serving.freshness import Freshness
-from kairos_ros.serving.hedging import Hedging
 from kairos_ros.serving.horizons import Horizons
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.serving.request_queue import RequestQueue
-from kairos_ros.serving.requests import Entry, executed, infer_request
+from kairos_ros.serving.requests import Entry, executed
 from kairos_ros.serving.roster import Roster
 from kairos_ros.serving.server_time import ServerTime
 from kairos_ros.serving.sessions import Session, SessionBook
@@ -35,28 +33,10 @@ from kairos_ros.transport.messages import (
     EngineDescription,
     InferFailure,
     InferOutcome,
-    InferRequest,
 )
 
 MAX_CRASHES = 2
 """A request that was in the batch of this many dying engines is refused."""
-SOONEST_NS = 1_000_000
-"""How soon at the earliest an engine behind a link is looked at again."""
-
-
-@dataclass(frozen=True, slots=True)
-class Submit:
-    """Hand these requests to the engine as one batch."""
-
-    engine: str
-    batch: int
-    requests: list[InferRequest]
-    expected_s: float
-    history_bytes: int = 0
-    """Of histories that must go with it, because other engines have them."""
-
-
-Effect = Answer | Submit
 
 
 class Dispatcher:
@@ -69,12 +49,9 @@ class Dispatcher:
         self.counters: Counter[str] = Counter()
         self._roster = Roster()
         self._queue = RequestQueue()
-        self._freshness = Freshness(options.stale_after_ns, self._queue)
         self._server_time = ServerTime()
-        self._hedging = Hedging(options.hedge_budget, self.tasks)
         self._horizons = Horizons(options)
-        self._last: tuple[Decision, list[str]] | None = None
-        self._next_batch = 1
+        self._batching = Batching(options, self.tasks, self._roster, self._queue, self.counters)
         self._request_bytes = 0
         """Of the newest request."""
 
@@ -124,7 +101,7 @@ class Dispatcher:
             session.refused += 1
             return [self._refuse(query, checked)]
         self._account(now_ns, query, session)
-        return self._enqueue(now_ns, query, session, checked) + self._schedule(now_ns)
+        return self._enqueue(now_ns, query, session, checked) + self._batching.form(now_ns)
 
     # Engines
 
@@ -151,7 +128,7 @@ class Dispatcher:
                 slot.refuse(str(error))
                 self.counters["refused_engine"] += 1
             raise
-        return effects + self._schedule(now_ns)
+        return effects + self._batching.form(now_ns)
 
     def engine_draining(self, now_ns: int, name: str, reason: str) -> None:
         """It answers what it was given, and takes no more."""
@@ -162,7 +139,7 @@ class Dispatcher:
     def link_changed(self, now_ns: int, name: str, link: LinkState) -> list[Effect]:
         """How the link to a remote engine is."""
         self.engines[name].link_changed(link, self._request_bytes)
-        return self._schedule(now_ns)
+        return self._batching.form(now_ns)
 
     def batch_done(
         self, now_ns: int, name: str, batch: int, outcomes: Sequence[InferOutcome], compute_s: float
@@ -182,13 +159,13 @@ class Dispatcher:
             self.counters["malformed_chunk"] += 1
             slot.refuse(f"it sent {problem}")
             effects += self._requeue_all(now_ns, slot, crashed=False)
-            return effects + self._schedule(now_ns)
+            return effects + self._batching.form(now_ns)
         away_s = (now_ns - slot.flight[batch].submitted_ns) / 1e9
         compute_s = min(max(0.0, compute_s), away_s)  # whatever an engine elsewhere claims
         done = slot.end(now_ns, batch, compute_s)
         for entry, outcome in zip(done.entries, outcomes, strict=True):
             effects += self._answer(now_ns, slot, done, entry, outcome, compute_s)
-        return effects + self._schedule(now_ns)
+        return effects + self._batching.form(now_ns)
 
     def batch_failed(
         self, now_ns: int, name: str, batch: int, reason: str, *, crashed: bool = True
@@ -202,7 +179,7 @@ class Dispatcher:
             return []
         slot.last_error = reason
         effects = self._requeue(slot.end(now_ns, batch, None), crashed=crashed)
-        return effects + self._schedule(now_ns)
+        return effects + self._batching.form(now_ns)
 
     def engine_down(
         self, now_ns: int, name: str, reason: str, *, crashed: bool = True
@@ -215,7 +192,7 @@ class Dispatcher:
             self.counters["engine_down" if crashed else "link_down"] += 1
         if slot.state != "refused" or crashed:
             slot.state, slot.last_error = "down", reason
-        return self._requeue_all(now_ns, slot, crashed=crashed) + self._schedule(now_ns)
+        return self._requeue_all(now_ns, slot, crashed=crashed) + self._batching.form(now_ns)
 
     # Time
 
@@ -228,33 +205,17 @@ class Dispatcher:
         for entry in self._queue.late(now_ns):
             entry.session.refused += 1
             effects.append(self._refuse(entry.query, self._too_late(now_ns, entry)))
-        return effects + self._schedule(now_ns)
+        return effects + self._batching.form(now_ns)
 
     def wakeup_ns(self, now_ns: int) -> int | None:
         """When `tick` has something to do next, besides silent robots."""
-        hedge_ns = self._hedging.wakeup_ns(now_ns, self._roster.ready)
-        times = [] if hedge_ns is None else [hedge_ns]
-        if not self.pending:
-            return min(times, default=None)
-        times.append(self._queue.next_alarm_ns(now_ns))
-        for slot in self.engines.values():
-            if slot.newest is None:
-                continue
-            free_ns = slot.next_free_ns(now_ns)
-            if not slot.newest.prefetched and self._freshness.wanted:
-                times.append(slot.prefetch_ns(now_ns))
-            if slot.link and free_ns > now_ns:
-                times.append(max(free_ns, now_ns + SOONEST_NS))
-        return min(times)
+        return self._batching.wakeup_ns(now_ns)
 
     def reason(self, session: Session) -> str:
         """Why the last decision about this robot was what it was."""
-        key = session.task_key
-        if key in self.pending and self.pending[key].hold_until_ns:
-            return "waits: a newer observation was asked for"
-        if key in self.pending and self._last and key in self._last[1]:
-            decision, keys = self._last
-            return decision.reason(keys.index(key))
+        waits = self._batching.why_waiting(session.task_key)
+        if waits:
+            return waits
         return next((e.reason for e in self.in_engines() if e.session is session), session.reason)
 
     # Inside
@@ -302,119 +263,6 @@ class Dispatcher:
             return []
         superseded = f"round {query.round} of the same task took its place"
         return [self._refuse(entry.query, Refusal(RefusalCode.OLD_ROUND, superseded))]
-
-    def _schedule(self, now_ns: int) -> list[Effect]:
-        """Forms batches for idle engines, and asks for fresh observations for the next ones."""
-        effects: list[Effect] = []
-        ready = self._roster.ready
-        idle = self.pending and any(slot.is_free(now_ns) for slot in ready)
-        while idle:
-            formed = self._form_batches(now_ns, ready)
-            effects += formed
-            # one of several servers behind a link may still be idle
-            idle = self.pending and any(
-                self.engines[sent.engine].is_free(now_ns)
-                for sent in formed
-                if isinstance(sent, Submit)
-            )
-        if not self.pending:
-            for slot, copies in self._hedging.copies(now_ns, ready):
-                self.counters["hedged"] += len(copies)
-                effects.append(self._submit(now_ns, slot, copies))
-        for slot in ready:
-            newest = slot.newest
-            if newest is None or newest.prefetched or not self.pending:
-                continue
-            dispatch_ns = slot.next_free_ns(now_ns)
-            if now_ns >= slot.prefetch_ns(now_ns):
-                newest.prefetched = True
-                if not self._freshness.wanted:
-                    continue
-                keys = list(self.pending)
-                capacity = self._capacity(now_ns, ready, keys, freed=slot)
-                effects += self._refetch_next(now_ns, dispatch_ns, keys, capacity)
-        return effects
-
-    def _form_batches(self, now_ns: int, ready: list[EngineSlot]) -> list[Effect]:
-        """One decision about everything that waits."""
-        effects: list[Effect] = []
-        waiting = [k for k, entry in self.pending.items() if now_ns >= entry.hold_until_ns]
-        batch, stale = self._next_batch, self._freshness.is_stale
-        fresh = [k for k in waiting if not stale(now_ns, self.pending[k], batch)]
-        if len(fresh) < len(waiting):
-            capacity = self._capacity(now_ns, ready, waiting)
-            effects += self._refetch_next(now_ns, now_ns, waiting, capacity)
-        if fresh:
-            effects += self._dispatch(now_ns, fresh, self._capacity(now_ns, ready, fresh))
-        return effects
-
-    def _capacity(
-        self,
-        now_ns: int,
-        ready: Iterable[EngineSlot],
-        keys: list[str],
-        freed: EngineSlot | None = None,
-    ) -> Capacity:
-        """What the engines can take of `keys` now, or (of `freed`) when that can take a batch."""
-        pending = [self.pending[key] for key in keys]
-        engines = (
-            slot.capacity(now_ns, pending, free=True if slot is freed else None) for slot in ready
-        )
-        return Capacity(tuple(engines), self.options.comparison)
-
-    def _refetch_next(
-        self, now_ns: int, dispatch_ns: int, keys: list[str], capacity: Capacity
-    ) -> list[Effect]:
-        """Asks for newer observations where a batch of `keys` would be dispatched with stale ones.
-
-        Those further back in the queue are left alone: they would be stale again when it is their
-        turn, and taking an observation costs the robot.
-        """
-        batches = self._decide(now_ns, keys, capacity).batches
-        chosen = [self.pending[keys[i]] for batch in batches for i in batch.indices]
-        asked = self._freshness.refetch(now_ns, dispatch_ns, chosen, self._next_batch)
-        self.counters["refetched"] += len(asked)
-        return [*asked]
-
-    def _decide(self, now_ns: int, keys: list[str], capacity: Capacity) -> Decision:
-        pending = Pending.of(self.tasks, {key: self.pending[key].received_ns for key in keys})
-        return self.options.scheduling.decide(now_ns, pending, self.tasks, capacity)
-
-    def _dispatch(self, now_ns: int, keys: list[str], capacity: Capacity) -> list[Effect]:
-        decision = self._decide(now_ns, keys, capacity)
-        self._last = (decision, keys)
-        self.tasks.set_skipped(self.tasks.rows_of(keys), decision.skipped_after)
-        if decision.batches and len(keys) < len(self.pending):
-            # who waits for a newer observation is passed over like everybody else who waits
-            decided = set(keys)
-            others = self.tasks.rows_of(key for key in self.pending if key not in decided)
-            self.tasks.set_skipped(others, self.tasks.skipped[others] + 1)
-        effects: list[Effect] = []
-        for batch in decision.batches:
-            chosen = {keys[i]: i for i in batch.indices}
-            suspects = [key for key in chosen if self.pending[key].crashes]
-            if suspects:  # a request that may have killed an engine travels alone
-                chosen = {k: i for k, i in chosen.items() if k not in suspects} or {
-                    suspects[0]: chosen[suspects[0]]
-                }
-            entries = []
-            for key, i in chosen.items():
-                entry = self._queue.entries.pop(key)
-                entry.reason, entry.dispatched_ns = decision.reason(i), now_ns
-                entries.append(entry)
-            self._hedging.budget.count(len(entries))
-            effects.append(self._submit(now_ns, self.engines[batch.engine], entries))
-        return effects
-
-    def _submit(self, now_ns: int, slot: EngineSlot, entries: list[Entry]) -> Submit:
-        batch, self._next_batch = self._next_batch, self._next_batch + 1
-        moved = sum(entry.history_moves_to(slot.name) for entry in entries)
-        slot.begin(batch, entries, now_ns)
-        for entry in entries:
-            entry.copies += 1
-        requests = [infer_request(entry.query) for entry in entries]
-        expected_s = slot.latency_of(len(entries)) / 1e9
-        return Submit(slot.name, batch, requests, expected_s, moved * slot.history_bytes)
 
     def _answer(
         self,

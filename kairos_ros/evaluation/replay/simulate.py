@@ -22,7 +22,8 @@ from kairos_ros.evaluation.replay.virtual_robot import Assignment, Ended, Send, 
 from kairos_ros.evaluation.run import FleetRun, RoundRecord, Span, TaskRecord
 from kairos_ros.evaluation.trace import Trace
 from kairos_ros.robot.latency import lead_actions
-from kairos_ros.serving.dispatcher import Dispatcher, Effect, Submit
+from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.effects import Effect, Submit
 from kairos_ros.serving.exchange import Announcement, Answer, Execution, Query
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.messages import EngineDescription, InferRequest, InferResult
