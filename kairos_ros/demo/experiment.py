@@ -36,6 +36,7 @@ from kairos_ros.evaluation.run import FleetRun, joined, shared_tasks
 from kairos_ros.evaluation.run_files import save_run
 from kairos_ros.evaluation.summary import summarise
 from kairos_ros.robot.metaworld_scenes import SCENES
+from kairos_ros.serving.calibration_file import NAME as CALIBRATION
 
 BASELINE = {"scheduling": "fifo", "horizon": "static:10"}
 HALF_SHARE = 1 / 3
@@ -75,7 +76,7 @@ def run_once(options: Options, serving: Mapping[str, str], *, view: bool) -> int
                 stack.enter_context(each)
             if options.paces is not None:
                 console.print(_said(options.paces), highlight=False)
-            startup = _start(session, serving, console)
+            startup = _start(session, {**_calibration(options), **serving}, console)
             if startup is not None:
                 session.live.phase = f"{options.robots} robots"
                 run = session.run(_arrivals(options, 0), options.duration_s, options.cuts)
@@ -190,6 +191,12 @@ def _session(options: Options, to: Display, keys: Path | None = None) -> Session
     policy = options.policy or str(bringup.shipped_policy())
     cloud = Cloud(logs, keys, paced(policy, options.paces.cloud))
     return Session(options.robots, paced(policy, options.paces.edge), logs, to, bag, cloud)
+
+
+def _calibration(options: Options) -> dict[str, str]:
+    """Parameters of the serving node: the calibration of a paced policy is still in its folder."""
+    file = Path(options.policy or bringup.shipped_policy()) / CALIBRATION
+    return {"horizon_calibration": str(file)} if options.paces and file.is_file() else {}
 
 
 def _said(paces: Paces) -> str:

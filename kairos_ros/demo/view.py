@@ -100,7 +100,8 @@ def _cells(robot: LiveRobot, *, wide: bool, tiers: bool) -> list[Text | str]:
         return [state, *[""] * (6 + wide + tiers), done]
     served = robot.served
     tier = Text(served.tier if served else "", style=_TIERS.get(served.tier, "") if served else "")
-    why = served.why if served and tiers else robot.horizon_reason
+    placed = served.why if served else ""
+    why = placed if tiers else robot.horizon_reason
     asks = "▸" if robot.running else "·" if robot.pending else " "
     return [
         state,
