@@ -11,6 +11,7 @@ from wan import NamespaceWan, ProxyWan
 
 from bench.link import entered, why_not
 from kairos_ros.demo.link_proxy import Conditions
+from kairos_ros.transport.engine_wire import MAX_ECHO, echo_message, ping_message
 
 DEFAULT = "/proc/sys/net/ipv4/tcp_congestion_control"
 
@@ -151,6 +152,16 @@ def test_an_unknown_congestion_control_is_refused_by_name():
 
 def congestion(end):
     return end.getsockopt(socket.IPPROTO_TCP, socket.TCP_CONGESTION, 16).rstrip(b"\0").decode()
+
+
+@pytest.mark.parametrize(("carried", "back"), [(1_000, 1_000), (10 * MAX_ECHO, MAX_ECHO)])
+def test_some_of_a_probe_is_carried_back_so_that_the_way_back_is_fast_too(carried, back):
+    echo = echo_message(ping_message(1, "pick", carried))
+    assert (echo.kind, [array.nbytes for array in echo.arrays]) == ("echo", [back])
+
+
+def test_a_heartbeat_that_carries_nothing_is_not_echoed():
+    assert echo_message(ping_message(1, "pick")) is None
 
 
 def test_segments_of_what_is_no_tcp_connection_are_unknown(tmp_path):

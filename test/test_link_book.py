@@ -28,7 +28,7 @@ def test_a_link_is_probed_as_soon_as_its_round_trip_is_known_one_probe_at_a_time
     assert book.padding() == 0
     book.pinged(1, 0, 0.0)
     book.pong(1, RTT)
-    for number in (2, 3, 4):
+    for number in range(2, 2 + PROBES):
         assert (book.padding(), book.probed) == (PROBE_BYTES, False)
         book.pinged(number, PROBE_BYTES, 1.0)
         assert book.padding() == 0

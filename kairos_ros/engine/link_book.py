@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from kairos_ros.core.errors import WireError
 from kairos_ros.transport.link_estimate import LinkEstimate, LinkState
 
-PROBES = 3
+PROBES = 4
 PROBE_BYTES = 262_144
 """Carried once when a worker is found, so that the first placement knows the bandwidth. Several,
-because TCP starts slowly."""
+because TCP starts slowly: with fewer the median is that of a slow start."""
 BEHIND = -1
 """Stands for the padding of a heartbeat that a probe slowed down: it measures nothing."""
 MAX_PINGS = 64

@@ -22,6 +22,7 @@ from kairos_ros.transport.engine_wire import (
     WorkerStatus,
     batch_of,
     description_message,
+    echo_message,
     error_message,
     ping_of,
     policy_of,
@@ -271,7 +272,11 @@ class WorkerLink:
             batch = batch_of(message)
             match message.kind:
                 case "ping":
-                    return self._status(client, policy_of(message), ping_of(message))
+                    status = self._status(client, policy_of(message), ping_of(message))
+                    if (echo := echo_message(message)) is None:
+                        return status
+                    self._send(client, encode(status))
+                    return echo
                 case "hello":
                     policy = policy_of(message)
                     described = self._described(policy)

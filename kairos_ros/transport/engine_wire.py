@@ -2,9 +2,9 @@
 
 Client to engine: `hello {}`, `ping {}`, `infer {batch, requests}`. Each may name the `policy` of
 the worker's registry that it is about, a `ping` may carry a number that its answer repeats (and
-arrays, which nobody reads: they show how fast the link is), and an `infer` with `tell: true` is
-confirmed.
-Engine to client: `status {...}` (answers hello and ping), `description {...}`,
+arrays, which nobody reads: they show how fast the link is; some of them come back as an `echo`,
+which makes the way back fast, too), and an `infer` with `tell: true` is confirmed.
+Engine to client: `status {...}` (answers hello and ping), `echo`, `description {...}`,
 `received {batch}`, `result {batch, compute_s, outcomes}`, `error {batch | nil, code, reason}`.
 """
 
@@ -27,6 +27,8 @@ from kairos_ros.transport.messages import (
 
 MAX_REASON = 1000
 """Characters of a reason that travel; a traceback does not."""
+MAX_ECHO = 131_072
+"""Bytes: about what a full batch answers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,12 @@ def ping_message(number: int, policy: str, padding: int = 0) -> Message:
 def ping_of(message: Message) -> int | None:
     number = message.fields.get("ping")
     return number if type(number) is int and 0 <= number < 2**63 else None
+
+
+def echo_message(ping: Message) -> Message | None:
+    """What follows the answer to a `ping` that carries arrays; None where it carries none."""
+    size = min(MAX_ECHO, sum(array.nbytes for array in ping.arrays))
+    return Message("echo", {}, (np.zeros(size, np.uint8),)) if size else None
 
 
 def read_infer(message: Message) -> tuple[int, tuple[InferRequest, ...]]:
