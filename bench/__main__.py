@@ -22,7 +22,7 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from bench import fleet, hop, hybrid, overhead, record, replay, robots50
+from bench import fleet, hop, hybrid, judgements, overhead, record, replay, robots50
 from bench.report import Result
 from bench.servers import ROOT
 
@@ -34,6 +34,7 @@ BENCHMARKS: dict[str, Callable[..., Result]] = {
     "record": record.run,
     "replay": replay.run,
     "hybrid": hybrid.run,
+    "judgements": judgements.run,
 }
 ABOUT = {
     "overhead": "serving one robot, against LeRobot's PolicyServer",
@@ -43,6 +44,7 @@ ABOUT = {
     "record": "what the recorder keeps up with",
     "replay": "virtual time against real time",
     "hybrid": "edge, cloud or both over an emulated WAN, and the sweep over that WAN",
+    "judgements": "safety and monitor on one model: our queue, against sending all at once",
     "scheduler": "decisions per second",
 }
 PROGRAMS = {

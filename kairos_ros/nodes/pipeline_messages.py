@@ -103,7 +103,7 @@ def pipeline_event(
         component=transition.component.value if transition.component else "",
         reason=transition.reason,
         effects=[effect.value for effect in transition.effects],
-        reacted_s=(now_ns - transition.now_ns) / 1e9,
+        reacted_s=(now_ns - transition.caused_ns) / 1e9,
         frame_age_s=math.nan if frame_ns is None else (now_ns - frame_ns) / 1e9,
     )
 

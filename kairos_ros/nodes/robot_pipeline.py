@@ -119,7 +119,7 @@ class RobotPipeline:
             transition, task = self._told.popleft()
             now_ns = time.monotonic_ns()
             with self._lock:
-                frame_ns = self._judged.get(transition.now_ns)
+                frame_ns = self._judged.get(transition.caused_ns)
             self._events.publish(pipeline_event(self._who, task, transition, frame_ns, now_ns))
 
     # Callbacks of the executor thread.

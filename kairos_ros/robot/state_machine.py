@@ -84,6 +84,8 @@ class Transition:
     component: Component | None
     reason: str
     """In words, never empty."""
+    caused_ns: int = 0
+    """When the event that led to it happened: before `now_ns` if it had to wait for its turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +114,7 @@ def wants_actions(rules: TaskRules, state: State) -> bool:
 
 def step(rules: TaskRules, state: State, event: Event) -> Step:
     """What `event` makes of `state`. Deadlines that have passed by then count first."""
-    turn = _Turn(rules, replace(state, now_ns=max(state.now_ns, event.now_ns)))
+    turn = _Turn(rules, replace(state, now_ns=max(state.now_ns, event.now_ns)), event.now_ns)
     if not isinstance(event, ResetDone):  # nobody could listen while the body was being reset
         turn.watch_deadlines()
     dropped = turn.handle(event)
@@ -123,9 +125,10 @@ def step(rules: TaskRules, state: State, event: Event) -> Step:
 class _Turn:
     """One step in the making."""
 
-    def __init__(self, rules: TaskRules, state: State) -> None:
+    def __init__(self, rules: TaskRules, state: State, caused_ns: int) -> None:
         self.rules = rules
         self.state = state
+        self.caused_ns = caused_ns
         self.transitions: list[Transition] = []
 
     def handle(self, event: Event) -> str:
@@ -360,6 +363,7 @@ class _Turn:
                 row.effects,
                 component,
                 reason,
+                self.caused_ns,
             )
         )
 
