@@ -2,17 +2,20 @@
 
 import io
 import itertools
+import json
 import socket
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.demo.cloud import Paces
 from kairos_ros.demo.cuts import Cut, parse_cuts
-from kairos_ros.demo.experiment import scenes
+from kairos_ros.demo.experiment import Options, calibration, scenes
 from kairos_ros.demo.live import LiveEngine, LiveFleet, LiveRobot
 from kairos_ros.demo.report import RunReport, comparison, comparison_finding, part_latencies
 from kairos_ros.demo.tiers import ServedChunk, tier_shares
@@ -208,6 +211,14 @@ def test_cuts_of_the_link_are_read_and_hold_when_they_say():
 def test_cuts_that_are_written_wrongly_are_refused_with_the_form(text):
     with pytest.raises(ConfigError, match="FROM:FOR"):
         parse_cuts(text)
+
+
+def test_a_paced_policy_keeps_the_calibration_of_its_folder(tmp_path):
+    options = Options(2, 10.0, "back_to_back", 1, "", tmp_path, paces=Paces())
+    (file,) = calibration(options).values()
+    assert json.loads(Path(file).read_text())["policy_id"]
+    assert calibration(replace(options, paces=None)) == {}
+    assert calibration(replace(options, policy="emulated:latency_ms=1")) == {}
 
 
 def test_tiers_share_the_chunks_and_have_their_own_latencies():

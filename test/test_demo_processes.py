@@ -207,6 +207,18 @@ def test_a_cloud_behind_a_link_serves_overflow_and_the_edge_alone_while_it_is_cu
 
 
 @pytest.mark.slow
+def test_a_killed_demo_takes_its_cloud_along(demo):
+    run = demo("--robots", "1", "--duration", "600", "--policy", QUICK_ENGINE, "--cloud")
+    run.wait_until_it_runs()
+    assert any("worker" in " ".join(command(pid)) for pid in run.pids())
+    run.process.kill()
+    deadline = time.monotonic() + 30.0
+    while run.left() and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert run.left() == []
+
+
+@pytest.mark.slow
 def test_ctrl_c_while_the_fleet_starts_leaves_nothing(demo):
     run = demo("--robots", "2")
     run.wait_for(lambda: "robots ready" in run.output(), "starting")

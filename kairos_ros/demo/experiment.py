@@ -76,7 +76,7 @@ def run_once(options: Options, serving: Mapping[str, str], *, view: bool) -> int
                 stack.enter_context(each)
             if options.paces is not None:
                 console.print(_said(options.paces), highlight=False)
-            startup = _start(session, {**_calibration(options), **serving}, console)
+            startup = _start(session, {**calibration(options), **serving}, console)
             if startup is not None:
                 session.live.phase = f"{options.robots} robots"
                 run = session.run(_arrivals(options, 0), options.duration_s, options.cuts)
@@ -193,7 +193,7 @@ def _session(options: Options, to: Display, keys: Path | None = None) -> Session
     return Session(options.robots, paced(policy, options.paces.edge), logs, to, bag, cloud)
 
 
-def _calibration(options: Options) -> dict[str, str]:
+def calibration(options: Options) -> dict[str, str]:
     """Parameters of the serving node: the calibration of a paced policy is still in its folder."""
     file = Path(options.policy or bringup.shipped_policy()) / CALIBRATION
     return {"horizon_calibration": str(file)} if options.paces and file.is_file() else {}
