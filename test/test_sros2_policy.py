@@ -11,13 +11,18 @@ from xml.etree import ElementTree
 
 import pytest
 from rclpy.node import NodeNameNonExistentError
+from task_rules import rules
 
-from kairos_ros.bringup import recorder, robot, serving
+from kairos_ros.bringup import recorder, robot, serving, vlm
+from kairos_ros.robot.rules_text import rules_text
 
 POLICY = Path(__file__).parents[1] / "config" / "sros2" / "policy.xml"
 ENCLAVE = {
     "/kairos/serving": "/kairos/serving",
     "/arm_1/robot": "/arm_1",
+    "/kairos/safety": "/kairos/safety",
+    "/kairos/monitor": "/kairos/monitor",
+    "/kairos/planner": "/kairos/planner",
     "/kairos/recorder": "/kairos/recorder",
     "/kairos/recorder_topics": "/kairos/recorder",
 }
@@ -26,7 +31,7 @@ GOAL_SERVICES = ("send_goal", "get_result", "cancel_goal")
 GOAL_TOPICS = ("feedback", "status")
 
 
-def rules(enclave):
+def rights(enclave):
     """(right, pattern of full names) as sros2's template writes them for DDS."""
     found = set()
     for profile in POLICY_XML.find(f".//enclave[@path='{enclave}']").iter("profile"):
@@ -55,14 +60,17 @@ def spelled_out(right, name):
 
 
 def allows(enclave, right, name):
-    return any(r == right and fnmatchcase(name, pattern) for r, pattern in rules(enclave))
+    return any(r == right and fnmatchcase(name, pattern) for r, pattern in rights(enclave))
 
 
 @pytest.fixture(scope="module")
 def graph(wire, start_for_module, tmp_path_factory):
     """What each node of a running fleet publishes, subscribes to, serves and calls."""
     start_for_module(serving(policy="emulated:", horizon="static:10"))
-    start_for_module(robot("arm_1", adapter="sim"))
+    seen = {"adapter_options": ["images={corner3: [96, 96]}"], "rules": rules_text(rules())}
+    start_for_module(robot("arm_1", adapter="sim", **seen))
+    for component in ("safety", "monitor", "planner"):
+        start_for_module(vlm(component))
     start_for_module(recorder(tmp_path_factory.mktemp("bag") / "bag"))
     ask = {
         "publish": wire.node.get_publisher_names_and_types_by_node,
@@ -72,10 +80,14 @@ def graph(wire, start_for_module, tmp_path_factory):
     }
     done = {
         ("/kairos/serving", "publish", "/arm_1/action_chunk"),
+        ("/kairos/serving", "subscribe", "/arm_1/chunk_request"),
         ("/kairos/serving", "reply", "/kairos/serving/change_state"),
         ("/arm_1/robot", "subscribe", "/arm_1/action_chunk"),
         ("/arm_1/robot", "reply", "/arm_1/execute_task/_action/send_goal"),
         ("/kairos/recorder_topics", "subscribe", "/arm_1/chunk_request"),
+        ("/kairos/safety", "publish", "/arm_1/safety_verdict"),
+        ("/kairos/monitor", "publish", "/arm_1/task_progress"),
+        ("/kairos/planner", "publish", "/arm_1/plan"),
     }
     until = time.monotonic() + 120
     seen = set()
@@ -104,8 +116,8 @@ def test_nothing_is_allowed_that_no_node_does(graph):
     done = {(ENCLAVE[path], right, name) for path, right, name in graph}
     idle = {
         (enclave, right, pattern)
-        for enclave in ("/kairos/serving", "/arm_1", "/kairos/recorder")
-        for right, pattern in rules(enclave)
+        for enclave in set(ENCLAVE.values())
+        for right, pattern in rights(enclave)
         if not any((e, r) == (enclave, right) and fnmatchcase(name, pattern) for e, r, name in done)
     }
     assert not idle
@@ -122,5 +134,18 @@ def test_only_the_serving_node_may_send_chunks_and_a_robot_asks_for_itself_only(
 
 def test_only_an_operator_may_give_tasks_and_change_the_servers_state():
     enclaves = [one.get("path") for one in POLICY_XML.iter("enclave")]
-    for name in ("/arm_1/execute_task/_action/send_goal", "/kairos/serving/change_state"):
+    reserved = ("/arm_1/execute_task/_action/send_goal", "/kairos/serving/change_state")
+    for name in (*reserved, "/arm_1/release"):
         assert [e for e in enclaves if allows(e, "request", name)] == ["/operator"]
+
+
+def test_only_the_safety_node_may_call_a_cell_safe_and_nobody_may_disturb_one():
+    enclaves = [one.get("path") for one in POLICY_XML.iter("enclave")]
+    for node, topic in (
+        ("safety", "safety_verdict"),
+        ("monitor", "task_progress"),
+        ("planner", "plan"),
+    ):
+        who = [e for e in enclaves if allows(e, "publish", f"/arm_1/{topic}")]
+        assert who == [f"/kairos/{node}"]
+    assert not any(allows(e, "request", "/arm_1/disturb") for e in enclaves)

@@ -173,10 +173,6 @@ class Judging:
         if now_ns < due_ns - EARLY * self._period_ns:
             return
         self._due_ns[of.robot] = max(due_ns, now_ns - self._period_ns) + self._period_ns
-        if of.robot not in self._topics:
-            self._topics[of.robot] = _publisher(
-                self._node, self._message, f"/{of.robot}/{self._topic}"
-            )
 
         def tell(came: Settled) -> None:
             verdict = self.record.note(came)
@@ -197,8 +193,12 @@ class Judging:
     def _changed(self, robot: str) -> None:
         self._desk.forget(robot)
         self._due_ns.pop(robot, None)
-        if robot not in self.watch.robots and (publisher := self._topics.pop(robot, None)):
-            self._node.destroy_publisher(publisher)
+        here, open_ = robot in self.watch.robots, robot in self._topics
+        if here and not open_:  # now: the first verdict would be lost until its reader is found
+            topic = f"/{robot}/{self._topic}"
+            self._topics[robot] = _publisher(self._node, self._message, topic)
+        elif open_ and not here:
+            self._node.destroy_publisher(self._topics.pop(robot))
 
 
 class Planning:
