@@ -25,6 +25,7 @@ COMMANDS = {
     "fleet check": "kairos_ros.fleet_command:check_command",
     "fleet schema": "kairos_ros.fleet_command:schema_command",
     "fleet show": "kairos_ros.fleet_command:show_command",
+    "fleet up": "kairos_ros.fleet_command:up_command",
     "fleet states": "kairos_ros.fleet_command:states_command",
     "slo": "kairos_ros.evaluation.slo_command:slo_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",

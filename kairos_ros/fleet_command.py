@@ -1,18 +1,20 @@
-"""`kairos fleet check|schema|show|states`: fleet files."""
+"""`kairos fleet check|schema|show|states|up`: fleet files."""
 
 import json
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos_ros.bringup import shipped_policy
+from kairos_ros.bringup import Fleet, shipped_policy
 from kairos_ros.core.calibration import Calibrated
 from kairos_ros.core.spec import installed_plugins
 from kairos_ros.robot import adapters
 from kairos_ros.robot.state_diagram import state_page
 from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.share import share
+from kairos_ros.up import run
 
 if TYPE_CHECKING:
     from kairos_ros.fleet.checks import Known
@@ -84,6 +86,27 @@ def show_command(
 
         draw_fleet(fleet, picture, "png" if picture is png else "svg")
         typer.echo(f"wrote {picture}")
+
+
+def up_command(
+    file: FleetArgument,
+    record: Annotated[
+        bool, typer.Option("--record", help="Record everything into a bag, too.")
+    ] = False,
+    out: Annotated[
+        Path, typer.Option(help="Where the folder of the log files, and of the bag, is made.")
+    ] = Path("runs"),
+) -> None:
+    """Run a fleet file's nodes on this host until Ctrl-C, without ros2 launch.
+
+    A node that ends by itself is reported and the others go on; the exit code is 1 then.
+    """
+    from kairos_ros.fleet_plan import fleet_plan
+
+    path = fleet_path(file)
+    folder = out / datetime.now().strftime("fleet_%Y-%m-%d_%H-%M-%S")
+    specs = fleet_plan(read(path), path.parent, record=folder / "bag" if record else "")
+    raise typer.Exit(run(Fleet(specs, folder)))
 
 
 def read(path: Path) -> "FleetFile":

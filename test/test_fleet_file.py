@@ -234,6 +234,7 @@ def test_what_must_fit_together_is_checked(faults, change, field, says):
         ({"names": ["a"], "num_robots": 2}, "robot_fleet.0", "num_robots is 2, but there are 1"),
         ({}, "robot_fleet.0", "say num_robots, or give their names"),
         ({"num_robots": 1, "adapter": "so10"}, "adapter", "did you mean 'so101'"),
+        ({"num_robots": 1, "params_file": "no.yaml"}, "params_file", "there is no file"),
         ({"num_robots": 1, "control_rate_hz": 0}, "control_rate_hz", "not 0"),
         ({"num_robots": 1, "safe_state": [float("nan")]}, "safe_state.0", "finite"),
         (
@@ -294,13 +295,13 @@ def test_aliases_that_multiply_are_refused_before_they_do(faults):
 
 def test_a_fault_in_a_merged_mapping_points_to_where_it_is_written(faults):
     text = (FLEETS / "factory.yaml").read_text()
-    text = text.replace("      freq_hz: 5\n", "      freq_hz: 500\n")
+    text = text.replace("      freq_hz: 4\n", "      freq_hz: 400\n")
     found = faults(text)
     assert [field for _, _, field, _ in found] == [
         "push.components.safety.freq_hz",
         "pick_and_place.components.safety.freq_hz",
     ]
-    assert {line for line, *_ in found} == {line_of(text, "freq_hz: 500")}
+    assert {line for line, *_ in found} == {line_of(text, "freq_hz: 400")}
 
 
 def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path):

@@ -26,6 +26,7 @@ LAYER = {
     "cli": 5,
     "domain": 5,
     "fleet_command": 5,
+    "fleet_plan": 5,
     "record": 5,
     "replay": 5,
     "up": 5,

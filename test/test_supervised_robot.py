@@ -12,6 +12,7 @@ from task_rules import rules
 
 from kairos_ros.core.pipeline import Fallback
 from kairos_ros.robot.adapter import Homing, TaskGoal
+from kairos_ros.robot.body_log import BodyLog, LoggedBody
 from kairos_ros.robot.control import Arrived, Cancel, Controller, Planned, Start, Stop
 from kairos_ros.robot.exchange import Answer, AnswerKind, Task
 from kairos_ros.robot.guard import ActionGuard, GuardLimits
@@ -229,6 +230,14 @@ def test_judgements_of_a_robot_without_rules_are_dropped_and_counted():
         cell.until(lambda: controller.report.task_actions > 5, safe=False)
         assert controller.report.dropped["not_supervised"] > 0
         assert controller.report.mode is None
+
+
+def test_a_body_whose_commands_are_logged_knows_its_way_home_all_the_same(tmp_path):
+    cell = Cell(patient())
+    body = LoggedBody(cell.body, BodyLog(tmp_path / "body.jsonl"))
+    guard = ActionGuard(GuardLimits(), 4, cell.body.spec.state_dim, RATE_HZ)
+    controller = Controller(body, cell.loop, guard, cell)
+    assert controller._homeward == cell.body.toward_safe_state
 
 
 def test_a_body_without_a_way_home_says_so():

@@ -49,8 +49,8 @@ class Problem:
 
 
 def problems_of(fleet: FleetFile, known: Known, folder: Path) -> list[Problem]:
-    """Everything that does not fit together. Model folders are looked up from `folder`."""
-    found = [*_fleet(fleet, known), *_models(fleet, folder)]
+    """Everything that does not fit together. Files and folders are looked up from `folder`."""
+    found = [*_fleet(fleet, known, folder), *_models(fleet, folder)]
     for name, task in fleet.tasks.items():
         found += _task(name, task, known)
     return [*found, *_schedulers(fleet)]
@@ -76,7 +76,7 @@ def did_you_mean(given: str, choices: Collection[str]) -> str:
     return f" (did you mean {close[0]!r}?)" if close else ""
 
 
-def _fleet(fleet: FleetFile, known: Known) -> Iterator[Problem]:
+def _fleet(fleet: FleetFile, known: Known, folder: Path) -> Iterator[Problem]:
     owners: dict[str, str] = {}
     for i, group in enumerate(fleet.robot_fleet):
         here = ("robot_fleet", i)
@@ -90,6 +90,11 @@ def _fleet(fleet: FleetFile, known: Known) -> Iterator[Problem]:
             adapters = ", ".join(sorted(known.adapters))
             text = f"there is no adapter {group.adapter!r}{hint}; installed are: {adapters}"
             yield Problem((*here, "adapter"), text)
+        params = folder / Path(group.params_file).expanduser()
+        if group.params_file and not params.is_file():
+            yield Problem(
+                (*here, "params_file"), f"{group.params_file!r}: there is no file {params}"
+            )
         if group.safe_state and "safe_state" in group.adapter_options:
             yield Problem((*here, "safe_state"), "it is in adapter_options, too; give it once")
         at = "num_robots" if group.names is None else "names"

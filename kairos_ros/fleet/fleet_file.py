@@ -52,6 +52,12 @@ class RobotGroup(_Section):
     adapter_options: Annotated[
         dict[str, Any], Field(description="of the adapter, see config/robot.yaml")
     ] = {}
+    params_file: Annotated[
+        str,
+        Field(
+            description="ROS parameters of these robots, guard limits above all; robot.yaml without"
+        ),
+    ] = ""
     control_rate_hz: Annotated[float, Field(ge=1, le=1000, description="actions per second")] = 30.0
     safe_state: Annotated[
         list[FiniteFloat],

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Protocol
+from typing import Protocol, cast
 
 import numpy as np
 
@@ -172,8 +172,9 @@ class Controller:
         self._guard = guard
         self._outside = outside
         self._supervisor, self._judges = supervised or (None, None)
-        homes = isinstance(adapter, Homing) and adapter.has_safe_state
-        self._homeward = adapter.toward_safe_state if homes else None
+        # a body inside a LoggedBody is asked, too; isinstance would not find what that hands on
+        homing = cast(Homing, adapter) if getattr(adapter, "has_safe_state", False) else None
+        self._homeward = homing.toward_safe_state if homing else None
         self._goal = TaskGoal("")  # of the running task
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._warnings: queue.SimpleQueue[Verdict] = queue.SimpleQueue()

@@ -1,0 +1,121 @@
+"""From a fleet file to the nodes that run it."""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kairos_ros.bringup import NodeSpec, recorder, robot, serving, vlm
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.pipeline import PERIODIC, Component
+from kairos_ros.robot.rules_text import rules_text
+from kairos_ros.share import share
+
+if TYPE_CHECKING:
+    from kairos_ros.fleet.fleet_file import FleetFile, RobotGroup, TaskClass
+
+NODES: Mapping[Component, str] = {
+    Component.SAFETY: "safety",
+    Component.MONITOR: "monitor",
+    Component.SYSTEM2: "planner",
+}
+EMBEDDED = "embedded:"
+
+
+def fleet_plan(fleet: "FleetFile", folder: Path, *, record: Path | str = "") -> list[NodeSpec]:
+    """Serving node, safety, monitor and planner nodes, robots, and the recorder if there is a bag.
+
+    Tasks whose component is the same model with the same prompt, SLO and rate share its node, and
+    each node is a process of its own: what fails, fails alone.
+
+    Args:
+        fleet: as it was read.
+        folder: where the fleet file stands; files and folders in it count from there.
+        record: folder of the bag to record into; empty: no bag.
+
+    Raises ConfigError for more than one System 1 model: a serving node has one policy.
+    """
+    specs = [_serving(fleet, folder), *_judges(fleet, folder)]
+    specs += [
+        _robot(name, group, fleet.tasks[group.task], folder) for name, group in fleet.robots.items()
+    ]
+    return [*specs, recorder(record)] if record else specs
+
+
+def _serving(fleet: "FleetFile", folder: Path) -> NodeSpec:
+    tasks = list(fleet.tasks.values())
+    models = dict.fromkeys(task.components.system1.model for task in tasks)
+    if len(models) > 1:
+        raise ConfigError(
+            f"the fleet has the System 1 models {', '.join(models)}, but one serving node serves "
+            "one; start a fleet file for each of them, on ROS domains of their own"
+        )
+    scheduling = {"scheduling": tasks[0].scheduling} if tasks[0].scheduling else {}
+    return serving(policy=_system1(fleet.located(next(iter(models))), folder), **scheduling)
+
+
+def _system1(model: str, folder: Path) -> str:
+    """As parameter `policy` wants it."""
+    if model.startswith(EMBEDDED):
+        return str(share() / "models" / model.removeprefix(EMBEDDED))
+    return _from(folder, model)
+
+
+def _from(folder: Path, model: str) -> str:
+    """A relative folder as seen from the fleet file; anything else as it is."""
+    return str((folder / model).resolve()) if model.startswith(("./", "../")) else model
+
+
+def _judges(fleet: "FleetFile", folder: Path) -> list[NodeSpec]:
+    robots_of: dict[tuple[Component, str], list[str]] = {}
+    for name, task in fleet.tasks.items():
+        for component in NODES.keys() & task.components.used.keys():
+            parameters = _judge_parameters(fleet, task, component, folder)
+            key = component, json.dumps(parameters)
+            robots_of.setdefault(key, []).extend(
+                r for r, g in fleet.robots.items() if g.task == name
+            )
+    specs: list[NodeSpec] = []
+    for component, node in NODES.items():
+        mine = [(text, robots) for (one, text), robots in robots_of.items() if one is component]
+        for i, (text, robots) in enumerate(mine, 1):
+            spec = vlm(node, robots=robots, **json.loads(text))
+            specs.append(spec if i == 1 else replace(spec, name=f"{node}_{i}"))
+    return specs
+
+
+def _judge_parameters(
+    fleet: "FleetFile", task: "TaskClass", component: Component, folder: Path
+) -> dict[str, Any]:
+    one = task.components.used[component]
+    model = _from(folder, fleet.located(one.model))
+    parameters = {"model": model, "prompt": one.prompt, "slo_ms": float(one.slo_ms)}
+    if component in PERIODIC:
+        parameters["freq_hz"] = float(one.freq_hz)
+        if one.cameras:
+            parameters["cameras"] = one.cameras
+    return parameters
+
+
+def _robot(name: str, group: "RobotGroup", task: "TaskClass", folder: Path) -> NodeSpec:
+    spec = robot(name, **_robot_parameters(group, task))
+    if not group.params_file:
+        return spec
+    return replace(spec, params_file=folder / Path(group.params_file).expanduser())
+
+
+def _robot_parameters(group: "RobotGroup", task: "TaskClass") -> dict[str, Any]:
+    options = dict(group.adapter_options)
+    if group.safe_state:
+        options["safe_state"] = group.safe_state
+    parameters = {
+        "adapter": group.adapter,
+        "control_rate_hz": float(group.control_rate_hz),
+        "horizon_policy": task.horizon_policy(group.control_rate_hz),
+        "rules": rules_text(task.rules),
+    }
+    if options:
+        texts = [f"{name}={json.dumps(value)}" for name, value in options.items()]
+        parameters["adapter_options"] = texts
+    return parameters
