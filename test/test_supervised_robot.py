@@ -214,6 +214,27 @@ def test_plans_are_asked_for_with_an_observation_and_reach_the_requests():
         assert [ask.number for ask in cell.plans[:3]] == [1, 2, 3]
 
 
+def test_a_body_is_not_prepared_for_a_task_while_somebody_is_in_its_cell():
+    with Cell(patient()) as cell:
+        cell.until(lambda: cell.controller.report.task_actions > 5, safe=True)
+        cell.controller.post(Cancel("1"))
+        cell.until(lambda: cell.results, safe=True)
+        cell.judge(safe=False)
+        for task in ("2", "3"):
+            resets = [name for _, name in cell.motions].count("reset")
+            cell.judge(safe=False)
+            cell.begin(task)
+            later = cell.controller.report.periods + 10
+            cell.until(lambda later=later: cell.controller.report.periods > later, safe=False)
+            assert [name for _, name in cell.motions].count("reset") == resets
+            if task == "2":
+                cell.controller.post(Cancel("2"))
+                cell.until(lambda: len(cell.results) == 2, safe=False)
+                assert cell.results[1].outcome == "canceled"
+        cell.until(cell.is_(RUNNING), safe=True)
+        assert cell.controller.report.task.id == "3"
+
+
 def test_judgements_of_a_robot_without_rules_are_dropped_and_counted():
     cell = Cell(patient())
     config = cell.loop.config

@@ -30,11 +30,12 @@ from kairos_ros.robot.state_events import (
     TaskStarted,
     Verdict,
 )
-from kairos_ros.robot.state_machine import Transition
+from kairos_ros.robot.state_machine import Transition, is_warned
 from kairos_ros.robot.state_table import Mode
 from kairos_ros.robot.supervisor import AskPlan, Moved, ResetBody, SupervisedEffect, Supervisor
 
 log = logging.getLogger(__name__)
+STOPPED = "failed: the robot node was stopped"
 
 
 class RobotState(IntEnum):
@@ -102,7 +103,8 @@ class Judges(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Reset the body for this goal and do this task. Only while no task is running."""
+    """Reset the body for this goal and do this task. Only while no task is running. A supervised
+    robot that was warned begins when its cell is not known to be unsafe any more."""
 
     task: Task
     goal: TaskGoal
@@ -176,6 +178,7 @@ class Controller:
         homing = cast(Homing, adapter) if getattr(adapter, "has_safe_state", False) else None
         self._homeward = homing.toward_safe_state if homing else None
         self._goal = TaskGoal("")  # of the running task
+        self._postponed: Start | None = None  # until nobody is in the cell
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._warnings: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
         self._deadline_ns = 0
@@ -208,8 +211,9 @@ class Controller:
             self._handle_events_until_deadline()
             if self._running:
                 self._period(time.monotonic_ns())
+        self._end_postponed(STOPPED)
         if self._loop.task is not None:
-            self._apply([self._loop.finish("failed: the robot node was stopped", _now())])
+            self._apply([self._loop.finish(STOPPED, _now())])
         self._apply([Hold()])
         self._adapter.close()
 
@@ -230,7 +234,11 @@ class Controller:
     def _handle(self, event: Event) -> None:
         match event:
             case Start(task, goal):
-                self._start(task, goal)
+                self._heed_warnings()
+                if self._warned():
+                    self._postponed = event
+                else:
+                    self._start(task, goal)
             case Arrived(answer, now_ns):
                 self._apply((self._supervisor or self._loop).receive(answer, now_ns))
             case Malformed():
@@ -238,7 +246,9 @@ class Controller:
             case ServerFound():
                 self._loop.ask_again(_now())
             case Cancel(task_id):
-                if self._loop.task is not None and self._loop.task.id == task_id:
+                if self._postponed is not None and self._postponed.task.id == task_id:
+                    self._end_postponed("canceled")
+                elif self._loop.task is not None and self._loop.task.id == task_id:
                     self._apply([self._loop.finish("canceled", _now())])
             case Stop():
                 self._running = False
@@ -256,8 +266,7 @@ class Controller:
             self._adapter.reset(goal)
             self._guard.reset(self._adapter.state())
         except KairosError as error:
-            self._loop.start(task, _now())
-            self._apply([self._loop.finish(f"failed: {error}", _now())])
+            self._fail(task, f"failed: {error}")
             return
         self._ready = True
         self._fault = ""
@@ -267,10 +276,31 @@ class Controller:
         if self._supervisor is not None:
             self._apply(self._supervisor.feed(TaskStarted(self._deadline_ns)))
 
-    def _period(self, now_ns: int) -> None:
-        self._periods += 1
+    def _fail(self, task: Task, outcome: str) -> None:
+        """Ends a task that never began."""
+        self._loop.start(task, _now())
+        self._apply([self._loop.finish(outcome, _now())])
+
+    def _end_postponed(self, outcome: str) -> None:
+        postponed, self._postponed = self._postponed, None
+        if postponed is not None:
+            self._fail(postponed.task, outcome)
+
+    def _heed_warnings(self) -> None:
         for _ in range(self._warnings.qsize()):
             self._handle(self._warnings.get())
+
+    def _warned(self) -> bool:
+        """Somebody is in the cell: preparing the body for a task may move it."""
+        supervisor = self._supervisor
+        return supervisor is not None and is_warned(supervisor.rules, supervisor.state, _now())
+
+    def _period(self, now_ns: int) -> None:
+        self._periods += 1
+        self._heed_warnings()
+        if self._postponed is not None and not self._warned():
+            postponed, self._postponed = self._postponed, None
+            self._start(postponed.task, postponed.goal)
         if self._loop.task is not None and not self._monitored and self._adapter.succeeded():
             self._apply([self._loop.finish("succeeded", now_ns)])
         if self._supervisor is None:

@@ -10,6 +10,7 @@ them up in `state_table.TABLE`. Two promises follow (test/test_state_machine.py)
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from kairos_ros.core.pipeline import PERIODIC, Component, Fallback, TaskRules
 from kairos_ros.robot.state_events import (
@@ -102,6 +103,13 @@ def is_safe(rules: TaskRules, state: State, now_ns: int) -> bool:
         return True
     fresh = _fresh(rules, state, now_ns).values()
     return bool(fresh) and all(safe for _, safe in fresh)
+
+
+def is_warned(rules: TaskRules, state: State, now_ns: int) -> bool:
+    """A safety service has lately said "unsafe"; silence is no warning."""
+    if SAFETY not in rules.components:
+        return False
+    return not all(safe for _, safe in _fresh(rules, state, now_ns).values())
 
 
 def wants_actions(rules: TaskRules, state: State) -> bool:
@@ -380,7 +388,7 @@ class _Turn:
         dues = _without(self.state.due_ns, component)
         self._set(due_ns=dues if due_ns is None else {**dues, component: due_ns})
 
-    def _set(self, **changes: object) -> None:
+    def _set(self, **changes: Any) -> None:
         self.state = replace(self.state, **changes)
 
 
