@@ -1,11 +1,14 @@
 """A model server of its own process: the embedded judge behind the chat protocol, over real HTTP.
 
 It answers one question at a time, in the order in which they came: what a server does whose own
-priorities do nothing. Prints its URL when it is up, and leaves when its standard input ends.
+priorities do nothing. The answers are the judge's own, at the pace of a larger model on a GPU: each
+takes `PACE_S`, or as long as the judge needs. Prints its URL when it is up, and leaves when its
+standard input ends.
 """
 
 import sys
 import threading
+import time
 from collections import deque
 from collections.abc import Sequence
 
@@ -13,6 +16,8 @@ from judge_server import JudgeServer  # test/judge_server.py
 
 from kairos_ros.vlm.judge import Failure, Judge, Question, Verdict
 from kairos_ros.vlm.loading import load_judge
+
+PACE_S = 0.04
 
 
 class FirstCome:
@@ -30,8 +35,11 @@ class FirstCome:
             self._line.append(turn)
             self._line[0].set()
         turn.wait()
+        began = time.monotonic()
         try:
-            return self._judge.judge(questions)
+            outcomes = self._judge.judge(questions)
+            time.sleep(max(0.0, began + PACE_S - time.monotonic()))
+            return outcomes
         finally:
             with self._lock:
                 self._line.popleft()

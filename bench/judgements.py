@@ -1,8 +1,9 @@
 """Safety and monitor on one model: our queue in front of it, against sending everything at once.
 
-Six monitor and two safety questions every 250 ms, in any order, to a model server in a process of
-its own that answers in the order of arrival (bench/judge_host.py). The ways to ask alternate within
-one run, several times.
+Bursts of six monitor and two safety questions, in any order, to a model server in a process of its
+own that answers in the order of arrival (bench/judge_host.py). They come as fast as keeps that
+server busy for 60 % of the time, by its speed at the beginning of each repetition; objectives count
+in answers, too. The ways to ask alternate within one repetition.
 """
 
 import os
@@ -12,7 +13,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -39,13 +40,15 @@ from kairos_ros.vlm.questions import (
     UNSAFE,
 )
 
-BURST_S = 0.25
 SAFETIES, MONITORS = 2, 6
-SLO_MS = {SAFETY: 100.0, TASK_STATE: 500.0}
+LOAD = 0.6
+SLO_ANSWERS = {SAFETY: 4, TASK_STATE: 16}
+"""Latency objectives, in mean times of one answer."""
+PROBES = 40
 ANSWERS = {SAFETY: (SAFE, UNSAFE), TASK_STATE: (ONGOING, DONE, FAILED)}
 PROMPT = {SAFETY: SAFETY_PROMPT, TASK_STATE: TASK_STATE_PROMPT}
-REPETITIONS, BLOCK_S = 6, 12.0
-QUICK_REPETITIONS, QUICK_BLOCK_S = 2, 5.0
+REPETITIONS, BURSTS = 5, 30
+QUICK_REPETITIONS, QUICK_BURSTS = 2, 12
 SCENE, CAMERA, PX = "push-v3", "corner3", 144
 UP_WITHIN_S = 60.0
 PATIENCE_S = 20.0
@@ -70,29 +73,56 @@ WAYS = (
 BEST = WAYS[-1]
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """What one way got in one repetition."""
+
+    answer_s: float
+    """Mean time of one answer, one after the other, when the repetition began."""
+    settled: list[Settled]
+
+    def latencies_ms(self, kind: str) -> list[float]:
+        return [
+            1e3 * one.latency_s for one in self.settled if one.matter.kind == kind and one.verdict
+        ]
+
+    def percentile_ms(self, kind: str, q: float) -> float:
+        return float(np.percentile(self.latencies_ms(kind), q))
+
+    def within(self, kind: str) -> float:
+        """Share of the answers that kept their objective."""
+        return statistics.mean(one.in_time for one in self.settled if one.matter.kind == kind)
+
+
 def run(folder: Path, *, quick: bool) -> Result:
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
-    block_s = QUICK_BLOCK_S if quick else BLOCK_S
+    bursts = QUICK_BURSTS if quick else BURSTS
     folder.mkdir(parents=True, exist_ok=True)
     jpeg = _picture()
-    blocks: dict[str, list[list[Settled]]] = {way.name: [] for way in WAYS}
+    blocks: dict[str, list[Block]] = {way.name: [] for way in WAYS}
     with _server(folder / "judge_host.log") as url:
         for repetition in range(repetitions):
+            answer_s = _answer_s(url, jpeg)
             for way in random.Random(repetition).sample(WAYS, len(WAYS)):
-                settled = _ask(way, url, jpeg, block_s)
-                blocks[way.name].append(settled)
-                p50 = _percentile(settled, SAFETY, 50)
-                print(f"{repetition + 1}/{repetitions} {way.name}: safety p50 {p50:.0f} ms")
-    rows = [_row(way, blocks[way.name]) for way in WAYS]
+                block = Block(answer_s, _ask(way, url, jpeg, answer_s, bursts))
+                blocks[way.name].append(block)
+                print(
+                    f"{repetition + 1}/{repetitions} {way.name}: an answer {1e3 * answer_s:.0f} ms,"
+                    f" safety p50 {block.percentile_ms(SAFETY, 50):.0f} ms"
+                )
     ratios = [
-        _percentile(fifo, SAFETY, 50) / _percentile(ours, SAFETY, 50)
+        fifo.percentile_ms(SAFETY, 50) / ours.percentile_ms(SAFETY, 50)
         for fifo, ours in zip(blocks[FIFO.name], blocks[BEST.name], strict=True)
     ]
     data = {
-        "slo_ms": SLO_MS,
-        "burst": {"every_s": BURST_S, SAFETY: SAFETIES, TASK_STATE: MONITORS},
+        "burst": {SAFETY: SAFETIES, TASK_STATE: MONITORS, "load": LOAD},
+        "slo_answers": SLO_ANSWERS,
         "blocks": {
-            name: [{kind: sorted(_latencies_ms(block, kind)) for kind in SLO_MS} for block in told]
+            name: [
+                {"answer_s": block.answer_s}
+                | {kind: sorted(block.latencies_ms(kind)) for kind in SLO_ANSWERS}
+                for block in told
+            ]
             for name, told in blocks.items()
         },
         "safety_p50_ratio": {
@@ -101,9 +131,10 @@ def run(folder: Path, *, quick: bool) -> Result:
             "median": statistics.median(ratios),
         },
     }
-    header = ["way", "safety p50", "p95 ms", f"within {SLO_MS[SAFETY]:.0f} ms"]
-    header += ["monitor p50", "p95 ms", f"within {SLO_MS[TASK_STATE]:.0f} ms", "failed"]
-    return Result(header, rows, data, lambda path: _plot(path, blocks, statistics.median(ratios)))
+    header = ["way", "safety p50 ms", "p95 ms", "in time %"]
+    header += ["monitor p50 ms", "p95 ms", "in time %", "failed"]
+    rows = [_row(way, blocks[way.name]) for way in WAYS]
+    return Result(header, rows, data, lambda path: _plot(path, blocks, ratios))
 
 
 def _picture() -> bytes:
@@ -142,8 +173,30 @@ def _server(log: Path) -> Iterator[str]:
                 process.wait()
 
 
-def _ask(way: Way, url: str, jpeg: bytes, seconds: float) -> list[Settled]:
-    """Bursts for so long; everything that was answered, or that failed."""
+def _answer_s(url: str, jpeg: bytes) -> float:
+    """Mean time of one answer while nobody else asks."""
+    judge = EndpointJudge(Endpoint(url, "m", timeout_s=30.0))
+    answers: list[Settled] = []
+    desk = Desk([judge])
+    for number in range(PROBES):
+        done = threading.Event()
+
+        def note(one: Settled, done: threading.Event = done) -> None:
+            answers.append(one)
+            done.set()
+
+        desk.ask(Owed(str(number), SAFETY), _matter(SAFETY, jpeg, note), 1)
+        done.wait(PATIENCE_S)
+    desk.close()
+    return statistics.mean(one.latency_s for one in answers[PROBES // 4 :])
+
+
+def _matter(kind: str, jpeg: bytes, note: Callable[[Settled], None]) -> Matter:
+    return Matter(kind, PROMPT[kind], SCENES[SCENE], ANSWERS[kind], (jpeg,), note)
+
+
+def _ask(way: Way, url: str, jpeg: bytes, answer_s: float, bursts: int) -> list[Settled]:
+    """So many bursts; everything that was answered, or that failed."""
     judges = [EndpointJudge(Endpoint(url, "m", timeout_s=30.0)) for _ in range(way.in_flight)]
     desk = Desk(judges, batch=1, order=way.order)
     settled: list[Settled] = []
@@ -153,15 +206,17 @@ def _ask(way: Way, url: str, jpeg: bytes, seconds: float) -> list[Settled]:
         settled.append(one)
         come.release()
 
+    kinds = [SAFETY] * SAFETIES + [TASK_STATE] * MONITORS
+    every_s = len(kinds) * answer_s / LOAD
     asked, rng, began = 0, random.Random(1), time.monotonic()
-    for burst in range(round(seconds / BURST_S)):
-        time.sleep(max(0.0, began + burst * BURST_S - time.monotonic()))
-        kinds = [SAFETY] * SAFETIES + [TASK_STATE] * MONITORS
+    for burst in range(bursts):
+        time.sleep(max(0.0, began + burst * every_s - time.monotonic()))
         for number in rng.sample(range(len(kinds)), len(kinds)):
             kind = kinds[number]
-            matter = Matter(kind, PROMPT[kind], SCENES[SCENE], ANSWERS[kind], (jpeg,), note)
             # a robot for each question, so that every one is answered and none is replaced
-            desk.ask(Owed(f"{burst}.{number}", kind), matter, round(SLO_MS[kind] * 1e6))
+            owed = Owed(f"{burst}.{number}", kind)
+            slo_ns = round(SLO_ANSWERS[kind] * answer_s * 1e9)
+            desk.ask(owed, _matter(kind, jpeg, note), slo_ns)
             asked += 1
     for _ in range(asked):
         if not come.acquire(timeout=PATIENCE_S):
@@ -170,25 +225,13 @@ def _ask(way: Way, url: str, jpeg: bytes, seconds: float) -> list[Settled]:
     return settled
 
 
-def _latencies_ms(settled: list[Settled], kind: str) -> list[float]:
-    return [1e3 * one.latency_s for one in settled if one.matter.kind == kind and one.verdict]
-
-
-def _percentile(settled: list[Settled], kind: str, q: float) -> float:
-    return float(np.percentile(_latencies_ms(settled, kind), q))
-
-
-def _row(way: Way, blocks: list[list[Settled]]) -> list[str]:
-    """Medians over the blocks with their range."""
+def _row(way: Way, blocks: list[Block]) -> list[str]:
+    """Medians over the repetitions with their range."""
     row = [way.name]
-    for kind in SLO_MS:
-        row += [_spread([_percentile(block, kind, q) for block in blocks]) for q in (50, 95)]
-        shares = [
-            100 * statistics.mean(one.in_time for one in block if one.matter.kind == kind)
-            for block in blocks
-        ]
-        row.append(_spread(shares) + " %")
-    failed = sum(one.verdict is None for block in blocks for one in block)
+    for kind in SLO_ANSWERS:
+        row += [_spread([block.percentile_ms(kind, q) for block in blocks]) for q in (50, 95)]
+        row.append(_spread([100 * block.within(kind) for block in blocks]))
+    failed = sum(one.verdict is None for block in blocks for one in block.settled)
     return [*row, str(failed)]
 
 
@@ -196,28 +239,31 @@ def _spread(values: list[float]) -> str:
     return f"{statistics.median(values):.0f} ({min(values):.0f}-{max(values):.0f})"
 
 
-def _plot(path: Path, blocks: dict[str, list[list[Settled]]], ratio: float) -> None:
-    title = f"Deadlines first, few in flight: safety verdicts {ratio:.1f} times sooner"
+def _plot(path: Path, blocks: dict[str, list[Block]], ratios: list[float]) -> None:
+    ratio = statistics.median(ratios)
+    title = f"Deadlines first, one in flight: safety verdicts come {ratio:.1f} times sooner"
     about = (
-        f"{SAFETIES} safety and {MONITORS} monitor questions every {1e3 * BURST_S:.0f} ms on one "
-        "model server; thin: repetitions"
+        f"bursts of {SAFETIES} safety and {MONITORS} monitor questions keep one model server "
+        f"{LOAD:.0%} busy; thin: repetitions"
     )
     with new_figure(path, title, about, panels=2) as axes:
-        for axis, (kind, name) in zip(
-            axes, ((SAFETY, "safety"), (TASK_STATE, "monitor")), strict=True
-        ):
+        for axis, kind, name in zip(axes, SLO_ANSWERS, ("safety", "monitor"), strict=True):
             for way, colour in ((FIFO, BASELINE), (BEST, OURS)):
-                for block in blocks[way.name]:
-                    axis.plot(*_cumulative(_latencies_ms(block, kind)), colour, lw=0.6, alpha=0.5)
-                every = [ms for block in blocks[way.name] for ms in _latencies_ms(block, kind)]
-                axis.plot(*_cumulative(every), colour, lw=2.2, label=way.name)
-            axis.axvline(SLO_MS[kind], color="#555555", ls=":", lw=1)
-            axis.text(SLO_MS[kind], 3, " objective", fontsize=8, color="#555555")
-            axis.set_xlabel(f"picture to {name} answer (ms)")
-            axis.set_xlim(0, 1.3 * SLO_MS[kind] if kind == TASK_STATE else 3 * SLO_MS[kind])
+                told = [
+                    [ms / 1e3 / block.answer_s for ms in block.latencies_ms(kind)]
+                    for block in blocks[way.name]
+                ]
+                for one in told:
+                    axis.plot(*_cumulative(one), color=colour, lw=0.6, alpha=0.6)
+                every = [ms for one in told for ms in one]
+                axis.plot(*_cumulative(every), color=colour, lw=2.2, label=way.name)
+            axis.axvline(SLO_ANSWERS[kind], color="#555555", ls=":", lw=1)
+            axis.text(SLO_ANSWERS[kind], 3, " objective", fontsize=8, color="#555555")
+            axis.set_xlabel(f"picture to {name} answer (mean times of one answer)")
+            axis.set_xlim(0, 2.5 * SLO_ANSWERS[kind] if kind == SAFETY else 1.3 * SLO_ANSWERS[kind])
             axis.set_ylim(0, 100)
         axes[0].set_ylabel("answers (%)")
-        axes[0].legend(frameon=False, fontsize=8, loc="lower right")
+        axes[1].legend(frameon=False, fontsize=8, loc="lower right")
 
 
 def _cumulative(values: list[float]) -> tuple[np.ndarray, np.ndarray]:
