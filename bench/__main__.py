@@ -80,6 +80,8 @@ def main() -> int:
     if {"overhead", "fleet", "hop"} & set(chosen) and importlib.util.find_spec("grpc") is None:
         parser.error("LeRobot's PolicyServer needs grpc: install the dependency group 'bench'")
     signal.signal(signal.SIGTERM, _leave)
+    # what a shell starts in the background ignores Ctrl-C, unless it says otherwise
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:CORES])
     folder = ROOT / "runs" / f"bench-{time.strftime('%Y%m%d-%H%M%S')}"
     folder.mkdir(parents=True)

@@ -84,7 +84,8 @@ class Cell:
 
     @cached_property
     def traces(self) -> tuple[Trace, ...]:
-        """Those of a seed, asked for in time for an idle engine behind an idle link."""
+        """Those of a seed. Chunks are asked for in time for the slowest engine that may serve them,
+        were it idle."""
         return tuple(
             replace(asking(trace, self._lead), action_dim=ACTION_DIM)
             for trace in workload(WORKLOAD, self.seed, self.tasks).traces
@@ -105,11 +106,11 @@ class Cell:
 
     @property
     def _lead(self) -> int:
-        engine = "cloud" if self.mode == "cloud" else "edge"
-        expected_s = ROBOT_NETWORK_S + linear_profile(LATENCY[engine], BATCH_CAP).latency_s(1)
-        if self.mode == "cloud":
-            expected_s += self.wan.rtt_ms / 1e3
-        return lead_actions(round(expected_s * 1e9), 0, round(1e9 / 30), 100)
+        needs_s = [ROBOT_NETWORK_S + linear_profile(LATENCY["edge"], BATCH_CAP).latency_s(1)]
+        if self.mode != "edge":
+            cloud_s = linear_profile(LATENCY["cloud"], BATCH_CAP).latency_s(1)
+            needs_s.append(ROBOT_NETWORK_S + self.wan.rtt_ms / 1e3 + cloud_s)
+        return lead_actions(round(max(needs_s) * 1e9), 0, round(1e9 / 30), 100)
 
 
 def policy(engine: str) -> str:
