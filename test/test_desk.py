@@ -118,6 +118,22 @@ def test_while_the_model_is_busy_new_pictures_replace_old_ones_and_batches_fill_
     assert wait_until(lambda: desk.in_flight == 0)
 
 
+def test_two_questions_about_one_picture_are_asked_with_the_same_array(desk, settled, model):
+    seen = []
+    answer = model._one
+    model._one = lambda question: seen.append(question.images[0]) or answer(question)
+    model.gate.clear()
+    shot = jpeg()
+    for kind, pictures in (("busy", (jpeg(),)), ("safety", (shot,)), ("task_state", (shot,))):
+        matter = Matter(kind, "safe?", "a", ("safe", "unsafe"), pictures, settled.append)
+        desk.ask(Owed("a", kind), matter, SECOND)
+        assert wait_until(lambda: model.calls)
+    model.gate.set()
+    assert wait_until(lambda: len(settled) == 3)
+    assert model.calls == [1, 2]
+    assert seen[1] is seen[2]
+
+
 def test_a_torn_picture_fails_alone(ask, settled, model):
     model.gate.clear()
     ask("busy")

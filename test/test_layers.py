@@ -76,9 +76,9 @@ def test_core_imports_only_numpy_and_the_standard_library(path):
     assert roots <= allowed - impure
 
 
-@pytest.mark.parametrize("module", ["kairos_ros.nodes.robot_node", "kairos_ros.nodes.serving_node"])
-def test_a_robot_host_never_imports_torch(module):
-    code = f"import sys, {module}; sys.exit('torch' in sys.modules)"
+@pytest.mark.parametrize("node", ["robot_node", "serving_node", "vlm_node"])
+def test_a_node_never_imports_torch(node):
+    code = f"import sys, kairos_ros.nodes.{node}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -11,6 +11,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+import numpy as np
+from numpy.typing import NDArray
+
 from kairos_ros.core.errors import WireError
 from kairos_ros.vlm.judge import Judge, Question, Verdict
 from kairos_ros.vlm.judgement_queue import (
@@ -168,12 +171,19 @@ Outcome = tuple[Verdict | None, str, str]
 
 
 def _judged(judge: Judge, matters: Sequence[Matter]) -> list[Outcome]:
-    """One outcome per matter, in order; a torn picture fails alone, a raising judge fails all."""
+    """One outcome per matter, in order; a torn picture fails alone, a raising judge fails all.
+
+    Two questions about one picture get the same array, so that a judge can look at it once.
+    """
     outcomes: list[Outcome | None] = []
     questions: list[Question] = []
+    decoded: dict[int, NDArray[np.uint8]] = {}  # by id: the matters keep their bytes alive
     for matter in matters:
         try:
-            images = tuple(picture(one) for one in matter.pictures)
+            for one in matter.pictures:
+                if id(one) not in decoded:
+                    decoded[id(one)] = picture(one)
+            images = tuple(decoded[id(one)] for one in matter.pictures)
         except WireError as error:
             outcomes.append((None, BAD_PICTURE, str(error)))
             continue
