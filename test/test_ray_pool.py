@@ -264,6 +264,8 @@ def test_a_policy_that_every_replica_refuses_ends_the_worker_with_the_reason(tmp
     ("plan", "device", "says"),
     [
         (RayPlan(TWO), "cuda:1", "in a pool Ray chooses the GPU"),
+        (RayPlan(TWO, "127.0.0.1"), "cpu", "write HOST:PORT, or auto"),
+        (RayPlan(TWO, "127.0.0.1:1"), "cpu", "no Ray answers there"),
         (RayPlan(TWO, "ray://head:10001"), "cpu", "run the worker on a host of the cluster"),
     ],
 )

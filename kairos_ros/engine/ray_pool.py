@@ -9,6 +9,7 @@ import contextlib
 import logging
 import os
 import secrets
+import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,6 +33,7 @@ PRIVATE = {
     "RAY_USAGE_STATS_ENABLED": "0",  # they would be sent to Ray's makers
 }
 """Environment of a private Ray; read when Ray is imported, and by what it starts."""
+CONNECT_S = 10.0
 LOOK_S = 0.25
 """How often somebody who waits for a replica looks whether the worker shall stop."""
 BATCH_MIN_S = 10.0
@@ -181,11 +183,24 @@ def _join(address: str) -> Any:
             "of its head, or auto"
         )
     ray = _ray()
+    if address != "auto":
+        _check_somebody_listens(address)
     try:
         ray.init(address=address, logging_level=logging.WARNING)
     except (ConnectionError, ValueError, RuntimeError, ray.exceptions.RayError) as error:
         raise ConfigError(f"--ray-address {address}: cannot join that cluster: {error}") from error
     return ray
+
+
+def _check_somebody_listens(address: str) -> None:
+    """Ray itself would try for minutes."""
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isdecimal():
+        raise ConfigError(f"--ray-address {address}: write HOST:PORT, or auto")
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_S).close()
+    except (OSError, OverflowError) as error:
+        raise ConfigError(f"--ray-address {address}: no Ray answers there: {error}") from error
 
 
 def _ray() -> Any:
