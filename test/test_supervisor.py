@@ -40,8 +40,8 @@ class Bench:
     """A supervised robot with its clock, that executes a task. An action's value is the position
     (actions executed so far) that it was made for."""
 
-    def __init__(self, task_rules=NO_PLANNER, *, way_home=4, safe=True, task=None):
-        self.loop = Loop(CONFIG, LatencyEstimate(network_ns=0, engine_ns=0))
+    def __init__(self, task_rules=NO_PLANNER, *, way_home=4, safe=True, task=None, lead=0):
+        self.loop = Loop(CONFIG, LatencyEstimate(network_ns=0, engine_ns=lead * PERIOD))
         self.supervisor = Supervisor(self.loop, task_rules)
         self.now = 1000 * MS
         self.way_home = way_home
@@ -166,6 +166,18 @@ def test_actions_that_were_under_way_when_the_arm_was_stopped_are_never_executed
     assert bench.sent[-1].round == 3
 
 
+def test_a_chunk_that_waits_behind_the_running_one_is_dropped_by_a_stop_too():
+    bench = running(lead=5)
+    bench.tick(4)
+    bench.answer()
+    assert bench.sent[-1].round == 2
+    bench.judge(safe=False)
+    bench.judge()
+    bench.tick(2)
+    assert bench.motions[-2:] == [None, None]
+    assert bench.sent[-1].round == 3
+
+
 def test_an_abandoned_round_is_told_as_one_that_executed_nothing():
     bench = running()
     bench.tick(8)
@@ -275,7 +287,7 @@ def test_a_body_that_never_arrives_at_its_safe_state_calls_a_human():
 
 
 def test_a_failed_attempt_goes_home_resets_once_and_begins_again():
-    bench = running(rules(safety=None))
+    bench = running(rules(safety=None, system2_ratio=9))
     bench.note(bench.supervisor.planned(1, "plan of the first attempt", bench.now))
     bench.feed(Progress(bench.now, bench.now, TaskState.FAILED))
     assert bench.mode is RETRYING
