@@ -112,6 +112,11 @@ def _lines(
         )
     if spec.log_y:
         ax.set_yscale("log")
+        from matplotlib.ticker import LogLocator
+
+        ax.yaxis.set_minor_locator(LogLocator(subs=(2, 3, 5)))
+        for name_ticks in (ax.yaxis.set_major_formatter, ax.yaxis.set_minor_formatter):
+            name_ticks("{x:g}")  # not powers of ten: few panels span a whole one
     elif spec.relative_to is None:
         ax.set_ylim(bottom=0)
     if not _numeric(list(positions)):
