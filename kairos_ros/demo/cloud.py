@@ -78,8 +78,7 @@ class Cloud:
         """Where the worker listens; robots' serving node reaches it through the proxy only."""
         self.there, self.here = KeyFolder(keys / "cloud"), KeyFolder(keys / "edge")
         self.worker: subprocess.Popen[bytes] | None = None
-        self.as_planned = True
-        """Whether the worker is this cloud's own, not another one in its place."""
+        self._leads_to = self.port
         self._workers: list[subprocess.Popen[bytes]] = []
         self._stack = ExitStack()
 
@@ -124,32 +123,48 @@ class Cloud:
         """Of the serving node's parameter `engines`."""
         return f"{NAME}={self.endpoint},policy={POLICY}"
 
-    def start(
-        self,
-        *,
-        policy: str = "",
-        keys: KeyFolder | None = None,
-        prefix: Sequence[str] = (),
-    ) -> subprocess.Popen[bytes]:
-        """Starts the worker, or another one in its place.
+    def start(self) -> None:
+        """Starts the worker, at first or again."""
+        self.worker = self._start(self.port, self.policy, self.there, ())
+
+    def start_other(
+        self, *, policy: str = "", keys: KeyFolder | None = None, prefix: Sequence[str] = ()
+    ) -> int:
+        """Starts another worker beside it, which nobody is led to yet; returns its port.
 
         policy, keys: other ones than those of this cloud. prefix: what runs the program.
         """
-        self.as_planned = not (policy or keys or prefix)
+        port = free_port()
+        self._start(port, policy or self.policy, keys or self.there, prefix)
+        return port
+
+    def lead_to(self, port: int) -> None:
+        """The link leads to another port of the far end from now on, and drops who is connected."""
+        self._leads_to = port
+        self._set({"to": port})
+
+    @property
+    def as_planned(self) -> bool:
+        """The link leads to this cloud's own worker, and that one runs."""
+        own = self.worker is not None and self.worker.poll() is None
+        return own and self._leads_to == self.port
+
+    def _start(
+        self, port: int, policy: str, keys: KeyFolder, prefix: Sequence[str]
+    ) -> subprocess.Popen[bytes]:
         program = Path(sys.executable).with_name("kairos")
-        keys = keys or self.there
-        options = ["--listen", f"tcp://127.0.0.1:{self.port}", "--keys", str(keys.path)]
-        options += ["--policy", f"{POLICY}={policy or self.policy}"]
+        options = ["--listen", f"tcp://127.0.0.1:{port}", "--keys", str(keys.path)]
+        options += ["--policy", f"{POLICY}={policy}"]
         tied = [sys.executable, "-m", "kairos_ros.demo.tied", str(os.getpid())]
-        self.worker = subprocess.Popen(
+        process = subprocess.Popen(
             [*tied, *prefix, str(program), "worker", *options],
             stdin=subprocess.DEVNULL,
             stdout=self._out,
             stderr=self._out,
             start_new_session=True,
         )
-        self._workers.append(self.worker)
-        return self.worker
+        self._workers.append(process)
+        return process
 
     def kill(self) -> None:
         """SIGKILL to the worker."""
@@ -157,12 +172,22 @@ class Cloud:
             self.worker.kill()
             self.worker.wait()
 
+    def end_others(self) -> None:
+        """SIGKILL to every worker but this cloud's own."""
+        for process in self._workers:
+            if process is not self.worker and process.poll() is None:
+                process.kill()
+                process.wait()
+
     def change(self, **conditions: object) -> None:
         """What the link does from now on. Raises LinkError where it is gone."""
         self.conditions = replace(self.conditions, **conditions)  # type: ignore[arg-type]
+        self._set({})
+
+    def _set(self, more: dict[str, int]) -> None:
         assert self._proxy.stdin is not None
         try:
-            self._proxy.stdin.write(json.dumps(asdict(self.conditions)) + "\n")
+            self._proxy.stdin.write(json.dumps(asdict(self.conditions) | more) + "\n")
             self._proxy.stdin.flush()
         except OSError:
             raise LinkError(f"the emulated link is gone; see {self.log}") from None

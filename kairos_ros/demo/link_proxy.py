@@ -41,12 +41,20 @@ class LinkProxy:
     def __init__(self, target: tuple[str, int], conditions: Conditions) -> None:
         self._target = target
         self.conditions = conditions
+        self._connections: set[asyncio.StreamWriter] = set()
 
     async def listen(self, port: int) -> int:
         """Returns the port, which is a free one where `port` is 0."""
         self._server = await asyncio.start_server(self._client, "127.0.0.1", port)
         port_given: int = self._server.sockets[0].getsockname()[1]
         return port_given
+
+    def redirect(self, port: int) -> None:
+        """Connects clients to another port of the same host from now on; those who are here lose
+        their connection."""
+        self._target = self._target[0], port
+        for writer in self._connections:
+            writer.close()
 
     async def _client(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await self._while_cut("out")
@@ -55,12 +63,15 @@ class LinkProxy:
         except OSError:
             writer.close()
             return
+        both = {writer, far_writer}
+        self._connections |= both
         # Cancelled when the proxy ends: asyncio would print that as an error.
         with contextlib.suppress(asyncio.CancelledError):
             await asyncio.gather(
                 _Way(self, "out").carry(reader, far_writer),
                 _Way(self, "back").carry(far_reader, writer),
             )
+        self._connections -= both
 
     async def _while_cut(self, direction: str) -> None:
         while self.conditions.cut in ("both", direction):
@@ -130,12 +141,16 @@ async def _run(args: argparse.Namespace) -> None:
     lines = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(lines), sys.stdin)
     while line := await lines.readline():
-        proxy.conditions = Conditions(**json.loads(line))
+        wanted = json.loads(line)
+        if port := wanted.pop("to", 0):
+            proxy.redirect(port)
+        proxy.conditions = Conditions(**wanted)
         print("set", flush=True)
 
 
 def main() -> None:
-    """Runs until standard input ends; each line of it is a JSON object with new `Conditions`."""
+    """Runs until standard input ends; each line of it is a JSON object with new `Conditions`, and
+    with `to` where clients are connected to another port."""
     parser = argparse.ArgumentParser(prog="link_proxy", description=main.__doc__)
     parser.add_argument("--to", required=True, help="HOST:PORT to connect clients to")
     parser.add_argument("--port", type=int, default=0, help="port of 127.0.0.1; 0: a free one")

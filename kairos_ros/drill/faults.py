@@ -11,7 +11,14 @@ from kairos_ros import bringup
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.demo.cloud import NAME, WAN
 from kairos_ros.drill.door import WorkerDoor
-from kairos_ros.drill.intruders import knock, resident_mb, send_garbage, send_oversized, shout
+from kairos_ros.drill.intruders import (
+    await_ready,
+    knock,
+    resident_mb,
+    send_garbage,
+    send_oversized,
+    shout,
+)
 from kairos_ros.drill.lifecycle import pause, resume
 from kairos_ros.drill.stage import BACK_WITHIN_S, Stage
 from kairos_ros.drill.verdict import Limits
@@ -117,18 +124,19 @@ def wrong_key(stage: Stage) -> None:
     got = stage.meanwhile(lambda: knock(stranger, CUT_S), "a stranger knocks")
     heard = "is answered" if got.heard else f"gets nothing in {CUT_S:.0f} s"
     stage.expect("a client with an unknown key", not got.heard and stage.cloud_up, heard)
-    stage.begins("an impostor with another key takes the cloud worker's place")
-    stage.cloud.kill()
-    stage.cloud.start(policy=IMPOSTOR, keys=impostor)
+    other = stage.cloud.start_other(policy=IMPOSTOR, keys=impostor)
+    stage.run_for(CUT_S, "an impostor starts")
+    stage.begins("the link leads to an impostor with another key")
+    stage.cloud.lead_to(other)
     stage.until(lambda: not stage.cloud_up, NOTICED_WITHIN_S, "waiting for the worker to be missed")
     missed_s = time.monotonic()
     stage.run_for(CUT_S, "the impostor waits for the edge")
     served = len(stage.chunks("cloud", missed_s))
     state = stage.engine(NAME).state
     stage.expect("nobody listens to the impostor", not served and not stage.cloud_up, state)
-    stage.repaired("the worker with the right key starts")
-    stage.cloud.kill()
-    stage.cloud.start()
+    stage.repaired("the link leads to the right worker")
+    stage.cloud.lead_to(stage.cloud.port)
+    stage.cloud.end_others()
     _cloud_back(stage)
 
 
@@ -157,11 +165,11 @@ def oversized(stage: Stage) -> None:
 
 
 def other_policy(stage: Stage) -> None:
+    other = stage.cloud.start_other(policy=IMPOSTOR)
     stage.until_served_by("cloud", BACK_WITHIN_S)
     refused = stage.counter("refused_engine")
-    stage.begins("a worker with another policy takes the cloud worker's place")
-    stage.cloud.kill()
-    stage.cloud.start(policy=IMPOSTOR)
+    stage.begins("the link leads to a worker with another policy")
+    stage.cloud.lead_to(other)
     took_s = stage.until(
         lambda: stage.engine(NAME).state == "refused", BACK_WITHIN_S, "waiting for the refusal"
     )
@@ -171,22 +179,23 @@ def other_policy(stage: Stage) -> None:
     stage.run_for(CUT_S, "the other policy is never asked")
     served = len(stage.chunks("cloud", refused_s))
     stage.expect("never asked", not served, f"{served} chunks")
-    stage.repaired("the worker with the right policy starts")
-    stage.cloud.kill()
-    stage.cloud.start()
+    stage.repaired("the link leads to the right worker")
+    stage.cloud.lead_to(stage.cloud.port)
+    stage.cloud.end_others()
     _cloud_back(stage)
 
 
 def clock_skew(stage: Stage) -> None:
-    stage.until_served_by("cloud", BACK_WITHIN_S)
-    stage.begins("a worker with other clocks: wall clock 10 s back, monotonic clock a day ahead")
-    stage.cloud.kill()
     prefix = [sys.executable, "-m", "kairos_ros.drill.skewed", "-10", "86400"]
-    stage.cloud.start(prefix=prefix)
-    stage.until(lambda: not stage.cloud_up, NOTICED_WITHIN_S, "waiting for the worker to be missed")
-    took_s = stage.until(lambda: stage.cloud_up, BACK_WITHIN_S, "waiting for the worker")
-    stage.expect("used all the same", True, f"found after {took_s:.1f} s")
+    door = stage.door("early", stage.cloud.start_other(prefix=prefix))
+    ready = stage.meanwhile(lambda: await_ready(door, BACK_WITHIN_S), "a skewed worker starts")
+    stage.expect("the skewed worker is ready", ready, "yes" if ready else "no")
     stage.until_served_by("cloud", BACK_WITHIN_S)
+    stage.begins("the cloud's clocks jump: wall clock 10 s back, monotonic clock a day ahead")
+    stage.cloud.lead_to(door.address[1])
+    stage.until(lambda: not stage.cloud_up, NOTICED_WITHIN_S, "waiting for the worker to be missed")
+    took_s = stage.until_served_by("cloud", BACK_WITHIN_S)
+    stage.expect("used all the same", True, f"a chunk after {took_s:.1f} s")
     rtt_s = stage.engine(NAME).rtt_s
     stage.expect("round trip measured", 0.09 < rtt_s < 1.0, f"{1e3 * rtt_s:.0f} ms")
     stage.run_for(CUT_S, "served by a host with other clocks")

@@ -12,7 +12,7 @@ import msgpack
 import zmq
 
 from kairos_ros.drill.door import WorkerDoor
-from kairos_ros.transport.engine_wire import ping_message
+from kairos_ros.transport.engine_wire import ping_message, read_status
 from kairos_ros.transport.frames import LIMITS, VERSION, decode, encode
 from kairos_ros.transport.sockets import Towards, connect_dealer
 
@@ -51,6 +51,16 @@ class Reception:
 def knock(door: WorkerDoor, within_s: float) -> Reception:
     """A proper greeting, and nothing else."""
     return _send(door, iter(()), within_s)
+
+
+def await_ready(door: WorkerDoor, within_s: float) -> bool:
+    """Whether a worker says within a time that it is ready for work."""
+    until = time.monotonic() + within_s
+    while (left_s := until - time.monotonic()) > 0:
+        if _greeted(door, left_s) == "ready":
+            return True
+        time.sleep(0.5)
+    return False
 
 
 def send_garbage(door: WorkerDoor, *, seed: int = 1) -> Reception:
@@ -96,14 +106,8 @@ def _send(
     messages: Iterator[list[bytes]],
     heard_within_s: float,
 ) -> Reception:
-    with (
-        zmq.Context() as context,
-        connect_dealer(context, door.endpoint, security=_key(door)) as client,
-    ):
-        client.setsockopt(zmq.LINGER, 1000)
-        client.setsockopt(zmq.SNDTIMEO, 1000)
-        client.send_multipart(encode(ping_message(1, "")))
-        if not client.poll(1000 * heard_within_s):
+    with _connected(door) as client:
+        if not _greet(client, heard_within_s):
             return Reception(False)
         sent, refused, until = 0, 0, time.monotonic() + SEND_WITHIN_S
         for message in messages:
@@ -116,8 +120,29 @@ def _send(
         return Reception(True, sent, refused + _errors(client, 500))
 
 
-def _key(door: WorkerDoor) -> Towards:
-    return Towards(door.client, door.server)
+@contextlib.contextmanager
+def _connected(door: WorkerDoor) -> Iterator[zmq.Socket]:
+    security = Towards(door.client, door.server)
+    with (
+        zmq.Context() as context,
+        connect_dealer(context, door.endpoint, security=security) as client,
+    ):
+        client.setsockopt(zmq.LINGER, 1000)
+        client.setsockopt(zmq.SNDTIMEO, 1000)
+        yield client
+
+
+def _greet(client: zmq.Socket, within_s: float) -> str:
+    """What a worker answers to a proper greeting: its state; nothing where it does not."""
+    client.send_multipart(encode(ping_message(1, "")))
+    if not client.poll(1000 * within_s):
+        return ""
+    return read_status(decode(client.recv_multipart())).state
+
+
+def _greeted(door: WorkerDoor, within_s: float) -> str:
+    with _connected(door) as client:
+        return _greet(client, within_s)
 
 
 def _errors(client: zmq.Socket, wait_ms: int) -> int:

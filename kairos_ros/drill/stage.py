@@ -116,7 +116,7 @@ class Stage:
         """Does something that takes a while, in a thread, and lets the fleet go on."""
         with ThreadPoolExecutor(1) as pool:
             doing = pool.submit(work)
-            self.until(doing.done, 60.0, what)
+            self.until(doing.done, 2 * BACK_WITHIN_S, what)
         return doing.result()
 
     # The fault
@@ -182,8 +182,8 @@ class Stage:
 
     # Processes
 
-    def door(self, name: str) -> WorkerDoor:
-        """The worker's, with a new client key that it lets in.
+    def door(self, name: str, port: int = 0) -> WorkerDoor:
+        """The worker's, or that of another one at `port`, with a new client key that it lets in.
 
         The secret half stays out of the edge's folder, which has one client key only.
         """
@@ -191,7 +191,7 @@ class Stage:
         there, worker = self.cloud.there, self.cloud.worker
         pair = KeyFolder(there.path.with_name(unique)).new(unique, Role.CLIENT)
         there.trust(pair.key)
-        at = f"tcp://127.0.0.1:{self.cloud.port}"
+        at = f"tcp://127.0.0.1:{port or self.cloud.port}"
         return WorkerDoor(at, pair, there.public("cloud"), worker.pid if worker else 0)
 
     def dead(self) -> dict[str, int]:
@@ -204,12 +204,16 @@ class Stage:
             self.meant.add("kairos")
             self.start_serving()
             self.until(lambda: self.edge_up, 2 * BACK_WITHIN_S, "waiting for the serving node")
-        self.cloud.change(**asdict(WAN))
-        if not self.cloud.as_planned or "cloud" in self.cloud.dead():
-            self.cloud.kill()
-            self.cloud.start()
-            self.until(lambda: not self.cloud_up, 10.0, "waiting for the worker to be missed")
-            self.until(lambda: self.cloud_up, BACK_WITHIN_S, "waiting for the cloud engine")
+        cloud = self.cloud
+        cloud.change(**asdict(WAN))
+        if cloud.as_planned:
+            return
+        if "cloud" in cloud.dead():
+            cloud.start()
+        cloud.lead_to(cloud.port)
+        cloud.end_others()
+        self.until(lambda: not self.cloud_up, 10.0, "waiting for the worker to be missed")
+        self.until(lambda: self.cloud_up, BACK_WITHIN_S, "waiting for the cloud engine")
 
     def start_serving(self) -> None:
         """The serving node, again."""
