@@ -53,11 +53,21 @@ def parse_rules(text: str) -> TaskRules:
         raise ConfigError(f"rules are no YAML: {' '.join(str(error).split())}") from error
     given = _mapping("rules", given, {"components", *LIMITS, *ENDS, RATIO})
     named = _mapping("components", given.get("components"), set(Component))
+
+    def count(name: str) -> int:
+        return _count(name, given.get(name))
+
+    def end(name: str) -> Fallback:
+        return _choice(name, given.get(name), ESCALATIONS)
+
     return TaskRules(
         components={Component(name): _component(name, one) for name, one in named.items()},
+        max_task_retries=count("max_task_retries"),
+        on_max_task_retries=end("on_max_task_retries"),
+        max_consecutive_safety_replan=count("max_consecutive_safety_replan"),
+        max_consecutive_slo_violation=count("max_consecutive_slo_violation"),
+        on_max_violation=end("on_max_violation"),
         system2_ratio=_count(RATIO, given.get(RATIO, 1), least=1),
-        **{name: _count(name, given.get(name)) for name in LIMITS},
-        **{name: _choice(name, given.get(name), ESCALATIONS) for name in ENDS},
     )
 
 
@@ -96,6 +106,6 @@ def _count(where: str, given: object, least: int = 0) -> int:
 
 
 def _choice(where: str, given: object, allowed: tuple[Fallback, ...]) -> Fallback:
-    if given not in allowed:
+    if not isinstance(given, str) or given not in allowed:
         raise ConfigError(f"{where} is {given!r:.80}; choose from {', '.join(allowed)}")
     return Fallback(given)

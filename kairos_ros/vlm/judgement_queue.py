@@ -12,7 +12,7 @@ however many others come (test/test_judgement_queue.py).
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from kairos_ros.core.errors import ConfigError
 
@@ -38,16 +38,16 @@ class Obligation[Subject]:
     """Counts up with every obligation that began to wait."""
 
 
-Order = Callable[[int, Sequence[Obligation]], Sequence[Obligation]]
+Order = Callable[[int, Sequence[Obligation[Any]]], Sequence[Obligation[Any]]]
 """(now_ns, what waits) -> the same, most urgent first: the seam for policies that know more, such
 as workflows that share models (003) or unequal lengths (004)."""
 
 
-def earliest_deadline(_now_ns: int, waiting: Sequence[Obligation]) -> list[Obligation]:
+def earliest_deadline(_now_ns: int, waiting: Sequence[Obligation[Any]]) -> list[Obligation[Any]]:
     return sorted(waiting, key=lambda one: (one.due_ns, one.number))
 
 
-def first_come(_now_ns: int, waiting: Sequence[Obligation]) -> list[Obligation]:
+def first_come(_now_ns: int, waiting: Sequence[Obligation[Any]]) -> list[Obligation[Any]]:
     """The baseline."""
     return sorted(waiting, key=lambda one: one.number)
 
