@@ -81,7 +81,7 @@ def test_robots_get_the_rules_the_body_and_the_horizon_of_their_task():
     for name, group in fleet.robots.items():
         assert parse_rules(robots[name]["rules"]) == fleet.tasks[group.task].rules
     assert adapter_options(robots["arm_3"]["adapter_options"]) == {
-        "images": {"corner3": [112, 112]},
+        "images": {"corner3": [144, 144]},
         "safe_state": [0.0, 0.6, 0.3],
     }
     assert robots["arm_1"]["horizon_policy"].startswith("tail_agreement")
