@@ -22,7 +22,7 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from bench import fleet, hop, hybrid, judgements, overhead, record, replay, robots50
+from bench import fleet, hop, hybrid, judgements, judges, overhead, record, replay, robots50
 from bench.report import Result
 from bench.servers import ROOT
 
@@ -35,6 +35,7 @@ BENCHMARKS: dict[str, Callable[..., Result]] = {
     "replay": replay.run,
     "hybrid": hybrid.run,
     "judgements": judgements.run,
+    "judges": judges.run,
 }
 ABOUT = {
     "overhead": "serving one robot, against LeRobot's PolicyServer",
@@ -45,6 +46,7 @@ ABOUT = {
     "replay": "virtual time against real time",
     "hybrid": "edge, cloud or both over an emulated WAN, and the sweep over that WAN",
     "judgements": "safety and monitor on one model: our queue, against sending all at once",
+    "judges": "cells that one judging node serves on one core",
     "scheduler": "decisions per second",
 }
 PROGRAMS = {

@@ -98,7 +98,7 @@ def run(folder: Path, *, quick: bool) -> Result:
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     bursts = QUICK_BURSTS if quick else BURSTS
     folder.mkdir(parents=True, exist_ok=True)
-    jpeg = _picture()
+    jpeg = picture()
     blocks: dict[str, list[Block]] = {way.name: [] for way in WAYS}
     with _server(folder / "judge_host.log") as url:
         for repetition in range(repetitions):
@@ -137,7 +137,8 @@ def run(folder: Path, *, quick: bool) -> Result:
     return Result(header, rows, data, lambda path: _plot(path, blocks, ratios))
 
 
-def _picture() -> bytes:
+def picture() -> bytes:
+    """A JPEG of a simulated cell, as a robot's camera takes it."""
     arm = SimAdapter(images={CAMERA: (PX, PX)})
     arm.reset(TaskGoal(SCENES[SCENE], SCENE, 1))
     jpeg = arm.observe().images[CAMERA]
