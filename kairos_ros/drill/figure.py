@@ -65,7 +65,8 @@ def _finding(result: FaultResult) -> str:
     hold_s = max(robot.hold_s for robot in robots)
     wrong = sum(len(robot.wrong) for robot in robots)
     lost = sum(robot.tasks - robot.finished for robot in robots)
+    other = "other " if result.victim else ""
     return (
-        f"{result.title}: {lost or 'no'} task{'s' * (lost > 1)} lost, {wrong or 'no'} wrong "
+        f"{result.title}: {lost or 'no'} {other}task{'s' * (lost > 1)} lost, {wrong or 'no'} wrong "
         f"action{'s' * (wrong > 1)}, no arm held longer than {hold_s:.1f} s\n"
     )

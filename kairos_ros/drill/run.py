@@ -36,6 +36,8 @@ class FaultResult:
     window: Window
     seconds: float
     """The whole fault took so long, with what it needs before and after."""
+    victim: str = ""
+    """The robot whose own process was ended, and with it the task that ran there."""
     dead: tuple[str, ...] = field(default=())
     """Processes that ended although they should not have."""
 
@@ -76,7 +78,16 @@ def run_fault(stage: Stage, fault: Fault, judge_all: JudgeAll) -> FaultResult:
     verdicts = tuple(judge_all(window, fault))
     dead = tuple(f"{name} ended with exit code {code}" for name, code in stage.dead().items())
     took_s = time.monotonic() - began
-    return FaultResult(fault.name, fault.title, tuple(stage.checks), verdicts, window, took_s, dead)
+    return FaultResult(
+        name=fault.name,
+        title=fault.title,
+        checks=tuple(stage.checks),
+        robots=verdicts,
+        window=window,
+        seconds=took_s,
+        victim=fault.victim,
+        dead=dead,
+    )
 
 
 def judge_bodies(stage: Stage, guard: Guard, bodies: Path) -> JudgeAll:
