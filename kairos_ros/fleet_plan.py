@@ -1,8 +1,10 @@
 """From a fleet file to the nodes that run it."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from fractions import Fraction
+from math import gcd, lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +23,8 @@ NODES: Mapping[Component, str] = {
     Component.SYSTEM2: "planner",
 }
 EMBEDDED = "embedded:"
+FASTEST_HZ = 30
+"""Cameras are not made to show more for a common multiple's sake."""
 
 
 def fleet_plan(fleet: "FleetFile", folder: Path, *, record: Path | str = "") -> list[NodeSpec]:
@@ -36,11 +40,32 @@ def fleet_plan(fleet: "FleetFile", folder: Path, *, record: Path | str = "") -> 
 
     Raises ConfigError for more than one System 1 model: a serving node has one policy.
     """
-    specs = [_serving(fleet, folder), *_judges(fleet, folder)]
-    specs += [
-        _robot(name, group, fleet.tasks[group.task], folder) for name, group in fleet.robots.items()
-    ]
+    server = _serving(fleet, folder)
+    specs = [server, *_judges(fleet, folder)]
+    images = {} if reads_images(server.parameters["policy"]) else {"request_images": False}
+    for name, group in fleet.robots.items():
+        spec = robot(name, **_robot_parameters(group, fleet.tasks[group.task]), **images)
+        if group.params_file:
+            spec = replace(spec, params_file=folder / Path(group.params_file).expanduser())
+        specs.append(spec)
     return [*specs, recorder(record)] if record else specs
+
+
+def camera_rate_hz(judged_hz: Sequence[float]) -> float:
+    """Pictures per second, so that each judge finds a fresh one at its own rate: the smallest
+    common multiple of their rates, or, where that is no rate of a camera, the fastest one's."""
+    rates = [Fraction(hz).limit_denominator(100) for hz in judged_hz]
+    common = Fraction(lcm(*(r.numerator for r in rates)), gcd(*(r.denominator for r in rates)))
+    return float(common if common <= FASTEST_HZ else max(rates))
+
+
+def reads_images(policy: str) -> bool:
+    """False for a policy folder whose configuration lists no image; a hub's policy may read some."""
+    config = Path(policy) / "config.json"
+    if not config.is_file():
+        return True
+    features = json.loads(config.read_text()).get("input_features", {})
+    return any(feature.get("type") == "VISUAL" for feature in features.values())
 
 
 def _serving(fleet: "FleetFile", folder: Path) -> NodeSpec:
@@ -98,15 +123,9 @@ def _judge_parameters(
     return parameters
 
 
-def _robot(name: str, group: "RobotGroup", task: "TaskClass", folder: Path) -> NodeSpec:
-    spec = robot(name, **_robot_parameters(group, task))
-    if not group.params_file:
-        return spec
-    return replace(spec, params_file=folder / Path(group.params_file).expanduser())
-
-
 def _robot_parameters(group: "RobotGroup", task: "TaskClass") -> dict[str, Any]:
     options = dict(group.adapter_options)
+    judged_hz = [one.freq_hz for c, one in task.components.used.items() if c in PERIODIC]
     if group.safe_state:
         options["safe_state"] = group.safe_state
     parameters = {
@@ -115,6 +134,8 @@ def _robot_parameters(group: "RobotGroup", task: "TaskClass") -> dict[str, Any]:
         "horizon_policy": task.horizon_policy(group.control_rate_hz),
         "rules": rules_text(task.rules),
     }
+    if judged_hz:
+        parameters["camera_rate_hz"] = camera_rate_hz(judged_hz)
     if options:
         texts = [f"{name}={json.dumps(value)}" for name, value in options.items()]
         parameters["adapter_options"] = texts

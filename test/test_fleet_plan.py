@@ -13,7 +13,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.reading import read_fleet
-from kairos_ros.fleet_plan import fleet_plan
+from kairos_ros.fleet_plan import camera_rate_hz, fleet_plan
 from kairos_ros.nodes.robot_parameters import ROBOT_PARAMETERS, adapter_options
 from kairos_ros.nodes.serving_parameters import SERVING_PARAMETERS
 from kairos_ros.nodes.vlm_node import parameters
@@ -85,6 +85,23 @@ def test_robots_get_the_rules_the_body_and_the_horizon_of_their_task():
         "safe_state": [0.0, 0.6, 0.3],
     }
     assert robots["arm_1"]["horizon_policy"].startswith("tail_agreement")
+    assert robots["arm_1"]["camera_rate_hz"] == 4.0
+    assert robots["arm_1"]["request_images"] is False  # the policy reads none
+
+
+@pytest.mark.parametrize(
+    ("judged", "camera"),
+    [
+        ([4.0, 1.0], 4),
+        ([2.0, 0.5], 2),
+        ([5.0, 2.0], 10),
+        ([0.5], 0.5),
+        ([1.5, 1.0], 3),
+        ([29, 23], 29),
+    ],
+)
+def test_cameras_show_a_fresh_picture_whenever_a_judge_is_due(judged, camera):
+    assert camera_rate_hz(judged) == camera
 
 
 def test_judges_that_differ_are_nodes_of_their_own(tmp_path):
@@ -107,6 +124,7 @@ def test_a_model_folder_counts_from_the_fleet_file(tmp_path):
 
     specs = factory(local, tmp_path / "fleet.yaml")
     assert specs[0].parameters["policy"] == str(tmp_path / "policy")
+    assert "request_images" not in specs[-1].parameters  # nothing says that it reads none
 
 
 def test_two_action_models_are_refused_because_a_server_has_one(tmp_path):
