@@ -60,7 +60,7 @@ def camera_rate_hz(judged_hz: Sequence[float]) -> float:
 
 
 def reads_images(policy: str) -> bool:
-    """False for a policy folder whose configuration lists no image; a hub's policy may read some."""
+    """False for a policy folder whose configuration lists no image; of a hub, nothing is known."""
     config = Path(policy) / "config.json"
     if not config.is_file():
         return True
