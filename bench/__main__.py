@@ -22,7 +22,7 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from bench import fleet, hop, hybrid, judgements, judges, overhead, record, replay, robots50
+from bench import fleet, hop, hybrid, judgements, judges, overhead, record, replay, robots50, stop
 from bench.report import Result
 from bench.servers import ROOT
 
@@ -36,6 +36,7 @@ BENCHMARKS: dict[str, Callable[..., Result]] = {
     "hybrid": hybrid.run,
     "judgements": judgements.run,
     "judges": judges.run,
+    "stop": stop.run,
 }
 ABOUT = {
     "overhead": "serving one robot, against LeRobot's PolicyServer",
@@ -47,6 +48,7 @@ ABOUT = {
     "hybrid": "edge, cloud or both over an emulated WAN, and the sweep over that WAN",
     "judgements": "safety and monitor on one model: our queue, against sending all at once",
     "judges": "cells that one judging node serves on one core",
+    "stop": "from somebody in the cell to an arm that holds",
     "scheduler": "decisions per second",
 }
 PROGRAMS = {

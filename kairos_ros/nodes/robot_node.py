@@ -122,7 +122,7 @@ class RobotNode(Node):
         self._pipeline: RobotPipeline | None = None
         if values["rules"]:
             supervisor = Supervisor(loop, parse_rules(values["rules"]))
-            self._pipeline = RobotPipeline(self, self._who, supervisor, self._cameras.book)
+            self._pipeline = RobotPipeline(self, self._who, supervisor, self._cameras)
             judged = (supervisor, self._pipeline)
             self.controller = Controller(adapter, loop, guard, self, judged)
             self._pipeline.controller = self.controller

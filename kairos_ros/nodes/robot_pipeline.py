@@ -8,7 +8,7 @@ from collections.abc import Callable
 from rclpy.node import Node
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.pipeline import Component
+from kairos_ros.core.pipeline import PERIODIC, Component
 from kairos_ros.msg import PipelineEvent, Plan, PlanRequest, SafetyVerdict, TaskProgress
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.pipeline_messages import (
@@ -19,10 +19,10 @@ from kairos_ros.nodes.pipeline_messages import (
     progress_from,
     verdict_from,
 )
+from kairos_ros.nodes.robot_cameras import RobotCameras
 from kairos_ros.nodes.robot_messages import Identity
 from kairos_ros.robot.adapter import Observation
 from kairos_ros.robot.control import Controller, Judgement
-from kairos_ros.robot.frame_book import FrameBook
 from kairos_ros.robot.state_events import Progress, Release, Verdict
 from kairos_ros.robot.state_machine import Transition
 from kairos_ros.robot.state_table import Effect, Mode
@@ -41,14 +41,16 @@ class RobotPipeline:
 
     controller: Controller
 
-    def __init__(self, node: Node, who: Identity, supervisor: Supervisor, book: FrameBook) -> None:
+    def __init__(
+        self, node: Node, who: Identity, supervisor: Supervisor, cameras: RobotCameras
+    ) -> None:
         self.dropped: Counter[str] = Counter()
         """Answers not used, by reason, that did not get as far as the controller."""
         self.last: Transition | None = None
         self._node = node
         self._who = who
         self._supervisor = supervisor
-        self._book = book
+        self._cameras = cameras
         self._told: deque[tuple[Transition, str]] = deque()
         self._judged: OrderedDict[int, int] = OrderedDict()  # heard -> when its picture was taken
         self._lock = threading.Lock()
@@ -86,6 +88,8 @@ class RobotPipeline:
 
     def moved(self, transition: Transition) -> None:
         task = self.controller.report.task
+        if Effect.RESEND in transition.effects and transition.component in PERIODIC:
+            self._cameras.hurry()  # what a judge is asked again is a picture
         repeated = self.last is not None and (
             transition.before is transition.after and transition.trigger is self.last.trigger
         )
@@ -125,10 +129,10 @@ class RobotPipeline:
     # Callbacks of the executor thread.
 
     def _on_verdict(self, message: SafetyVerdict) -> None:
-        self._hear(lambda ns: verdict_from(message, self._who, self._book.find, ns))
+        self._hear(lambda ns: verdict_from(message, self._who, self._cameras.book.find, ns))
 
     def _on_progress(self, message: TaskProgress) -> None:
-        self._hear(lambda ns: progress_from(message, self._who, self._book.find, ns))
+        self._hear(lambda ns: progress_from(message, self._who, self._cameras.book.find, ns))
 
     def _on_plan(self, message: Plan) -> None:
         self._hear(lambda ns: planned_from(message, self._who, self._asked, ns))
