@@ -13,7 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from wire import Bystander
 
+from kairos_ros.bringup import serving
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.engine.events import (
     BatchDone,
@@ -36,8 +38,9 @@ from kairos_ros.transport.messages import InferRequest
 pytest.importorskip("ray", reason="the pool needs kairos_ros[cluster]")
 
 TWO = ReplicaCount(2, 2)
-START_S = 150.0
+START_S = 300.0
 """Ray starts eight processes that import it; on a busy machine that takes a while."""
+pytestmark = pytest.mark.timeout(400)
 KAIROS = Path(sys.executable).with_name("kairos")
 
 
@@ -118,6 +121,11 @@ def listening(pids):
                 yield tuple(fields[1].split(":"))
 
 
+def batches_of(pool, replica):
+    lines = re.findall(rf"metrics: replica={replica} batches=(\d+)", pool.log.read_text())
+    return sum(map(int, lines))
+
+
 def request(tag=0.5):
     return InferRequest("arm_1", "s1", "t1", 1, 0, 1, "", np.full(7, tag, np.float32))
 
@@ -147,9 +155,8 @@ def test_two_replicas_share_what_one_client_sends(pool):
     for done in ends:
         assert done.outcomes[0].chunk.shape == (20, 3)
         assert (done.outcomes[0].chunk[:, 0] == tags[done.batch]).all()
-    for replica in (1, 2):
-        lines = re.findall(rf"metrics: replica={replica} batches=(\d+)", pool.log.read_text())
-        assert sum(map(int, lines)) >= 2
+    assert batches_of(pool, 1) >= 2
+    assert batches_of(pool, 2) >= 2
 
 
 @pytest.mark.slow
@@ -192,6 +199,30 @@ def test_when_no_replica_is_left_batches_are_handed_back_until_one_is(pool):
     pool.until_replicas(2)
     pool.link.submit(25, [request()], expected_s=1.5)
     assert pool.next(BatchDone).batch == 25
+
+
+@pytest.mark.slow
+def test_robots_are_served_by_both_replicas_through_the_serving_node(pool, start, wire):
+    before = [batches_of(pool, replica) for replica in (1, 2)]
+    start(
+        serving(
+            policy="",
+            max_batch=1,
+            horizon="static:10",
+            stale_after_s=0.0,
+            engines=[f"pool={pool.endpoint},insecure_loopback"],
+        )
+    )
+    wire.serving_since()
+    robots = [Bystander(wire, f"arm_{n}", state=[0.5] * 7).begin() for n in range(4)]
+    for robot in robots:
+        robot.check(3)
+    for robot in robots:
+        robot.end()
+        assert not robot.harm
+        assert {answer.tier for answer in robot.answers} == {"cloud"}
+    for replica, count in zip((1, 2), before, strict=True):
+        assert batches_of(pool, replica) >= count + 3
 
 
 @pytest.mark.slow

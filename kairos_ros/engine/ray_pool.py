@@ -9,9 +9,11 @@ import contextlib
 import logging
 import os
 import secrets
+import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
@@ -33,6 +35,8 @@ PRIVATE = {
     "RAY_USAGE_STATS_ENABLED": "0",  # they would be sent to Ray's makers
 }
 """Environment of a private Ray; read when Ray is imported, and by what it starts."""
+STARTS = 3
+"""Attempts to start a private Ray."""
 CONNECT_S = 10.0
 LOOK_S = 0.25
 """How often somebody who waits for a replica looks whether the worker shall stop."""
@@ -165,15 +169,42 @@ def _private_ray(stack: contextlib.ExitStack, cpus: int) -> Any:
     os.environ |= PRIVATE | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
     folder = stack.enter_context(private_folder())
     ray = _ray()
-    ray.init(
-        address="local",
-        num_cpus=cpus,
-        include_dashboard=False,
-        object_store_memory=OBJECT_STORE_BYTES,
-        logging_level=logging.WARNING,
-        _temp_dir=str(folder / "ray"),  # Ray opens its folder to all; nobody gets through ours
-    )
-    return ray
+    before, reason = _children(), ""
+    for attempt in range(STARTS):
+        try:
+            ray.init(
+                address="local",
+                num_cpus=cpus,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                logging_level=logging.WARNING,
+                # Ray opens its folder to all; nobody gets through ours.
+                _temp_dir=str(folder / f"ray{attempt}"),
+            )
+            return ray
+        except Exception as error:  # a bare one, where this host was too busy for 30 s
+            log.warning("Ray did not start: %s", error)
+            reason = str(error)
+            ray.shutdown()
+            _end(_children() - before)
+    raise ConfigError(f"Ray did not start on this host in {STARTS} attempts: {reason}")
+
+
+def _children() -> set[int]:
+    """Process ids."""
+    return {
+        int(pid)
+        for task in Path("/proc/self/task").glob("*/children")
+        for pid in task.read_text().split()
+    }
+
+
+def _end(pids: set[int]) -> None:
+    """What a Ray that failed to start left running."""
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError, ChildProcessError):
+            os.kill(pid, signal.SIGKILL)
+            os.waitpid(pid, 0)
 
 
 def _join(address: str) -> Any:
