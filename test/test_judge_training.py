@@ -288,7 +288,11 @@ def test_the_card_and_its_figures_say_what_the_exam_found(trained, tmp_path):
     evaluation = {
         "held_out": found,
         "shifted": found,
-        "latency_ms": {"calls": 1, "p50": 1.0, "p99": 2.0},
+        "latency_ms": {
+            "calls": 1,
+            "clock": {"p50": 1.0, "p99": 2.0},
+            "computing": {"p50": 1.0, "p99": 2.0},
+        },
         "calibration_pictures": 7,
         "least_task_accuracy": 0.9,
     }

@@ -135,23 +135,25 @@ def best_temperature(marked: Sequence[Marked]) -> float:
     return float(temperatures[losses.argmin()])
 
 
-def latencies_s(judge: Judge, image: np.ndarray, calls: int = 200) -> np.ndarray:
-    """Seconds of `calls` calls with one question about a new picture each, float64 [calls].
+def latencies_s(judge: Judge, image: np.ndarray, calls: int = 100) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds by the clock, and of computing, of calls with one question about a new picture each.
 
-    On one core, whatever else the process is allowed.
+    Both float64 [calls], on one core, whatever else the process is allowed. Where other work wants
+    that core, only the second says what the judge costs.
     """
     rng = np.random.default_rng(0)
     instruction = next(iter(SCENES.values()))
     allowed = os.sched_getaffinity(0)
     os.sched_setaffinity(0, {min(allowed)})
-    taken = []
+    clock, computing = [], []
     try:
         for _ in range(calls):
             noisy = np.clip(image + rng.integers(-3, 4, image.shape), 0, 255).astype(np.uint8)
             question = Question(SAFETY, "safe or unsafe?", instruction, (noisy,), ANSWERS[SAFETY])
-            start = time.perf_counter()
+            start, cpu = time.perf_counter(), time.thread_time()
             judge.judge([question])
-            taken.append(time.perf_counter() - start)
+            computing.append(time.thread_time() - cpu)
+            clock.append(time.perf_counter() - start)
     finally:
         os.sched_setaffinity(0, allowed)
-    return np.array(taken)
+    return np.array(clock), np.array(computing)
