@@ -351,6 +351,7 @@ def _plot(path: Path, every: list[Setting]) -> None:
         left = [base, *(s for s in every if s.load == LOAD and s not in plain)]
         _bars(others, left)
         others.set_xlabel("average task latency (s)")
+        others.figure.subplots_adjust(left=0.06, wspace=0.4)
         loads.legend(frameon=False)
 
 
@@ -367,13 +368,17 @@ def _lines(axis: Any, points: list[Setting], x: Callable[[Setting], float]) -> N
 
 
 def _bars(axis: Any, points: list[Setting]) -> None:
+    means = [s.median(mode, "mean_s") for s in points for mode in MODES if not s.at_least(mode)]
+    longest_s = 1.2 * max(means)
     for row, setting in enumerate(points):
         for offset, mode in zip((-0.27, 0, 0.27), MODES, strict=True):
             middle = setting.median(mode, "mean_s")
             axis.barh(row + offset, middle, 0.24, color=COLOURS[mode])
             axis.hlines(row + offset, *_range(setting, mode), color="#444444", lw=1)
             if setting.at_least(mode):
-                axis.text(middle, row + offset, " or more", va="center", fontsize=7)
+                text = f"over {middle:.0f} s"
+                axis.text(longest_s, row + offset, text, va="center", ha="right", fontsize=7)
+    axis.set_xlim(0, longest_s)
     names = ["base" if s.wan == BASE else s.wan.name for s in points]
     axis.set_yticks(range(len(points)), names)
     axis.invert_yaxis()
