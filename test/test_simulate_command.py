@@ -97,4 +97,4 @@ def test_ctrl_c_keeps_what_was_simulated(tmp_path):
     assert "tasks, unfinished" in out
     run, _ = load_run(tmp_path / "run")
     assert any(t.outcome == "canceled" for t in run.tasks)
-    assert sum(t.finished for t in run.tasks) >= 100
+    assert any(t.finished for t in run.tasks)

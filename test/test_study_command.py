@@ -172,8 +172,10 @@ def test_a_cloud_engine_serves_some_rounds_of_a_hybrid_fleet_and_none_at_the_edg
     assert shares["cloud"] == 1
 
 
-def test_fetching_observations_again_does_not_starve_an_engine_that_is_far_away():
-    far = {"placement": "cloud", "load": 2.4, "horizon": "dynamic", "tasks": 40}
+@pytest.mark.parametrize(("pipelined", "load"), [(False, 2.4), (True, 4.8)])
+def test_fetching_observations_again_does_not_starve_an_engine_that_is_far_away(pipelined, load):
+    far = {"placement": "cloud", "load": load, "horizon": "dynamic", "tasks": 40}
+    far["pipelined"] = pipelined
     without, with_refetch = (
         run_cell(CELL.model_copy(update={**far, "refetch": refetch})) for refetch in (False, True)
     )
