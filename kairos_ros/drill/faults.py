@@ -294,13 +294,13 @@ FAULTS = (
     Fault("cut_for_good", "link cut for good", cut_for_good, needs=LINKS),
     Fault("serving_paused", "serving node deactivated for 5 s", serving_paused),
     Fault(
-        "serving_killed", "serving node killed", serving_killed, Limits(wait_s=120.0), needs=KILLS
+        "serving_killed", "serving node killed", serving_killed, Limits(wait_s=240.0), needs=KILLS
     ),
     Fault(
         "robot_killed",
         "robot process killed",
         robot_killed,
-        Limits(wait_s=120.0),
+        Limits(wait_s=240.0),
         victim="arm_1",
         needs=KILLS,
     ),

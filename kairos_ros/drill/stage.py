@@ -27,7 +27,7 @@ MAX_ACTIONS = 250
 MOST_WAITING = 50
 """Messages that may have come and not been heard."""
 UP = ("ready", "busy")
-BACK_WITHIN_S = 120.0
+BACK_WITHIN_S = 240.0
 """Loading a policy takes most of it, on a busy machine a minute."""
 
 
