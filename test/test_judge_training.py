@@ -18,7 +18,7 @@ from safetensors.numpy import load_file
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.metaworld_scenes import SCENES, expert, make_scene, reset_scene
 from kairos_ros.training.judge_card import write_judge_card
-from kairos_ros.training.judge_certify import PROMPTS, able_scenes, asked_about
+from kairos_ros.training.judge_certify import PROMPTS
 from kairos_ros.training.judge_exam import (
     ANSWERS,
     Marked,
@@ -262,29 +262,21 @@ def test_the_temperature_undoes_overconfidence():
     assert stated == pytest.approx(0.8, abs=0.03)
 
 
-def test_a_task_that_is_judged_badly_is_closed():
-    rows = [marked("done", (0.1, 0.8, 0.1), TASK_STATE, "push-v3") for _ in range(20)]
-    rows += [marked("done", (0.8, 0.1, 0.1), TASK_STATE, "reach-v3") for _ in range(20)]
-    assert able_scenes(rows) == ("push-v3",)
-
-
 def test_the_card_and_its_figures_say_what_the_exam_found(trained, tmp_path):
     folder, _, _ = trained
     description, network = read_model(folder / "small")
     judge = EmbeddedJudge(description, network)
     frames = coloured(64)
     rows = examine(judge, frames, PROMPTS)
-    scenes = {scene: frames.get(scene, frames["push-v3"]) for scene in SCENES}
-    found = report(rows, scenes, PROMPTS, ("push-v3",))
+    found = report(rows, frames, PROMPTS)
     assert found["kinds"][SAFETY]["all"]["asked"] == 64
-    assert found["kinds"][SAFETY]["tasks"]["reach-v3"]["asked"] == 0
     sizes = [row["asked"] for row in found["intruder_sizes"]]
     assert sum(sizes) == frames["push-v3"].unsafe.sum()
     card = tmp_path / "small"
     card.mkdir()
     for name in ("model.safetensors", "training.json"):
         (card / name).write_bytes((folder / "small" / name).read_bytes())
-    write_description(card, asked_about(description, ["push-v3"]))
+    write_description(card, description)
     evaluation = {
         "held_out": found,
         "shifted": found,
@@ -294,7 +286,6 @@ def test_the_card_and_its_figures_say_what_the_exam_found(trained, tmp_path):
             "computing": {"p50": 1.0, "p99": 2.0},
         },
         "calibration_pictures": 7,
-        "least_task_accuracy": 0.9,
     }
     (card / "evaluation.json").write_text(json.dumps(evaluation))
     draw_confusion({"Held-out": found, "Shifted": found}, card / "confusion.png")
@@ -304,5 +295,5 @@ def test_the_card_and_its_figures_say_what_the_exam_found(trained, tmp_path):
     text = (card / "README.md").read_text()
     accuracy = found["kinds"][SAFETY]["all"]["accuracy"]
     assert f"{100 * accuracy:.1f}" in text
-    assert "| reach-v3 | — | — (refused) |" in text
+    assert "| push-v3 |" in text
     assert all(words in text for words in HELD_OUT[SAFETY])

@@ -11,6 +11,8 @@ from kairos_ros.vlm.questions import SAFETY, TASK_STATE, UNSAFE
 from kairos_ros.vlm.tiny_vlm import read_model
 
 CONFUSION, RELIABILITY, MISTAKES = "confusion.png", "reliability.png", "mistakes.png"
+GOAL = 0.9
+"""Share of right task-state answers that a task should reach."""
 NAMES = {SAFETY: "safety", TASK_STATE: "task state"}
 
 
@@ -26,7 +28,7 @@ def write_judge_card(folder: Path) -> None:
     clock, computing = (evaluation["latency_ms"][name] for name in ("clock", "computing"))
     scenes = settings["scenes"]
     losable = [scene for scene in scenes if scene in LOSABLE]
-    judged = next(a.instructions for a in description.asked if a.kind == TASK_STATE)
+    weak = [t for t, found in state["tasks"].items() if found["accuracy"] < GOAL]
     lines = [
         "---",
         "license: apache-2.0",
@@ -45,8 +47,8 @@ def write_judge_card(folder: Path) -> None:
         f" **{_percent(state['all'])}** of its task-state answers are right (95 % intervals)."
         f" It misses {_missed(safety)} of the intruders. One question about a new picture costs"
         f" {computing['p50']:.0f} ms of computing on one core (p99 {computing['p99']:.0f} ms); by"
-        f" the clock it took {clock['p50']:.0f} ms (p99 {clock['p99']:.0f} ms) beside the other work of"
-        " the machine that examined it.",
+        f" the clock it took {clock['p50']:.0f} ms (p99 {clock['p99']:.0f} ms) beside the other"
+        " work of the machine that examined it.",
         "",
         f"![Confusion matrices]({CONFUSION})",
         "",
@@ -55,7 +57,7 @@ def write_judge_card(folder: Path) -> None:
         " as the demo shows them; intervals treat pictures as independent, though an episode gives"
         " several.",
         "",
-        *_tasks(held_out, judged),
+        *_tasks(held_out),
         "",
         "How much of the picture an intruder covers decides whether it is seen:",
         "",
@@ -91,14 +93,6 @@ def write_judge_card(folder: Path) -> None:
         "- The answer: the likeliest of the allowed words (`safe`, `unsafe`; `ongoing`, `done`,"
         " `failed`), with their probabilities. Other answers, unknown instructions and prompts of"
         " mostly unknown words are refused.",
-        "- Safety is judged in the cells of"
-        f" {len(scenes)} tasks, task state for {len(judged)}: {', '.join(judged)}"
-        + (
-            "."
-            if len(judged) == len(scenes)
-            else " (those with at least"
-            f" {evaluation['least_task_accuracy']:.0%} on the calibration pictures)."
-        ),
         "",
         "## How it was made",
         f"- {training['pictures']} pictures of {_episodes(settings)} episodes: half driven by"
@@ -122,6 +116,7 @@ def write_judge_card(folder: Path) -> None:
         "```",
         "",
         "## Limits",
+        *_weakness(weak),
         "- It knows these cells, this camera and rendered people of capsules. It has never seen a"
         " photograph: it stands in for a real model behind the same seam, and is no safety device.",
         "- One picture at a time: it cannot tell an arm that is stuck from one that works; the"
@@ -134,13 +129,19 @@ def write_judge_card(folder: Path) -> None:
     (folder / "README.md").write_text("\n".join(lines))
 
 
-def _tasks(exam: Mapping[str, Any], judged: tuple[str, ...]) -> list[str]:
+def _weakness(weak: list[str]) -> list[str]:
+    if not weak:
+        return []
+    return [
+        f"- Task state falls short of {GOAL:.0%} for {', '.join(weak)}: do not build on it there."
+    ]
+
+
+def _tasks(exam: Mapping[str, Any]) -> list[str]:
     rows = ["| task | safety % | task state % |", "|---|---|---|"]
     for scene in exam["kinds"][SAFETY]["tasks"]:
-        instruction = SCENES[scene]
         cells = [_percent(exam["kinds"][kind]["tasks"][scene], "") for kind in NAMES]
-        mark = "" if instruction in judged else " (refused)"
-        rows.append(f"| {scene} | {cells[0]} | {cells[1]}{mark} |")
+        rows.append(f"| {scene} | {cells[0]} | {cells[1]} |")
     both = [_percent(exam["kinds"][kind]["all"], "") for kind in NAMES]
     return [*rows, f"| **all** | {both[0]} | {both[1]} |"]
 

@@ -1,4 +1,4 @@
-"""Examines a trained judge on scenes that it never saw, and writes what it may be asked."""
+"""Examines a trained judge on scenes that it never saw, and writes its card."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -8,9 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.training.judge_card import CONFUSION, MISTAKES, RELIABILITY, write_judge_card
-from kairos_ros.training.judge_exam import Marked, best_temperature, examine, latencies_s, score
+from kairos_ros.training.judge_exam import best_temperature, examine, latencies_s
 from kairos_ros.training.judge_figures import draw_confusion, draw_mistakes, draw_reliability
 from kairos_ros.training.judge_look import Look
 from kairos_ros.training.judge_prompts import HELD_OUT, TRAINED
@@ -23,11 +22,8 @@ from kairos_ros.training.judge_scenes import (
     collect_frames,
 )
 from kairos_ros.vlm.embedded import EmbeddedJudge
-from kairos_ros.vlm.questions import TASK_STATE
-from kairos_ros.vlm.tiny_vlm import Asked, Description, read_model, write_description
+from kairos_ros.vlm.tiny_vlm import read_model, write_description
 
-LEAST_TASK_ACCURACY = 0.9
-"""On the calibration pictures; the judge refuses to judge the state of a task below that."""
 PROMPTS = {kind: (*prompts[:2], *HELD_OUT[kind]) for kind, prompts in TRAINED.items()}
 """Wordings of the examination, the usual one first."""
 
@@ -41,7 +37,7 @@ def certify(
     folder: Path,
     report: Callable[[str], None],
 ) -> None:
-    """Sets temperature and tasks in `model`, writes evaluation.json, figures and the card.
+    """Sets the temperature in `model`, writes evaluation.json, figures and the card.
 
     `episodes` per task on held-out scenes, half as many for calibration and on shifted scenes.
     """
@@ -60,34 +56,31 @@ def certify(
         )
 
     description, network = read_model(model)
-    description = replace(asked_about(description, scenes), temperature=1.0)
+    description = replace(description, temperature=1.0)
     half = max(2, episodes // 2)
     calibration = pictures("calibration", CALIBRATE_FROM, half, None)
     usual = {kind: prompts[:1] for kind, prompts in PROMPTS.items()}
     marked = examine(EmbeddedJudge(description, network), calibration, usual)
     description = replace(description, temperature=best_temperature(marked))
-    able = able_scenes(marked)
-    report(f"task state holds up for {len(able)} of {len(scenes)} tasks: {', '.join(able)}")
-
     judge = EmbeddedJudge(description, network)
     held_out = pictures("held-out", TEST_FROM, episodes, "demo")
     shifted = pictures("shifted", SHIFTED_FROM, half, "shifted")
     exams: dict[str, Any] = {}
     for name, frames, prompts in (("held_out", held_out, PROMPTS), ("shifted", shifted, usual)):
         marked = examine(judge, frames, prompts)
-        exams[name] = reported(marked, frames, prompts, able)
+        exams[name] = reported(marked, frames, prompts)
         for kind, found in exams[name]["kinds"].items():
             report(f"{name}: {kind} {found['all']['accuracy']:.1%} of {found['all']['asked']}")
         if name == "held_out":
-            draw_mistakes([m for m in marked if _counts(m, able)], frames, model / MISTAKES)
+            asked = [m for m in marked if m.prompt == PROMPTS[m.kind][0]]
+            draw_mistakes(asked, frames, model / MISTAKES)
     clock, computing = latencies_s(judge, held_out[scenes[0]].image[0])
     evaluation = exams | {
         "latency_ms": {"calls": len(clock), "clock": _ms(clock), "computing": _ms(computing)},
         "calibration_pictures": sum(len(f.state) for f in calibration.values()),
-        "least_task_accuracy": LEAST_TASK_ACCURACY,
     }
     (model / "evaluation.json").write_text(json.dumps(evaluation, indent=1) + "\n")
-    write_description(model, asked_about(description, able))
+    write_description(model, description)
     titles: Mapping[str, Any] = {"Held-out": exams["held_out"], "Shifted": exams["shifted"]}
     draw_confusion(titles, model / CONFUSION)
     draw_reliability(titles, model / RELIABILITY)
@@ -97,28 +90,3 @@ def certify(
 
 def _ms(seconds: np.ndarray) -> dict[str, float]:
     return {f"p{p}": round(1000 * float(np.percentile(seconds, p)), 2) for p in (50, 99)}
-
-
-def able_scenes(marked: Sequence[Marked]) -> tuple[str, ...]:
-    """Scenes whose task state is judged well enough."""
-    rows = [one for one in marked if one.kind == TASK_STATE]
-    of_scene = {scene: [one for one in rows if one.scene == scene] for scene in SCENES}
-    return tuple(
-        scene
-        for scene, answers in of_scene.items()
-        if answers and score(answers).accuracy >= LEAST_TASK_ACCURACY
-    )
-
-
-def asked_about(description: Description, scenes: Sequence[str]) -> Description:
-    """The same judge, whose task-state question is open for the tasks of `scenes` only."""
-    instructions = tuple(SCENES[scene] for scene in scenes)
-    asked = tuple(
-        Asked(a.kind, a.answers, instructions) if a.kind == TASK_STATE else a
-        for a in description.asked
-    )
-    return replace(description, asked=asked)
-
-
-def _counts(one: Marked, able: Sequence[str]) -> bool:
-    return one.prompt == PROMPTS[one.kind][0] and (one.kind != TASK_STATE or one.scene in able)

@@ -1,6 +1,6 @@
 """What an examination found, as JSON: everything that the model card prints."""
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kairos_ros.training.judge_exam import (
@@ -13,7 +13,7 @@ from kairos_ros.training.judge_exam import (
     score,
 )
 from kairos_ros.training.judge_scenes import Frames
-from kairos_ros.vlm.questions import SAFETY, TASK_STATE, UNSAFE
+from kairos_ros.vlm.questions import SAFETY, UNSAFE
 
 SIZES = ((0.0, 0.01), (0.01, 0.03), (0.03, 0.1), (0.1, 1.0))
 """Shares of the picture that an intruder covers, from ... to."""
@@ -23,15 +23,11 @@ def report(
     marked: Sequence[Marked],
     frames: Mapping[str, Frames],
     prompts: Mapping[str, Sequence[str]],
-    able: Collection[str],
 ) -> dict[str, Any]:
     """Scores by kind, task, wording and size of the intruder; JSON-ready.
 
-    The first prompt of each kind is the one that everything but `wordings` is about. Task state
-    counts the scenes in `able` only, except in `tasks`.
+    The first prompt of each kind is the one that everything but `wordings` is about.
     """
-    every = marked
-    marked = [one for one in every if one.kind != TASK_STATE or one.scene in able]
     usual = [one for one in marked if one.prompt == prompts[one.kind][0]]
     kinds = {}
     for kind, answers in ANSWERS.items():
@@ -41,16 +37,7 @@ def report(
             "answers": list(answers),
             "confusion": confusion(rows, kind).tolist(),
             "recall": {a: _score([r for r in rows if r.truth == a]) for a in answers},
-            "tasks": {
-                s: _score(
-                    [
-                        m
-                        for m in every
-                        if m.kind == kind and m.scene == s and m.prompt == prompts[kind][0]
-                    ]
-                )
-                for s in frames
-            },
+            "tasks": {s: _score([r for r in rows if r.scene == s]) for s in frames},
             "wordings": {
                 p: _score([m for m in marked if m.kind == kind and m.prompt == p])
                 for p in prompts[kind]
