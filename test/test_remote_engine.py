@@ -25,6 +25,7 @@ from kairos_ros.engine.events import (
     EngineReady,
     LinkChanged,
 )
+from kairos_ros.engine.link_book import RemoteTiming
 from kairos_ros.engine.registry import read_registry, registry_of
 from kairos_ros.engine.remote import RemoteEngine
 from kairos_ros.engine.remote_spec import AtHome, RemoteSpec, parse_remote
@@ -104,9 +105,9 @@ def link():
     """Opens links; each comes with a queue of its events."""
     with contextlib.ExitStack() as stack:
 
-        def start(spec):
+        def start(spec, timing=None):
             events = queue.Queue()
-            engine = RemoteEngine(spec, events.put)
+            engine = RemoteEngine(spec, events.put, timing)
             engine.start()
             stack.callback(engine.stop)
             return engine, events
@@ -252,6 +253,17 @@ def test_what_a_client_that_left_had_waiting_is_not_computed(worker, link, hosts
     )
     assert dropped >= 10
     assert computed + dropped == 21
+
+
+def test_a_client_that_is_only_slow_to_speak_keeps_its_batches(worker, link, hosts):
+    at = endpoint()
+    worker("--listen", at, "--policy", "s=emulated:latency_ms=1500", "--policy", FAST)
+    slow = RemoteTiming(heartbeat_s=3.0, silence_s=30.0)
+    engine, events = link(RemoteSpec(at, "s", hosts.towards()), slow)
+    next_of(events, EngineReady)
+    for batch in (1, 2, 3):
+        engine.submit(batch, [request()], expected_s=1.5)
+    assert [next_of(events, BatchDone).batch for _ in range(3)] == [1, 2, 3]
 
 
 def test_a_stopped_worker_is_down_within_the_silence_and_its_late_answer_cannot_come(

@@ -91,20 +91,20 @@ class RayReplica:
 
     def load(self, given_up: Callable[[], bool]) -> Mapping[str, EngineDescription] | None:
         ray = self._ray
-        # Retried, for as long as it takes: this is how to wait for an actor that starts again.
-        there = self._actor.__ray_ready__.options(max_task_retries=-1).remote()
-        if not self._done(there, given_up):
-            return None
-        loading = self._actor.load.remote(self._registry)
-        if not self._done(loading, given_up):
-            return None
         try:
+            # Retried, for as long as it takes: so one waits for an actor that starts again.
+            there = self._actor.__ray_ready__.options(max_task_retries=-1).remote()
+            if not self._done(there, given_up):
+                return None
+            loading = self._actor.load.remote(self._registry)
+            if not self._done(loading, given_up):
+                return None
             described: dict[str, EngineDescription] = ray.get(loading)
         except ray.exceptions.RayTaskError as error:
             if isinstance(error.cause, KairosError):
                 raise error.cause from None
             raise PolicyError(f"it cannot be loaded: {error.cause or error}") from error
-        except ray.exceptions.RayError as error:
+        except Exception as error:  # RayError, and whatever else Ray says of a lost process
             raise EngineLostError(str(error)) from error
         slowest = max((s for d in described.values() for _, s in d.warmup), default=0.0)
         self._limit_s = max(BATCH_MIN_S, BATCH_FACTOR * slowest)
@@ -127,7 +127,7 @@ class RayReplica:
             )
         except ray.exceptions.RayActorError as error:
             raise EngineLostError(f"the replica died: {error}") from error
-        except ray.exceptions.RayError as error:
+        except Exception as error:
             # Whatever it was, only a new process is sure to be sound.
             ray.kill(self._actor, no_restart=False)
             late = isinstance(error, ray.exceptions.GetTimeoutError)

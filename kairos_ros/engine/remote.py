@@ -318,7 +318,9 @@ class RemoteEngine:
         lost = self._book.forget()
         self._contact = _Contact(time.monotonic(), complaint=self._contact.complaint)
         if was_up or lost or retry_in_s is None:
-            log.warning("%s is down: %s; lost batches %s", self._spec.endpoint, reason, list(lost))
+            level = logging.INFO if retry_in_s is None and not lost else logging.WARNING
+            at = self._spec.endpoint
+            log.log(level, "%s is down: %s; lost batches %s", at, reason, list(lost))
             self._emit(EngineDown(reason, lost, retry_in_s, crashed=False))
         while self._inbox:
             batch = self._inbox.popleft()[0]

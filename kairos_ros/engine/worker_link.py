@@ -249,7 +249,7 @@ class WorkerLink:
         """What waits for a client that left is not to be computed. Whether a silent one is still
         connected shows when it is sent something."""
         for client, silent_s in self.clients.silent(now):
-            if silent_s > SILENT_S or not self._send(client, encode(self._status(client, ""))):
+            if silent_s > SILENT_S or not self._send(client, encode(self._status(client))):
                 log.warning("a client with batches left, or was silent for %.1f s", silent_s)
                 self.clients.leave(client)
 
@@ -300,13 +300,14 @@ class WorkerLink:
             return next(iter(self._descriptions.values()))
         return self._descriptions.get(policy)
 
-    def _status(self, client: bytes, policy: str, ping: int | None = None) -> Message:
+    def _status(self, client: bytes, policy: str | None = None, ping: int | None = None) -> Message:
+        """`policy` is the one that the client asked about, if it did."""
         now = time.monotonic()
         state, stage = self._state, self._stage
         batch, since = None, self._stage_since if state == "loading" else now
         if state == "refused":
             self._told_refusal.set()
-        elif state == "ready" and self._described(policy) is None:
+        elif state == "ready" and policy is not None and self._described(policy) is None:
             state, stage = "unserved", self._unserved(policy)
         with self._lock:
             for job, began in self._running.items():
