@@ -301,8 +301,8 @@ class RobotNode(Node):
         elif self._held_since is None:
             self._held_since = time.monotonic()
         held_s = time.monotonic() - self._held_since if self._held_since is not None else 0.0
-        if self._pipeline is not None:
-            self._pipeline.publish()  # also what a body that failed no longer gets to tell
+        if self._pipeline is not None and report.task is None:
+            self._pipeline.publish()  # what a body that failed no longer gets to tell
         pipeline = self._pipeline
         status = robot_diagnostic(
             self._who.robot,

@@ -119,11 +119,13 @@ class RobotPipeline:
 
     def publish(self) -> None:
         """Tells what the robot did since the last call."""
-        while self._told:
-            transition, task = self._told.popleft()
-            now_ns = time.monotonic_ns()
+        while True:
             with self._lock:
+                if not self._told:
+                    return
+                transition, task = self._told.popleft()
                 frame_ns = self._judged.get(transition.caused_ns)
+            now_ns = time.monotonic_ns()
             self._events.publish(pipeline_event(self._who, task, transition, frame_ns, now_ns))
 
     # Callbacks of the executor thread.
