@@ -259,12 +259,12 @@ def _plot(path: Path, blocks: dict[str, list[Block]], ratios: list[float]) -> No
                 every = [ms for one in told for ms in one]
                 axis.plot(*_cumulative(every), color=colour, lw=2.2, label=way.name)
             axis.axvline(SLO_ANSWERS[kind], color="#555555", ls=":", lw=1)
-            axis.text(SLO_ANSWERS[kind], 3, " objective", fontsize=8, color="#555555")
-            axis.set_xlabel(f"picture to {name} answer (mean times of one answer)")
+            axis.text(SLO_ANSWERS[kind], 94, "objective ", fontsize=8, color="#555555", ha="right")
+            axis.set_xlabel(f"{name}: latency (mean times of one answer)")
             axis.set_xlim(0, 2.5 * SLO_ANSWERS[kind] if kind == SAFETY else 1.3 * SLO_ANSWERS[kind])
             axis.set_ylim(0, 100)
         axes[0].set_ylabel("answers (%)")
-        axes[1].legend(frameon=False, fontsize=8, loc="lower right")
+        axes[1].legend(frameon=False, fontsize=8, loc="center right")
 
 
 def _cumulative(values: list[float]) -> tuple[np.ndarray, np.ndarray]:
