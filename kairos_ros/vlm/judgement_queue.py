@@ -4,7 +4,7 @@ A picture that comes while an older one still waits takes its place, and keeps i
 wants yesterday's answer, and nobody loses their turn by sending newer pictures. With the order
 `earliest_deadline` an obligation with objective `slo` therefore waits at most
 
-    slo - (smallest slo of all) + (obligations of all robots + 1) * (longest time of one answer),
+    slo - (smallest slo of all) + (obligations of all robots + 1) * (longest time of one request),
 
 however many others come (test/test_judgement_queue.py).
 """
