@@ -286,6 +286,7 @@ def test_the_card_and_its_figures_say_what_the_exam_found(trained, tmp_path):
             "computing": {"p50": 1.0, "p99": 2.0},
         },
         "calibration_pictures": 7,
+        "test_episodes": 2,
     }
     (card / "evaluation.json").write_text(json.dumps(evaluation))
     draw_confusion({"Held-out": found, "Shifted": found}, card / "confusion.png")

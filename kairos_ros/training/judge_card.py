@@ -7,7 +7,7 @@ from typing import Any
 
 from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.training.judge_scenes import LOSABLE
-from kairos_ros.vlm.questions import SAFETY, TASK_STATE, UNSAFE
+from kairos_ros.vlm.questions import FAILED, SAFETY, TASK_STATE, UNSAFE
 from kairos_ros.vlm.tiny_vlm import read_model
 
 CONFUSION, RELIABILITY, MISTAKES = "confusion.png", "reliability.png", "mistakes.png"
@@ -45,7 +45,8 @@ def write_judge_card(folder: Path) -> None:
         "",
         f"On scenes it never saw, **{_percent(safety['all'])}** of its safety answers and"
         f" **{_percent(state['all'])}** of its task-state answers are right (95 % intervals)."
-        f" It misses {_missed(safety)} of the intruders. One question about a new picture costs"
+        f" It misses {_missed(safety)} of the intruders, and of the tasks that have failed it sees"
+        f" {state['recall'][FAILED]['accuracy']:.1%}. One question about a new picture costs"
         f" {computing['p50']:.0f} ms of computing on one core (p99 {computing['p99']:.0f} ms); by"
         f" the clock it took {clock['p50']:.0f} ms (p99 {clock['p99']:.0f} ms) beside the other"
         " work of the machine that examined it.",
@@ -112,7 +113,8 @@ def write_judge_card(folder: Path) -> None:
         "kairos train-judge"
         + ("" if len(scenes) == len(SCENES) else f" --tasks {','.join(scenes)}")
         + f" --losable {settings['losable']} --others {settings['others']}"
-        f" --epochs {settings['epochs']} --seed {settings['seed']}",
+        f" --epochs {settings['epochs']} --seed {settings['seed']}"
+        f" --test-episodes {evaluation['test_episodes']}",
         "```",
         "",
         "## Limits",

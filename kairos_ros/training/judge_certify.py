@@ -76,6 +76,7 @@ def certify(
             draw_mistakes(asked, frames, model / MISTAKES)
     clock, computing = latencies_s(judge, held_out[scenes[0]].image[0])
     evaluation = exams | {
+        "test_episodes": episodes,
         "latency_ms": {"calls": len(clock), "clock": _ms(clock), "computing": _ms(computing)},
         "calibration_pictures": sum(len(f.state) for f in calibration.values()),
     }

@@ -16,6 +16,7 @@ from kairos_ros.training.judge_exam import Marked
 from kairos_ros.training.judge_scenes import Frames
 from kairos_ros.vlm.questions import SAFETY, TASK_STATE
 
+FEW = 8
 GREY, OURS = "#9a9a9a", "#0b7a75"
 NAMES = {SAFETY: "safety", TASK_STATE: "task state"}
 
@@ -45,14 +46,17 @@ def draw_confusion(exams: Mapping[str, Mapping[str, Any]], path: Path) -> None:
 
 
 def draw_reliability(exams: Mapping[str, Mapping[str, Any]], path: Path) -> None:
-    """Accuracy against stated probability; the diagonal is a judge that means what it says."""
+    """Accuracy against stated probability; the diagonal is a judge that means what it says.
+
+    Bins of fewer than FEW answers are left out.
+    """
     figure, axes = plt.subplots(
         1, len(exams), figsize=(4.6 * len(exams), 4), layout="constrained", squeeze=False
     )
     for ax, (title, exam) in zip(axes[0], exams.items(), strict=True):
         ax.plot([0.3, 1], [0.3, 1], color=GREY, linewidth=1, label="as stated")
         for (kind, found), marker in zip(exam["kinds"].items(), "os", strict=True):
-            stated, right, count = np.array(found["reliability"]).T
+            stated, right, count = np.array([r for r in found["reliability"] if r[2] >= FEW]).T
             label = f"{NAMES[kind]} (mean gap {found['calibration_error']:.1%})"
             ax.plot(stated, right, color=OURS, linewidth=1)
             ax.scatter(
@@ -68,8 +72,8 @@ def draw_reliability(exams: Mapping[str, Mapping[str, Any]], path: Path) -> None
         ax.set_xlabel("probability that the judge gives its answer")
         ax.set_ylabel("share of these answers that is right")
         worst = max(found["calibration_error"] for found in exam["kinds"].values())
-        ax.set_title(f"{title}: stated and true differ by {worst:.1%} at most", fontsize=10)
-        ax.legend(frameon=False, loc="upper left", fontsize=8)
+        ax.set_title(f"{title}: off by {worst:.1%} on average, or less", fontsize=10)
+        ax.legend(frameon=False, loc="lower right", fontsize=8)
         ax.spines[["top", "right"]].set_visible(False)
     figure.savefig(path, dpi=110)
     plt.close(figure)
