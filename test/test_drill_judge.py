@@ -250,6 +250,15 @@ def test_holding_is_told_apart_by_whether_there_is_a_task_and_resets_break_it():
     assert held_s == pytest.approx(9 * 0.033, abs=0.01)
 
 
+def test_a_task_ends_with_its_last_action_also_where_that_was_heard_late():
+    life = honest().hold(60)
+    exchange = overheard(life)
+    assert {s.activity for s in verdict(life, exchange).spans} == {"executing", "holding", "idle"}
+    assert verdict(life, exchange).hold_s < 0.2
+    exchange.ended[KEY] = replace(exchange.ended[KEY], outcome="max_duration")
+    assert verdict(life, exchange).hold_s == pytest.approx(60 * 0.033, abs=0.1)
+
+
 def test_a_body_at_work_in_its_reset_is_not_silent_but_one_that_ends_is():
     events = [BodyEvent("reset", 0), BodyEvent("ready", 5 * 10**9), BodyEvent("act", 5 * 10**9)]
     assert longest_silence_s(events, 0.0, 5.0) == 0
@@ -359,6 +368,7 @@ def test_a_robot_without_a_task_is_not_judged_by_its_words():
     assert judge_overheard("arm_1", Exchange(), [], window, LIMITS) is None
     nobody = FaultResult("link_cut", "link cut for 5 s", (), (), window, 1.0)
     assert not nobody.passed
+    assert "| link cut for 5 s | 0 of 0 pass | 0/0 |" in markdown([nobody])
 
 
 def test_a_running_fleet_gets_only_faults_that_touch_it_from_outside_and_the_others_are_told():

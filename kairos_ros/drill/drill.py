@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -34,6 +35,7 @@ from kairos_ros.drill.stage import BACK_WITHIN_S, Interrupted, Stage, TookTooLon
 
 LONG_SCENES = ("peg-insert-side-v3", "lever-pull-v3")
 """Left out: they often take all of their 500 actions, and the drill waits for tasks to end."""
+TASK_WITHIN_S = 30.0
 OVERHEAR_S = 5.0
 """Before the first fault in a running fleet: whose task is it?"""
 FLEET_STATE_HZ = 20.0
@@ -152,6 +154,8 @@ def _run_running(
         fleet.driver.begin()
         stage = RunningStage(fleet, exchange, narrator, options.door)
         try:
+            asked = "waiting for a robot that asks for a chunk; give one a task"
+            stage.until(lambda: exchange.asked, TASK_WITHIN_S, asked)
             stage.run_for(OVERHEAR_S, "overhearing what goes on")
             _make(stage, chosen, judge_words(stage), options, results)
         except Interrupted:
@@ -175,7 +179,8 @@ def _make(
         results.append(result)
         narrator.say(_said(result), "" if result.passed else "bold red")
         if result.robots:
-            draw(options.folder / f"{number:02d}_{fault.name}.png", result)
+            path = options.folder / f"{number:02d}_{fault.name}.png"
+            stage.meanwhile(partial(draw, path, result), "drawing")
         if number < len(faults):
             stage.restore()
 

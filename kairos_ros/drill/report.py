@@ -90,8 +90,8 @@ def markdown(results: Sequence[FaultResult]) -> str:
             f"| {result.title} | {good} of {len(robots)} pass "
             f"| {sum(r.finished for r in robots)}/{sum(r.tasks for r in robots)} "
             f"| {sum(r.proven or 0 for r in robots)}, {sum(len(r.wrong) for r in robots)} "
-            f"| {max(r.hold_s for r in robots):.2f} s "
-            f"| {max(r.silence_s for r in robots):.2f} s | {wait} | {fleet} |"
+            f"| {max((r.hold_s for r in robots), default=0.0):.2f} s "
+            f"| {max((r.silence_s for r in robots), default=0.0):.2f} s | {wait} | {fleet} |"
         )
     return "\n".join(lines) + "\n"
 

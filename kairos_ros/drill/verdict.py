@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kairos_ros.drill.evidence import BodyTask, Guard, body_tasks, prove
-from kairos_ros.drill.exchange import Exchange, TaskKey
+from kairos_ros.drill.exchange import Exchange
 from kairos_ros.drill.motion import (
     Command,
     commands,
@@ -16,6 +16,8 @@ from kairos_ros.drill.motion import (
 from kairos_ros.evaluation.run import Span
 from kairos_ros.robot.body_log import BodyEvent
 
+LAST_ACTION_S = 0.05
+"""An action's control period, and a little more."""
 DONE = ("succeeded", "max_actions", "max_duration")
 """Outcomes of tasks that ended by themselves; whether the arm succeeds is the policy's business."""
 
@@ -184,14 +186,22 @@ def _commands(body: Body, exchange: Exchange) -> list[Command]:
     return [
         command
         for session, log in body.logs.items()
-        for command in commands(
-            log, [end.at_s for key, end in exchange.ended.items() if _is(key, body, session)]
-        )
+        for command in commands(log, _ends_s(body_tasks(body.robot, session, log), exchange))
     ]
 
 
-def _is(key: TaskKey, body: Body, session: str) -> bool:
-    return (key.robot, key.session) == (body.robot, session)
+def _ends_s(tasks: Sequence[BodyTask], exchange: Exchange) -> list[float]:
+    """When tasks ended: with their last action, where that is how they ended; else when it was
+    heard, which is later where the drill had something else to do."""
+    ends = []
+    for task in tasks:
+        end = exchange.ended.get(task.key)
+        if end is None:
+            continue
+        last = max((act.at_ns for act in task.acts), default=0)
+        with_it = last and end.outcome in ("succeeded", "max_actions")
+        ends.append(last / 1e9 + LAST_ACTION_S if with_it else end.at_s)
+    return ends
 
 
 def _silence_s(body: Body, window: Window, *, victim: bool) -> float:
