@@ -45,7 +45,7 @@ SWEEP = (
 """One thing differs from BASE at a time."""
 SEEDS, SWEEP_SEEDS = 3, 2
 TASKS, QUICK_TASKS = 70, 30
-LIMIT_S = 110.0
+LIMIT_S = 80.0
 LINK_LATE_MS = 5.0
 ROBOTS_LATE_MS = 15.0
 """A fleet whose link delivers its packets, or whose robots begin their control periods, later than
@@ -141,7 +141,13 @@ def _run_group(group: Group, number: int, of: int, folder: Path, *, quick: bool)
     print(f"[{number}/{of}] {name}: {', '.join(group.modes)}", flush=True)
     for attempt in range(1, ATTEMPTS + 1):
         own = folder / f"{number:02}_{attempt}"
-        results = _at_the_same_time([(cell, own / cell.mode) for cell in cells])
+        try:
+            results = _at_the_same_time([(cell, own / cell.mode) for cell in cells])
+        except RuntimeError as error:
+            print(f"   {error}", flush=True)
+            if attempt == ATTEMPTS:
+                return []
+            continue
         why = [f"{cell.mode}: {text}" for cell in cells if (text := _behind(results[cell.mode]))]
         if not why:
             break
@@ -308,8 +314,9 @@ def _rows(setting: Setting) -> Iterable[list[str]]:
             continue
         sign = ">" if setting.at_least(mode) else ""
         below = ["", ""] if mode == "hybrid" else [_percent(setting, mode, "real")]
-        if mode != "hybrid":
-            below.append(_percent(setting, mode, "virtual"))
+        if mode != "hybrid":  # virtual time knows neither loss nor jitter
+            known = not (setting.wan.loss or setting.wan.jitter_ms)
+            below.append(_percent(setting, mode, "virtual") if known else "")
         sent = [f.real["cloud"].get("request_bytes", 0.0) / 1e3 for f in own]
         yield [
             setting.wan.name,
@@ -342,7 +349,7 @@ def _plot(path: Path, every: list[Setting]) -> None:
         f"load {LOAD:g}, 100 ms and 1 Gbps where nothing else is said; crosses: virtual time"
     )
     with new_figure(path, title, about, panels=3) as (loads, trips, others):
-        by_load = sorted((s for s in every if s.wan == BASE), key=lambda s: s.load)
+        by_load = sorted(_of_equal_seeds([s for s in every if s.wan == BASE]), key=lambda s: s.load)
         _lines(loads, by_load, lambda s: s.load)
         loads.set(xlabel="load (of the edge, static horizon)", ylabel="average task latency (s)")
         plain = [s for s in every if s.load == LOAD and s.wan == Wan(s.wan.name, s.wan.rtt_ms)]
@@ -353,6 +360,19 @@ def _plot(path: Path, every: list[Setting]) -> None:
         others.set_xlabel("average task latency (s)")
         others.figure.subplots_adjust(left=0.06, wspace=0.4)
         loads.legend(frameon=False)
+
+
+def _of_equal_seeds(points: list[Setting]) -> list[Setting]:
+    """Without the seeds that not all of them have: latency differs more by seed than by load."""
+    seeds = set.intersection(*({f.cell.seed for f in s.fleets["hybrid"]} for s in points))
+    return [
+        Setting(
+            s.wan,
+            s.load,
+            {mode: [f for f in own if f.cell.seed in seeds] for mode, own in s.fleets.items()},
+        )
+        for s in points
+    ]
 
 
 def _lines(axis: Any, points: list[Setting], x: Callable[[Setting], float]) -> None:
