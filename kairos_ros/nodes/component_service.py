@@ -1,12 +1,12 @@
 """One component of a judging node: what it asks of its model, what it tells robots and people."""
 
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticStatus
 from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.node import Node
 from rclpy.publisher import Publisher
@@ -15,20 +15,17 @@ from rclpy.subscription import Subscription
 from kairos_ros.core.pipeline import PERIODIC, Component
 from kairos_ros.msg import Plan, PlanRequest, SafetyVerdict, TaskProgress
 from kairos_ros.nodes import qos
+from kairos_ros.nodes.component_record import Record
 from kairos_ros.nodes.robot_watch import RobotWatch, Stamp, Watched
 from kairos_ros.nodes.vlm_messages import plan_message, progress_message, safety_message
 from kairos_ros.nodes.vlm_parameters import NAMES, skills
-from kairos_ros.vlm.attainment import AttainmentWindow
 from kairos_ros.vlm.desk import Desk, Matter, Settled
-from kairos_ros.vlm.judge import Verdict
 from kairos_ros.vlm.judgement_queue import Owed
 from kairos_ros.vlm.planner import PLAN
 from kairos_ros.vlm.questions import DONE, FAILED, ONGOING, SAFE, SAFETY, TASK_STATE, UNSAFE
 
 EARLY = 0.25
 """A picture that comes this share of a period too early is judged: cameras have a rate, too."""
-STUCK = 5.0
-"""A request that has been with the model for so many objectives is an error."""
 JUDGED = {
     Component.SAFETY: (SAFETY, (SAFE, UNSAFE), "safety_verdict", SafetyVerdict, safety_message),
     Component.MONITOR: (
@@ -40,86 +37,6 @@ JUDGED = {
     ),
 }
 """Kind of question, its answers, and how robots hear of them."""
-
-
-class Record:
-    """What became of the questions of one component, for people."""
-
-    def __init__(self, node: Node, component: Component, desk: Desk, values: Mapping[str, Any]):
-        self.counters: Counter[str] = Counter()
-        self.name = NAMES[component]
-        self.slo_ns = round(values["slo_ms"] * 1e6)
-        self.window = AttainmentWindow(round(values["window_s"] * 1e9))
-        self._component, self._desk, self._values = component, desk, values
-        self._log = node.get_logger()
-        self._failing: set[str] = set()
-        self._failed_before = 0
-        node.create_timer(values["window_s"], self._log_attainment)
-
-    def note(self, settled: Settled) -> Verdict | None:
-        """Counts what came of a question, and logs each kind of failure once until it is over."""
-        if settled.verdict is None:
-            self.window.add(settled.now_ns, None, in_time=False)
-            self.counters[f"failed, {settled.failure}"] += 1
-            if settled.failure not in self._failing:
-                self._failing.add(settled.failure)
-                self._log.error(f"{self.name}: {settled.failure}: {settled.message}")
-            return None
-        self.window.add(settled.now_ns, settled.latency_s, in_time=settled.in_time)
-        self.counters["answers"] += 1
-        if self._failing:
-            self._log.info(f"{self.name}: the model answers again")
-            self._failing.clear()
-        return settled.verdict
-
-    def diagnostic(self, node: str, robots: int, more: Mapping[str, int]) -> DiagnosticStatus:
-        """more: counters of the node."""
-        attained = self.window.at(time.monotonic_ns())
-        objective_ms = self.slo_ns / 1e6
-        failed = sum(n for what, n in self.counters.items() if what.startswith("failed, "))
-        newly, self._failed_before = failed - self._failed_before, failed
-        level, message = DiagnosticStatus.OK, self._said()
-        if self._desk.broken or self._desk.busy_s() * 1e3 > STUCK * objective_ms:
-            level = DiagnosticStatus.ERROR
-            message = f"the model has been silent for {self._desk.busy_s():.1f} s"
-        elif newly:
-            level, message = DiagnosticStatus.ERROR, f"{newly} questions failed"
-        elif attained.answers and attained.within < self._values["warn_attainment"]:
-            level = DiagnosticStatus.WARN
-        values = {
-            "model": self._desk.model,
-            "robots": robots,
-            "attainment": f"{attained.within:.4f}",
-            "objective (ms)": f"{objective_ms:g}",
-            "latency p50 (ms)": f"{1e3 * attained.p50_s:.1f}",
-            "latency p95 (ms)": f"{1e3 * attained.p95_s:.1f}",
-            "in the window": attained.answers,
-            "waiting": self._desk.waiting,
-            "in flight": self._desk.in_flight,
-            "replaced by a newer picture": self._desk.replaced(self._component),
-            **self.counters,
-            **more,
-        }
-        return DiagnosticStatus(
-            level=level,
-            name=f"kairos {self.name}: {node}",
-            hardware_id="kairos",
-            message=message,
-            values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
-        )
-
-    def _said(self) -> str:
-        attained = self.window.at(time.monotonic_ns())
-        if not attained.answers:
-            return "nothing to judge"
-        return (
-            f"{attained.within:.1%} of {attained.answers} within {self.slo_ns / 1e6:g} ms, "
-            f"p50 {1e3 * attained.p50_s:.0f}, p95 {1e3 * attained.p95_s:.0f} ms"
-        )
-
-    def _log_attainment(self) -> None:
-        if self.window.at(time.monotonic_ns()).answers:
-            self._log.info(f"{self.name}: {self._said()}")
 
 
 class Outbox:
