@@ -334,7 +334,7 @@ def _rows(setting: Setting) -> Iterable[list[str]]:
 
 def _percent(setting: Setting, other: Mode, source: str) -> str:
     middle, least, most = setting.below(other, source)
-    return f"{middle:.0f} % ({least:.0f} to {most:.0f})"
+    return f"{middle:.0f} % ({least:.0f} to {most:.0f})" if least < most else f"{middle:.0f} %"
 
 
 def _plot(path: Path, every: list[Setting]) -> None:
