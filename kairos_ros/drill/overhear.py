@@ -38,7 +38,8 @@ def overhear(driver: Driver, exchange: Exchange, *, pulses: bool = False) -> Non
 
     def on_event(message: TaskEvent) -> None:
         key = TaskKey(message.robot, message.session, message.task)
-        exchange.began_s.setdefault(key, time.monotonic())
+        if message.kind == TaskEvent.STARTED:
+            exchange.began_s[key] = time.monotonic()
         if message.kind == TaskEvent.FINISHED:
             exchange.ended[key] = TaskEnd(
                 at_s=time.monotonic(),
