@@ -192,13 +192,16 @@ def test_an_arm_reaches_its_target_with_chunks_from_its_peer(start_robot, peer):
     assert result.actions == sum(result.round_executed) > 10
     assert result.rounds == len(result.round_latency_s) > 1
     assert 0 < result.first_wait_s <= result.stalled_s <= result.duration_s
-    assert result.dropped == result.refusals == result.guarded == 0
+    assert result.refusals == result.guarded == 0
+    # on a busy machine an answer may come after the robot has asked once more
+    assert result.dropped <= sum(r.attempt > 0 for r in peer.requests)
 
-    first = peer.requests[0]
+    asked = [r for r in peer.requests if r.attempt == 0]
+    first = asked[0]
     assert (first.task_kind, first.horizon_policy, first.seed) == ("reach", "static:10", 3)
     assert (first.round, first.attempt, len(first.state)) == (1, 0, 39)
-    assert [r.round for r in peer.requests] == list(range(1, len(peer.requests) + 1))
-    second = peer.requests[1]
+    assert [r.round for r in asked] == list(range(1, len(asked) + 1))
+    second = asked[1]
     assert second.execution.round == 1
     assert 0 < second.execution.actions_remaining <= 5  # asked while round 1 was executed
     until(lambda: peer.statuses[-1].state == RobotStatus.IDLE)
