@@ -12,7 +12,7 @@ import pytest
 import rclpy
 from wire import Wire
 
-from kairos_ros.bringup import NodeSpec, command
+from kairos_ros.bringup import LAUNCHER_PID, NodeSpec, command
 from kairos_ros.domain import claim_domain
 
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
@@ -20,6 +20,9 @@ os.environ["ROS_DOMAIN_ID"] = str(claim_domain())
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # A shell lets what it runs in the background ignore Ctrl-C, and so would every command under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+LEAVES_WITH_US = {LAUNCHER_PID: str(os.getpid())}
+"""Tests that are killed leave no nodes behind, which would answer the next ones in their domain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +79,9 @@ class Starter:
         prefix: Sequence[str | Path] = (),
         env: Mapping[str, str] | None = None,
     ) -> NodeProcess:
-        return self.run([*prefix, *command(spec)], env)
+        # what runs a prefix is not always the parent of the node
+        launcher = {} if prefix else LEAVES_WITH_US
+        return self.run([*prefix, *command(spec)], launcher | dict(env or {}))
 
     def end(self) -> None:
         """Ends what still runs and prints what everybody said, for a test that failed.
@@ -107,7 +112,7 @@ def start_node(tmp_path):
 
     def start(executable: str, *ros_args: str, env: dict[str, str] | None = None) -> NodeProcess:
         program = Path(sys.prefix, "lib", "kairos_ros", executable)
-        return starter.run([program, "--ros-args", *ros_args], env)
+        return starter.run([program, "--ros-args", *ros_args], LEAVES_WITH_US | (env or {}))
 
     yield start
     starter.end()
