@@ -18,7 +18,7 @@ from rclpy.qos import qos_profile_sensor_data
 from rclpy.serialization import deserialize_message, serialize_message
 from rosbags.rosbag2 import Reader
 from sensor_msgs.msg import CompressedImage, JointState
-from wire import Operator, WireRobot, until
+from wire import Operator, WireRobot, in_executor, until
 
 from kairos_ros.bringup import NodeSpec, recorder, serving
 from kairos_ros.evaluation.bag.extract import extract_traces
@@ -55,7 +55,7 @@ class Talkers:
     """Publishers of one robot; remembers all that they sent, serialized, by topic."""
 
     def __init__(self, wire, robot: str, names=tuple(TYPES)) -> None:
-        self._node = wire.node
+        self._wire = wire
         self.sent: dict[str, list[bytes]] = {f"/{robot}/{name}": [] for name in names}
         self._publishers = {
             f"/{robot}/{name}": wire.node.create_publisher(
@@ -80,7 +80,11 @@ class Talkers:
 
     def close(self) -> None:
         for publisher in self._publishers.values():
-            self._node.destroy_publisher(publisher)
+            end(self._wire, publisher)
+
+
+def end(wire, publisher) -> None:
+    in_executor(wire.executor, lambda: wire.node.destroy_publisher(publisher))
 
 
 def rosbags_content(folder: Path) -> dict[str, list[bytes]]:
@@ -153,7 +157,7 @@ def test_a_best_effort_publisher_that_comes_later_is_recorded_too(start, wire, t
     time.sleep(0.3)
     node.stop(signal.SIGINT)
     reliable.close()
-    wire.node.destroy_publisher(casual)
+    end(wire, casual)
     recorded = rosbags_content(tmp_path / "bag")["/arm_7/joint_states"]
     numbers = [deserialize_message(one, JointState).position[0] for one in recorded]
     assert sorted(numbers) == list(range(20))
@@ -361,6 +365,6 @@ def test_who_listens_is_told_the_whole_chunk_behind_every_answer(start, wire):
     assert list(said.chunk[: len(answer.actions)]) == list(answer.actions)
     assert len(said.step_norms) == said.steps * said.chunk_size
     assert len(said.updates) == 0
-    wire.node.destroy_subscription(listener)
+    in_executor(wire.executor, lambda: wire.node.destroy_subscription(listener))
     robot.leave()
     node.stop()

@@ -19,6 +19,7 @@ from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus
 from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
+from wire import in_executor
 
 from kairos_ros import bringup
 from kairos_ros.nodes import qos
@@ -68,7 +69,7 @@ class Peer:
         )
 
     def go_deaf(self):
-        self.node.destroy_subscription(self._asked)
+        in_executor(self.executor, lambda: self.node.destroy_subscription(self._asked))
 
     def close(self):
         self.executor.shutdown()

@@ -28,7 +28,7 @@ from kairos_ros.srv import Disturb, Release
 from PIL import Image
 from sensor_msgs.msg import CompressedImage
 from task_rules import MS
-from wire import Operator, done, until
+from wire import Operator, done, in_executor, until
 
 from kairos_ros.bringup import robot, serving, vlm
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
@@ -392,7 +392,7 @@ def test_what_a_planner_says_is_what_the_action_model_is_told(arm, wire, oracle)
     until(lambda: any(round >= 8 for round, *_ in asked), what="for eight rounds")
     oracle.says["ongoing"] = "done"
     assert arm.operator.result(begun).success
-    wire.node.destroy_subscription(ears)
+    in_executor(wire.executor, lambda: wire.node.destroy_subscription(ears))
 
     words = [instruction for _, instruction, _ in asked]
     first = words.index("open the drawer")

@@ -16,7 +16,7 @@ from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, FleetState,
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rclpy.action import ActionClient
-from rclpy.executors import SingleThreadedExecutor
+from rclpy.executors import Executor, SingleThreadedExecutor
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.nodes import qos
@@ -36,6 +36,12 @@ def until(condition: Callable, timeout_s: float = PATIENCE_S, what: str = ""):
 def done(future):
     until(future.done)
     return future.result()
+
+
+def in_executor(executor: Executor, act: Callable[[], object]) -> None:
+    """Runs `act` in the thread that spins: it dies of what is destroyed beside it."""
+    done = executor.create_task(act)
+    until(done.done, what="for the executor")
 
 
 class Wire:
