@@ -7,37 +7,20 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from small_engine import LINK, SMALL_ENGINE
 
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.serving.engines import MAX_IN_FLIGHT, EngineSlot
-from kairos_ros.transport.link_estimate import LinkState
-from kairos_ros.transport.messages import EngineDescription
 
 MS = 1_000_000
-DESCRIPTION = EngineDescription(
-    policy_id="p-1",
-    policy_type="p",
-    state_dim=3,
-    images={},
-    action_dim=2,
-    chunk_size=20,
-    steps=4,
-    instructions=None,
-    device="cloud",
-    dtype="float32",
-    max_batch=4,
-)
 SECONDS = (0.05, 0.08)
 PROFILE = EngineProfile("p-1", "m", "d", "t", (1, 4), SECONDS, SECONDS, SECONDS)
-LINK = LinkState(
-    rtt_s=0.1, min_rtt_s=0.1, jitter_s=0.0, bytes_per_s=125e6, loss=0.0, request_bytes=125_000.0
-)
 
 
 def pool(replicas: int, **link) -> EngineSlot:
     slot = EngineSlot("cloud", "cloud")
     slot.link_changed(replace(LINK, replicas=replicas, **link), 0.0)
-    slot.ready(DESCRIPTION, PROFILE, 1000)
+    slot.ready(SMALL_ENGINE, PROFILE, 1000)
     return slot
 
 

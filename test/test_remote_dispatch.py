@@ -4,6 +4,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from small_engine import LINK, SMALL_ENGINE
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.scheduling import parse_scheduling
@@ -12,33 +13,12 @@ from kairos_ros.serving.effects import Submit
 from kairos_ros.serving.exchange import Actions, Announcement, Answer, Query, Refetch
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.serving.profiles import warmup_profile
-from kairos_ros.transport.link_estimate import LinkEstimate, LinkState
-from kairos_ros.transport.messages import EngineDescription, InferResult
+from kairos_ros.transport.link_estimate import LinkEstimate
+from kairos_ros.transport.messages import InferResult
 
 MS = 1_000_000
-EDGE = EngineDescription(
-    policy_id="p-1",
-    policy_type="p",
-    state_dim=3,
-    images={},
-    action_dim=2,
-    chunk_size=20,
-    steps=4,
-    instructions=None,
-    device="edge",
-    dtype="float32",
-    max_batch=2,
-    warmup=((1, 0.2), (2, 0.25)),
-)
+EDGE = replace(SMALL_ENGINE, device="edge", max_batch=2, warmup=((1, 0.2), (2, 0.25)))
 CLOUD = replace(EDGE, device="cloud", max_batch=4, warmup=((1, 0.05), (4, 0.06)))
-LINK = LinkState(
-    rtt_s=0.1,
-    min_rtt_s=0.1,
-    jitter_s=0.0,
-    bytes_per_s=125e6,
-    loss=0.0,
-    request_bytes=125_000.0,  # 1 ms
-)
 
 
 def hybrid(link=LINK, robots="abcdefghij", history_bytes=0, **options):

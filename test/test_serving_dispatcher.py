@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from small_engine import SMALL_ENGINE
 
 from kairos_ros.core.calibration import HorizonCalibration, HorizonPlan
 from kairos_ros.core.errors import ConfigError, RefusalCode
@@ -24,21 +25,12 @@ from kairos_ros.serving.exchange import (
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.serving.profiles import warmup_profile
 from kairos_ros.serving.sessions import LEASE_NS
-from kairos_ros.transport.messages import EngineDescription, InferFailure, InferResult
+from kairos_ros.transport.messages import InferFailure, InferResult
 
 MS = 1_000_000
-ENGINE = EngineDescription(
-    policy_id="p-1",
-    policy_type="p",
-    state_dim=3,
-    images={},
-    action_dim=2,
-    chunk_size=20,
-    steps=4,
+ENGINE = replace(
+    SMALL_ENGINE,
     instructions=("open the door", "close it"),
-    device="cpu",
-    dtype="float32",
-    max_batch=4,
     warmup=((1, 0.1), (4, 0.13)),
 )
 

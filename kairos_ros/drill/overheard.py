@@ -51,16 +51,8 @@ def judge_overheard(
     checks = (
         Check("no task lost", not bad, "; ".join(bad) or "none"),
         Check("rounds agree", not strange, first_of(strange) or "yes; actions are not proven"),
-        Check(
-            "moving or holding",
-            silence_s <= limits.silence_s,
-            f"at most {silence_s:.2f} s without a sign of it",
-        ),
-        Check(
-            "served again",
-            wait_s is not None and wait_s <= limits.wait_s,
-            "never" if wait_s is None else f"after {wait_s:.2f} s at most",
-        ),
+        limits.lively(silence_s, "a sign of it"),
+        limits.served(wait_s),
     )
     return RobotVerdict(
         robot=robot,

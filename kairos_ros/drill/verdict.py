@@ -23,6 +23,15 @@ DONE = ("succeeded", "max_actions", "max_duration")
 
 
 @dataclass(frozen=True, slots=True)
+class Check:
+    """One expectation, and whether it came true."""
+
+    name: str
+    ok: bool
+    found: str
+
+
+@dataclass(frozen=True, slots=True)
 class Limits:
     """What a robot may feel of a fault, in seconds."""
 
@@ -32,14 +41,16 @@ class Limits:
     """The longest that a round waits for its chunk; of a robot whose own process is ended, from the
     beginning of the fault to the first chunk of the next one."""
 
+    def lively(self, silence_s: float, of_what: str) -> Check:
+        """Whether a body was told, or was heard, often enough."""
+        found = f"at most {silence_s:.2f} s without {of_what}"
+        return Check("moving or holding", silence_s <= self.silence_s, found)
 
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One expectation, and whether it came true."""
-
-    name: str
-    ok: bool
-    found: str
+    def served(self, wait_s: float | None) -> Check:
+        """Whether every round got its chunk soon enough; None: one never did."""
+        if wait_s is None:
+            return Check("served again", False, "never")
+        return Check("served again", wait_s <= self.wait_s, f"after {wait_s:.2f} s at most")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,16 +144,8 @@ def judge(
         Check("no task lost", bool(here) and not unfinished, "; ".join(unfinished) or "none"),
         Check("no wrong action", proven > 0 and not wrong, first_of(wrong) or f"{proven} proven"),
         Check("counts agree", not miscounted, first_of(miscounted) or "yes"),
-        Check(
-            "moving or holding",
-            silence_s <= limits.silence_s,
-            f"at most {silence_s:.2f} s without a command",
-        ),
-        Check(
-            "served again",
-            wait_s is not None and wait_s <= limits.wait_s,
-            "never" if wait_s is None else f"after {wait_s:.2f} s at most",
-        ),
+        limits.lively(silence_s, "a command"),
+        limits.served(wait_s),
     )
     return RobotVerdict(
         robot=body.robot,
