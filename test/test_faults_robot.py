@@ -182,6 +182,5 @@ def test_a_host_whose_clock_is_off_is_served_like_any_other(
     assert wire.stamps[f"kairos: {name}"] == pytest.approx(ahead_s, abs=5), "the clock is not off"
     assert (result.outcome, result.actions) == ("max_actions", 90)
     assert result.refusals == result.dropped == 0
-    assert result.stalled_s < 0.5 * result.duration_s
     assert max(result.round_latency_s) < 5  # 10 s would show
     assert {n: wire.counter(n) for n in refused} == refused

@@ -19,7 +19,7 @@ from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus
 from rclpy.action import ActionClient
 from rclpy.executors import SingleThreadedExecutor
-from wire import in_executor
+from wire import in_executor, meet
 
 from kairos_ros import bringup
 from kairos_ros.nodes import qos
@@ -83,8 +83,7 @@ class Peer:
 
     def give(self, **goal):
         """Sends a goal when the robot is there; returns its handle."""
-        assert self._client.wait_for_server(PATIENCE_S)
-        time.sleep(0.5)  # the server must have found this client, too, or its response is lost
+        meet(self._client)
         sending = self._client.send_goal_async(
             ExecuteTask.Goal(**(REACH | goal)),
             feedback_callback=lambda message: self.feedback.append(message.feedback),

@@ -38,6 +38,24 @@ def done(future):
     return future.result()
 
 
+def meet(client: ActionClient) -> None:
+    """Waits until the robot's action server is there and has found this client, too.
+
+    A server that has not found the client's reader yet accepts a goal whose answer nobody hears.
+    What it answers, if it can, is a refusal: no goal is without an instruction.
+    """
+    assert client.wait_for_server(PATIENCE_S)
+    for _ in range(round(PATIENCE_S)):
+        refusal = client.send_goal_async(ExecuteTask.Goal())
+        try:
+            until(refusal.done, 1.0)
+        except AssertionError:
+            continue
+        assert not refusal.result().accepted
+        return
+    raise AssertionError("the robot does not answer goals")
+
+
 def in_executor(executor: Executor, act: Callable[[], object]) -> None:
     """Runs `act` in the thread that spins: it dies of what is destroyed beside it."""
     done = executor.create_task(act)
@@ -237,7 +255,7 @@ class Operator:
 
     def give(self, **goal):
         """Sends a goal when the robot is there; returns the future of its result."""
-        assert self._client.wait_for_server(PATIENCE_S)
+        meet(self._client)
         handle = done(self._client.send_goal_async(ExecuteTask.Goal(**goal)))
         assert handle.accepted
         return handle.get_result_async()

@@ -32,8 +32,8 @@ def test_a_chunk_does_not_depend_on_batch_mates(engine_of, any_kind):
     for number, (a, b) in enumerate(zip(together, reversed_, strict=True)):
         (alone,) = engine.infer([observation(number)])
         for other in (a, b):
-            np.testing.assert_allclose(other.updates, alone.updates, atol=1e-5)
-            np.testing.assert_allclose(other.chunk, alone.chunk, atol=1e-5 * ROBOT_UNITS)
+            np.testing.assert_allclose(other.updates, alone.updates, atol=5e-5)
+            np.testing.assert_allclose(other.chunk, alone.chunk, atol=5e-5 * ROBOT_UNITS)
 
 
 def test_an_answer_does_not_depend_on_earlier_calls(engine_of, any_kind):
@@ -56,7 +56,7 @@ def test_bad_observations_fail_alone_with_their_code(engine_of, any_kind):
     first, *failed = engine.infer([good, *bad.values()])
     assert [outcome.code for outcome in failed] == list(bad)
     (alone,) = engine.infer([good])
-    np.testing.assert_allclose(first.chunk, alone.chunk, atol=1e-5 * ROBOT_UNITS)
+    np.testing.assert_allclose(first.chunk, alone.chunk, atol=5e-5 * ROBOT_UNITS)
 
 
 def test_a_batch_of_bad_observations_only_is_answered(engine_of, any_kind):

@@ -57,7 +57,7 @@ def test_a_chunk_depends_on_all_that_the_robot_sends(engine_of, kind, changed):
         "seed": {"seed": 2**64 - 1},
     }[changed]
     a, b = engine_of(kind).infer([observation(0), observation(0, **other)])
-    assert np.abs(a.chunk - b.chunk).max() > 1e-4  # batch-mates move it by less than 1e-5
+    assert np.abs(a.chunk - b.chunk).max() > 1e-2  # batch-mates move it by less than 2e-4
 
 
 def test_a_truncated_image_fails_alone(engine_of, kind):

@@ -42,6 +42,7 @@ def save_policy(kind: str, folder: Path, **changes) -> Path:
     if kind in MODELING:
         byte_tokenizer().save_pretrained(tokenizer)
     config = tiny_config(kind, folder, **changes)
+    torch.manual_seed(0)  # the same weights in every run: some draws hardly see their images
     with small_pi(), tokenizer_from(tokenizer):
         policy = get_policy_class(config.type)(config)
         randomise(policy)
