@@ -9,13 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from judge_pictures import cell_pictures
+from judge_questions import safety_question, task_state_question
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.vlm.conformance import check_judge
 from kairos_ros.vlm.embedded import EmbeddedJudge
 from kairos_ros.vlm.judge import FailureCode
 from kairos_ros.vlm.loading import load_judge
-from kairos_ros.vlm.questions import safety_question, task_state_question
 from kairos_ros.vlm.tiny_vlm import read_model
 from kairos_ros.vlm.words import Vocabulary, vocabulary_of
 

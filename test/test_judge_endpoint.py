@@ -4,6 +4,7 @@ wrong."""
 import numpy as np
 import pytest
 from judge_pictures import cell_pictures
+from judge_questions import safety_question, task_state_question
 from judge_server import JudgeServer
 
 from kairos_ros.core.errors import ConfigError
@@ -12,7 +13,6 @@ from kairos_ros.vlm.conformance import check_judge
 from kairos_ros.vlm.endpoint import Endpoint, EndpointJudge
 from kairos_ros.vlm.judge import Failure, FailureCode, Verdict
 from kairos_ros.vlm.loading import load_judge
-from kairos_ros.vlm.questions import safety_question, task_state_question
 
 PUSH = "push the puck to the target"
 

@@ -9,12 +9,12 @@ pytest.importorskip("torch")
 pytest.importorskip("transformers")
 
 import torch
+from judge_questions import safety_question, task_state_question
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.vlm.conformance import check_judge
 from kairos_ros.vlm.judge import FailureCode
 from kairos_ros.vlm.loading import load_judge
-from kairos_ros.vlm.questions import safety_question, task_state_question
 
 TEMPLATE = (
     "{% for m in messages %}{% for c in m['content'] %}{% if c['type'] == 'image' %}"

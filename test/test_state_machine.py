@@ -4,7 +4,7 @@ import pytest
 from task_rules import MONITOR, MS, SAFETY, SYSTEM1, SYSTEM2, rules
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.pipeline import FALLBACKS, Fallback
+from kairos_ros.core.pipeline import FALLBACKS, Fallback, TaskState
 from kairos_ros.robot.state_events import (
     Answered,
     Asked,
@@ -16,7 +16,6 @@ from kairos_ros.robot.state_events import (
     SafeStateReached,
     TaskEnded,
     TaskStarted,
-    TaskState,
     Tick,
     Verdict,
 )

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 from task_rules import MONITOR, MS, SAFETY, SYSTEM1, SYSTEM2, rules
 
-from kairos_ros.core.pipeline import ESCALATIONS, FALLBACKS, Component, Fallback
+from kairos_ros.core.pipeline import ESCALATIONS, FALLBACKS, Component, Fallback, TaskState
 from kairos_ros.robot.state_events import (
     Answered,
     Asked,
@@ -19,7 +19,6 @@ from kairos_ros.robot.state_events import (
     SafeStateReached,
     TaskEnded,
     TaskStarted,
-    TaskState,
     Tick,
     Verdict,
 )

@@ -10,7 +10,7 @@ pytest.importorskip("metaworld")
 
 from task_rules import rules
 
-from kairos_ros.core.pipeline import Fallback
+from kairos_ros.core.pipeline import Fallback, TaskState
 from kairos_ros.robot.adapter import Homing, TaskGoal
 from kairos_ros.robot.body_log import BodyLog, LoggedBody
 from kairos_ros.robot.control import Arrived, Cancel, Controller, Planned, Start, Stop
@@ -20,7 +20,7 @@ from kairos_ros.robot.latency import LatencyEstimate
 from kairos_ros.robot.loop import Loop, LoopConfig
 from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.robot.sim import SimAdapter, gymnasium_body
-from kairos_ros.robot.state_events import Progress, Release, TaskState, Verdict
+from kairos_ros.robot.state_events import Progress, Release, Verdict
 from kairos_ros.robot.state_table import HOLDING, RETRYING, RETURNING, RUNNING, WAITING
 from kairos_ros.robot.supervisor import Supervisor
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from task_rules import MS, SAFETY, SYSTEM1, rules
 
-from kairos_ros.core.pipeline import Fallback
+from kairos_ros.core.pipeline import Fallback, TaskState
 from kairos_ros.robot.exchange import Answer, AnswerKind, Task
 from kairos_ros.robot.latency import LatencyEstimate
 from kairos_ros.robot.loop import Act, Finished, Hold, Loop, LoopConfig, Send
@@ -15,7 +15,6 @@ from kairos_ros.robot.state_events import (
     ResetDone,
     TaskEnded,
     TaskStarted,
-    TaskState,
     Verdict,
 )
 from kairos_ros.robot.state_table import HOLDING, RETRYING, RETURNING, RUNNING, WAITING

@@ -1,14 +1,28 @@
 """Workloads: the synthetic ones have the statistics that they claim; the recorded one loads."""
 
 import math
+from collections.abc import Sequence
 from statistics import mean, pstdev
 
 import pytest
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.evaluation.replay.sim_engine import capacity_per_s
+from kairos_ros.evaluation.trace import Trace
 from kairos_ros.evaluation.trace_file import read_traces, write_traces
-from kairos_ros.evaluation.workloads import SYNTHETIC, WORKLOADS, horizon_changes, workload
+from kairos_ros.evaluation.workloads import SYNTHETIC, WORKLOADS, workload
+
+
+def horizon_changes(traces: Sequence[Trace]) -> tuple[float, float]:
+    """Shares of consecutive rounds whose horizon changes by at most 10 %, and by over 100 %."""
+    small = large = pairs = 0
+    for trace in traces:
+        for one, other in zip(trace.rounds, trace.rounds[1:], strict=False):
+            change = abs(other.horizon - one.horizon) / one.horizon
+            small += change <= 0.1
+            large += change > 1.0
+            pairs += 1
+    return small / pairs, large / pairs
 
 
 @pytest.mark.parametrize("name", SYNTHETIC)

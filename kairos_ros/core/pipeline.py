@@ -21,6 +21,14 @@ class Component(StrEnum):
     """Is the task ongoing, done or failed?"""
 
 
+class TaskState(StrEnum):
+    """What a monitor says of a task, and what a simulator knows of it."""
+
+    ONGOING = "ongoing"
+    DONE = "done"
+    FAILED = "failed"
+
+
 PERIODIC = frozenset({Component.SAFETY, Component.MONITOR})
 """Judged at a rate of their own; the others are asked once per round, or per so many."""
 

@@ -7,7 +7,7 @@ saves rounds), on assumed engines. Nothing in them was measured. `metaworld` was
 
 import math
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -180,15 +180,3 @@ def _rounds(horizons: Iterator[int], actions: int, lead: int) -> tuple[TraceRoun
         executed += count
         asked_at = executed - min(lead, horizon // 2, count)
     return tuple(rounds)
-
-
-def horizon_changes(traces: Sequence[Trace]) -> tuple[float, float]:
-    """Shares of consecutive rounds whose horizon changes by at most 10 %, and by over 100 %."""
-    small = large = pairs = 0
-    for trace in traces:
-        for one, other in zip(trace.rounds, trace.rounds[1:], strict=False):
-            change = abs(other.horizon - one.horizon) / one.horizon
-            small += change <= 0.1
-            large += change > 1.0
-            pairs += 1
-    return small / pairs, large / pairs

@@ -7,12 +7,13 @@ from builtin_interfaces.msg import Time
 from sensor_msgs.msg import CompressedImage
 
 from kairos_ros.core.errors import WireError
+from kairos_ros.core.pipeline import TaskState
 from kairos_ros.msg import PipelineEvent, Plan, PlanRequest, SafetyVerdict, TaskProgress
 from kairos_ros.nodes.robot_messages import Identity
 from kairos_ros.robot.adapter import Observation
 from kairos_ros.robot.control import Planned
 from kairos_ros.robot.frame_book import Frame
-from kairos_ros.robot.state_events import Progress, TaskState, Verdict
+from kairos_ros.robot.state_events import Progress, Verdict
 from kairos_ros.robot.state_machine import Transition
 from kairos_ros.robot.supervisor import AskPlan
 

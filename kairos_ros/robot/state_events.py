@@ -1,18 +1,9 @@
 """What happens to a robot's state machine. Times are nanoseconds of the robot's monotonic clock."""
 
 from dataclasses import dataclass
-from enum import StrEnum
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.pipeline import Component
-
-
-class TaskState(StrEnum):
-    """What a monitor says."""
-
-    ONGOING = "ongoing"
-    DONE = "done"
-    FAILED = "failed"
+from kairos_ros.core.pipeline import Component, TaskState
 
 
 @dataclass(frozen=True, slots=True)

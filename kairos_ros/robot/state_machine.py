@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from kairos_ros.core.pipeline import PERIODIC, Component, Fallback, TaskRules
+from kairos_ros.core.pipeline import PERIODIC, Component, Fallback, TaskRules, TaskState
 from kairos_ros.robot.state_events import (
     Answered,
     Asked,
@@ -25,7 +25,6 @@ from kairos_ros.robot.state_events import (
     SafeStateReached,
     TaskEnded,
     TaskStarted,
-    TaskState,
     Verdict,
 )
 from kairos_ros.robot.state_table import (
