@@ -109,7 +109,9 @@ class RobotNode(Node):
             self._body_log = BodyLog(path)
             adapter = LoggedBody(adapter, self._body_log)
         config = loop_config(values, robot, self._who.session, spec.action_dim)
-        guard = ActionGuard(guard_limits(values), spec.action_dim, spec.state_dim, rate_hz)
+        guard = ActionGuard(
+            guard_limits(values, self._body), spec.action_dim, spec.state_dim, rate_hz
+        )
         loop = Loop(config, initial_latency(values))
         self._cameras = RobotCameras(self, list(spec.images), values["camera_rate_hz"])
         self._disturbances: RobotDisturbances | None = None

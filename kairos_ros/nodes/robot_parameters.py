@@ -7,7 +7,8 @@ import yaml
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.nodes.parameters import DOUBLES, INTEGERS, STRINGS, ParameterSpec
-from kairos_ros.robot.guard import GuardLimits, Workspace
+from kairos_ros.robot.adapter import Limited, RobotAdapter
+from kairos_ros.robot.guard import GuardLimits, Workspace, tightened
 from kairos_ros.robot.latency import LatencyEstimate
 from kairos_ros.robot.loop import LoopConfig
 
@@ -72,7 +73,8 @@ def initial_latency(values: Mapping[str, Any]) -> LatencyEstimate:
     )
 
 
-def guard_limits(values: Mapping[str, Any]) -> GuardLimits:
+def guard_limits(values: Mapping[str, Any], body: RobotAdapter | None = None) -> GuardLimits:
+    """Those of the parameters, and of the body where it has any of its own."""
     box = Workspace(
         action=values["guard.workspace.action"],
         state=values["guard.workspace.state"],
@@ -80,7 +82,7 @@ def guard_limits(values: Mapping[str, Any]) -> GuardLimits:
         low=values["guard.workspace.low"],
         high=values["guard.workspace.high"],
     )
-    return GuardLimits(
+    limits = GuardLimits(
         minimum=values["guard.minimum"],
         maximum=values["guard.maximum"],
         max_rate=values["guard.max_rate"],
@@ -88,6 +90,7 @@ def guard_limits(values: Mapping[str, Any]) -> GuardLimits:
         tolerance=values["guard.tolerance"],
         workspace=box if any((box.action, box.state, box.low, box.high)) else None,
     )
+    return tightened(body.limits, limits) if isinstance(body, Limited) else limits
 
 
 def adapter_options(texts: list[str]) -> dict[str, Any]:

@@ -6,6 +6,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from kairos_ros.robot.guard import GuardLimits
+
 
 @dataclass(frozen=True, slots=True)
 class RobotSpec:
@@ -87,3 +89,11 @@ class Homing(Protocol):
         It goes through the action guard and `act`, one per control period, and may be given up
         after any of them.
         """
+
+
+@runtime_checkable
+class Limited(Protocol):
+    """What a body offers besides `RobotAdapter` if it knows how far and how fast it may move."""
+
+    limits: GuardLimits
+    """The action guard enforces them; parameters `guard.*` can only tighten them."""

@@ -18,6 +18,7 @@ import numpy as np
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.pipeline import Component
 from kairos_ros.robot.adapter import Homing, Observation, RobotAdapter, TaskGoal
+from kairos_ros.robot.body_error import BodyError
 from kairos_ros.robot.exchange import Answer, Execution, Request, Task, TaskResult
 from kairos_ros.robot.guard import ActionGuard
 from kairos_ros.robot.loop import Act, Finished, Hold, Loop, Send
@@ -69,6 +70,8 @@ class Report:
     network_ns: int = 0
     body_fault: str = ""
     """Why the body failed last; empty after it was reset successfully."""
+    body_faults: Mapping[str, int] = field(default_factory=dict)
+    """How often it failed, by reason."""
     mode: Mode | None = None
     """Of a supervised robot."""
     retries: int = 0
@@ -188,6 +191,7 @@ class Controller:
         self._missed = 0
         self._periods = 0
         self._fault = ""
+        self._faults: Counter[str] = Counter()
 
     def post(self, event: Event) -> None:
         """Hands an event to the control thread; from any thread.
@@ -266,6 +270,8 @@ class Controller:
             self._adapter.reset(goal)
             self._guard.reset(self._adapter.state())
         except KairosError as error:
+            if isinstance(error, BodyError):
+                self._body_failed(error)
             self._fail(task, f"failed: {error}")
             return
         self._ready = True
@@ -303,10 +309,15 @@ class Controller:
             self._start(postponed.task, postponed.goal)
         if self._loop.task is not None and not self._monitored and self._adapter.succeeded():
             self._apply([self._loop.finish("succeeded", now_ns)])
-        if self._supervisor is None:
-            self._apply(self._loop.tick(now_ns, self._approve))
+        try:
+            if self._supervisor is None:
+                effects = self._loop.tick(now_ns, self._approve)
+            else:
+                effects = self._supervisor.tick(now_ns, self._approve, self._homeward)
+        except KairosError as error:  # the guard, or the way home, looked at a body that fails
+            self._body_failed(error)
         else:
-            self._apply(self._supervisor.tick(now_ns, self._approve, self._homeward))
+            self._apply(effects)
         self._publish(now_ns)
         if self._ready:
             try:
@@ -337,10 +348,14 @@ class Controller:
 
     def _body_failed(self, error: KairosError) -> None:
         log.error("the body failed: %s", error)
-        self._ready = False
-        self._fault = str(error)
+        self._note_fault(error)
         if self._loop.task is not None:
             self._finish(self._loop.finish(f"failed: {error}", _now()).result)
+
+    def _note_fault(self, error: KairosError) -> None:
+        self._ready = False
+        self._fault = str(error)
+        self._faults[error.reason if isinstance(error, BodyError) else "other"] += 1
 
     def _carry_out(self, effect: SupervisedEffect) -> None:
         match effect:
@@ -371,8 +386,7 @@ class Controller:
             self._adapter.reset(self._goal)
             self._guard.reset(self._adapter.state())
         except KairosError as error:
-            self._ready = False
-            self._fault = str(error)
+            self._note_fault(error)
             self._apply(self._supervisor.feed(ResetFailed(_now(), str(error))))
             return
         self._deadline_ns = _now()
@@ -408,6 +422,7 @@ class Controller:
             periods=self._periods,
             network_ns=self._loop.latency.network_ns,
             body_fault=self._fault,
+            body_faults=dict(self._faults),
             mode=state.mode if state else None,
             retries=state.retries if state else 0,
             body_succeeded=self._adapter.succeeded() if task and self._ready else None,

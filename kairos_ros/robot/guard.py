@@ -57,6 +57,25 @@ class GuardLimits:
     its limits by a little all the time."""
 
 
+def tightened(body: GuardLimits, more: GuardLimits) -> GuardLimits:
+    """What both allow. Workspace and tolerance are those of `more`, and so is a list of another
+    length than the body's: `ActionGuard` refuses it with the reason."""
+
+    def both(one: Sequence[float], other: Sequence[float], pick: Callable) -> Sequence[float]:
+        if len(one) != len(other):
+            return other or one
+        return [float(value) for value in pick(one, other)]
+
+    return GuardLimits(
+        minimum=both(body.minimum, more.minimum, np.maximum),
+        maximum=both(body.maximum, more.maximum, np.minimum),
+        max_rate=both(body.max_rate, more.max_rate, np.minimum),
+        measured_by=more.measured_by or body.measured_by,
+        workspace=more.workspace,
+        tolerance=more.tolerance,
+    )
+
+
 class ActionGuard:
     """Checks the actions of one robot, in order. Not shared between threads.
 
