@@ -318,6 +318,7 @@ EXISTING = {
     "/arm_1/wrist/image": "sensor_msgs/msg/CompressedImage",
     "/arm_1/joint_states": "sensor_msgs/msg/JointState",
     "/arm_1/cmd_vel": "geometry_msgs/msg/Twist",
+    "/arm_1/rules": "std_msgs/msg/String",
     "/arm_10/task_events": "kairos_ros/msg/TaskEvent",
     "/kairos/fleet_state": "kairos_ros/msg/FleetState",
     "/kairos/chunk_updates": "kairos_ros/msg/ChunkUpdates",
@@ -333,6 +334,7 @@ def test_by_default_the_fleets_own_topics_are_recorded_and_updates_once():
         "/arm_1/chunk_request",
         "/arm_1/wrist/image",
         "/arm_1/joint_states",
+        "/arm_1/rules",
         "/kairos/fleet_state",
         "/kairos/chunk_updates",
     ]

@@ -10,6 +10,7 @@ import pytest
 pytest.importorskip("metaworld")
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.pipeline import TaskState
 from kairos_ros.robot.adapter import RobotAdapter, TaskGoal
 from kairos_ros.robot.metaworld_scenes import SCENES, expert
 from kairos_ros.robot.sim import SimAdapter, SimulationError, gymnasium_body
@@ -93,6 +94,21 @@ def test_success_stays_true_until_the_next_reset(arm):
     assert arm.succeeded() is True
     arm.reset(goal)
     assert arm.succeeded() is False
+
+
+def test_a_simulator_knows_whether_a_task_is_ongoing_done_or_lost(arm):
+    goal = TaskGoal(SCENES["push-v3"], "push-v3", seed=5)
+    arm.reset(goal)
+    assert arm.task_state() is TaskState.ONGOING
+    arm.knock(np.array([-4.0, 1.0, 2.0]))
+    for _ in range(40):
+        arm.hold()
+    assert arm.task_state() is TaskState.FAILED
+    arm.reset(goal)
+    teacher = expert("push-v3")
+    while not arm.succeeded():
+        arm.act(np.clip(teacher.get_action(arm._obs), -1, 1).astype(np.float32))
+    assert arm.task_state() is TaskState.DONE
 
 
 def test_a_nan_action_is_refused_and_the_scene_goes_on(arm):

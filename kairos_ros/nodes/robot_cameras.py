@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 
+from builtin_interfaces.msg import Time
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 from sensor_msgs.msg import CompressedImage
@@ -24,6 +25,8 @@ class RobotCameras:
 
     def __init__(self, node: Node, keys: list[str], rate_hz: float) -> None:
         self.book = FrameBook()
+        self.published: Callable[[Time, str], None] | None = None
+        """Called with the stamp of a look, and its task."""
         self._clock = node.get_clock()
         self._every_ns = round(1e9 / rate_hz) if rate_hz else 0
         self._due_ns = 0
@@ -63,3 +66,5 @@ class RobotCameras:
         for key, topic in self._topics.items():
             if topic.get_subscription_count():
                 topic.publish(picture_message(stamp, key, seen.images[key]))
+        if self.published is not None:
+            self.published(stamp, task)

@@ -55,6 +55,7 @@ from kairos_ros.nodes.robot_parameters import (
     loop_config,
 )
 from kairos_ros.nodes.robot_pipeline import RobotPipeline
+from kairos_ros.nodes.robot_truth import Knowing, RobotTruth
 from kairos_ros.robot.adapter import Observation, TaskGoal
 from kairos_ros.robot.adapters import make_adapter
 from kairos_ros.robot.body_log import BodyLog, LoggedBody, log_path
@@ -114,6 +115,8 @@ class RobotNode(Node):
         )
         loop = Loop(config, initial_latency(values))
         self._cameras = RobotCameras(self, list(spec.images), values["camera_rate_hz"])
+        if isinstance(self._body, Knowing):
+            self._cameras.published = RobotTruth(self, self._who, self._body).tell
         self._disturbances: RobotDisturbances | None = None
         if values["disturbances"]:
             if not isinstance(self._body, Disturbable):

@@ -6,6 +6,7 @@ from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 
 from rclpy.node import Node
+from std_msgs.msg import String
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import PERIODIC, Component
@@ -23,6 +24,7 @@ from kairos_ros.nodes.robot_cameras import RobotCameras
 from kairos_ros.nodes.robot_messages import Identity
 from kairos_ros.robot.adapter import Observation
 from kairos_ros.robot.control import Controller, Judgement
+from kairos_ros.robot.rules_text import rules_text
 from kairos_ros.robot.state_events import Progress, Release, Verdict
 from kairos_ros.robot.state_machine import Transition
 from kairos_ros.robot.state_table import Effect, Mode
@@ -57,6 +59,8 @@ class RobotPipeline:
         self._following = ""
         self._asked: AskPlan | None = None  # the newest question to the planner
         components = supervisor.rules.components
+        self._rules = node.create_publisher(String, "rules", qos.ANNOUNCEMENT)
+        self._rules.publish(String(data=rules_text(supervisor.rules)))
         self._events = node.create_publisher(PipelineEvent, "pipeline_events", qos.EVENTS)
         if Component.SYSTEM2 in components:
             self._plans = node.create_publisher(PlanRequest, "plan_request", qos.EXCHANGE)

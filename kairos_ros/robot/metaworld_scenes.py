@@ -22,6 +22,14 @@ SCENES: dict[str, str] = {
 }
 """Scene (Meta-World task name) -> the instruction that the policy reads."""
 
+LOSABLE = ("push-v3", "pick-place-v3", "peg-insert-side-v3", "assembly-v3")
+"""Scenes with an object that can be knocked out of reach, so that the task has failed.
+
+Not the hammer: it lies at the edge of the hand's reach from the start.
+"""
+EDGE_M = 0.04
+"""Around the edge of the arm's reach, it is not clear whether an object is lost."""
+
 STATE_DIM = 39
 ACTION_DIM = 4
 GRIPPER = 3
@@ -80,6 +88,17 @@ def object_position(env: Any) -> np.ndarray | None:
         return None
     at = env.unwrapped.model.jnt_qposadr[joint]
     return env.unwrapped.data.qpos[at : at + 3].copy()
+
+
+def object_lost(env: Any, scene: str) -> bool | None:
+    """Whether the object of the task is where the hand cannot get it back, in the table's plane or
+    below it; None at the edge of its reach."""
+    if scene not in LOSABLE:
+        return False
+    at = object_position(env)
+    low, high = env.unwrapped.mocap_low, env.unwrapped.mocap_high
+    beyond_m = max(*(low - at)[:2], *(at - high)[:2], -at[2] - EDGE_M)
+    return None if abs(beyond_m) < EDGE_M else bool(beyond_m > 0)
 
 
 def knock_object(env: Any, velocity: np.ndarray) -> None:

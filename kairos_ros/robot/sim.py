@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.core.pipeline import TaskState
 from kairos_ros.robot import metaworld_scenes as metaworld
 from kairos_ros.robot.adapter import Observation, RobotSpec, TaskGoal
 from kairos_ros.robot.intruder import Body
@@ -35,6 +36,8 @@ class SimBody:
     """State, safe state -> next action on the way there, None once there; None: it knows no way."""
     cameras: Callable[[Any, Mapping[str, tuple[int, int]]], Cameras] = RenderedFrame
     """Environment, camera key -> (height_px, width_px): opens what `observe` renders with."""
+    lost: Callable[[Any, str], bool | None] = lambda env, scene: False
+    """Environment, scene -> whether the task's object is out of reach; None: unclear."""
     knock: Callable[[Any, np.ndarray], None] | None = None
     """Environment, velocity float64 [3] in m/s: kicks the loose object of the scene."""
 
@@ -54,6 +57,7 @@ def metaworld_body() -> SimBody:
         kept_on_hold=(metaworld.GRIPPER,),
         homeward=metaworld.homeward,
         cameras=metaworld_cameras,
+        lost=metaworld.object_lost,
         knock=metaworld.knock_object,
     )
 
@@ -141,11 +145,11 @@ class SimAdapter:
             self._envs[goal.scene] = self._body.make(goal.scene)
         if self._env is not self._envs[goal.scene]:
             self._close_cameras()
-        self._env = self._envs[goal.scene]
+        self._env, self._scene = self._envs[goal.scene], goal.scene
         self._obs = self._body.reset(self._env, goal.seed)
         self._last_action = np.zeros(self._body.action_dim, np.float32)
         self._start = self._body.state(self._obs)
-        self._succeeded = False
+        self._succeeded = self._succeeds = False
         self._over = False
         if self.spec.images and self._cameras is None:
             self.observe()  # opens the cameras: that may take seconds, and a reset may, too
@@ -198,6 +202,14 @@ class SimAdapter:
         """Whether the simulator has reported success since the last reset."""
         return self._succeeded
 
+    def task_state(self) -> TaskState | None:
+        """The truth about the task, now; None at the edge of where its object is lost."""
+        self._require_reset()
+        if self._succeeds:
+            return TaskState.DONE
+        lost = self._body.lost(self._env, self._scene)
+        return None if lost is None else TaskState.FAILED if lost else TaskState.ONGOING
+
     def show(self, body: Body) -> None:
         """Draw `body` (`robot/intruder.py`) into every camera's image until the next call.
 
@@ -236,7 +248,8 @@ class SimAdapter:
             )
         self._obs = obs
         self._over = bool(terminated)
-        self._succeeded |= bool(info.get("success", info.get("is_success", False)))
+        self._succeeds = bool(info.get("success", info.get("is_success", False)))
+        self._succeeded |= self._succeeds
 
     def _close_cameras(self) -> None:
         if self._cameras is not None:

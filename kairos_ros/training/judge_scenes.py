@@ -17,11 +17,12 @@ import numpy as np
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.intruder import METAWORLD_CELL, Body, random_intruder
 from kairos_ros.robot.metaworld_scenes import (
+    LOSABLE,
     SCENES,
     expert,
     knock_object,
     make_scene,
-    object_position,
+    object_lost,
     policy_state,
     reset_scene,
 )
@@ -37,13 +38,8 @@ TRAIN_FROM, CALIBRATE_FROM, TEST_FROM, SHIFTED_FROM = 600_000, 800_000, 1_500_00
 """First scene seeds of each set; nothing in this package trains on those from 1,000,000 up."""
 STATES = (ONGOING, DONE, FAILED)
 UNCLEAR = -1
-"""State label of a picture whose object is just at the edge of the arm's reach."""
-
-LOSABLE = ("push-v3", "pick-place-v3", "peg-insert-side-v3", "assembly-v3")
-"""Scenes with an object that can be knocked out of reach, so that the task has failed.
-
-Not the hammer: it lies at the edge of the hand's reach from the start.
-"""
+"""State label of a picture whose object is just at the edge of the arm's reach: either answer is
+right, so that it is left out."""
 
 GAPS = {ONGOING: 36.0, DONE: 16.0, FAILED: 9.0}
 """Mean actions between two pictures in each state; the rarer, the denser."""
@@ -53,8 +49,6 @@ KNOCKED = 0.65
 """Share of episodes in which the object is knocked."""
 KNOCK_AGAIN = 15
 """Actions until an object that stayed within reach is knocked once more."""
-EDGE_M = 0.04
-"""Around the edge of the arm's reach, pictures are left out: either answer is right."""
 VISIBLE = 0.004
 """Least share of the picture that an intruder must cover to count as visible."""
 NOTICEABLE = 24
@@ -126,14 +120,8 @@ def task_state(env: Any, scene: str, success: bool) -> int:
     """
     if success:
         return STATES.index(DONE)
-    if scene not in LOSABLE:
-        return STATES.index(ONGOING)
-    at = object_position(env)
-    low, high = env.unwrapped.mocap_low, env.unwrapped.mocap_high
-    beyond = max(*(low - at)[:2], *(at - high)[:2], -at[2] - EDGE_M)
-    if abs(beyond) < EDGE_M:
-        return UNCLEAR
-    return STATES.index(FAILED) if beyond > 0 else STATES.index(ONGOING)
+    lost = object_lost(env, scene)
+    return UNCLEAR if lost is None else STATES.index(FAILED if lost else ONGOING)
 
 
 def _episode(

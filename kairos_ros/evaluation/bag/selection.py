@@ -14,6 +14,8 @@ SENSORS = (
     "sensor_msgs/msg/CompressedImage",
 )
 _REQUEST = "/chunk_request"
+_RULES = "/rules"
+"""What a robot works under, and its judges owe it."""
 
 
 def parse_topics(text: str) -> re.Pattern[str] | None:
@@ -30,8 +32,8 @@ def selected(
     """The topics to record, of all that exist (name -> type).
 
     wanted: names that match as a whole; None: what the fleet says (requests with their images,
-    chunks with their updates, execution, tasks, states, diagnostics) and, below a robot's
-    namespace, joint states and images.
+    chunks with their updates, execution, tasks, states, verdicts and what robots did about them,
+    diagnostics) and, below a robot's namespace, joint states and images.
     """
     if wanted is not None:
         return [name for name in topics if wanted.fullmatch(name)]
@@ -40,12 +42,12 @@ def selected(
     return [
         name
         for name, kind in topics.items()
-        if name in fleet or (_belongs(kind) and _below(name, robots))
+        if name in fleet or (_belongs(name, kind) and _below(name, robots))
     ]
 
 
-def _belongs(kind: str) -> bool:
-    return kind.startswith("kairos_ros/msg/") or kind in SENSORS
+def _belongs(name: str, kind: str) -> bool:
+    return kind.startswith("kairos_ros/msg/") or kind in SENSORS or name.endswith(_RULES)
 
 
 def _below(name: str, robots: Iterable[str]) -> bool:
