@@ -34,13 +34,13 @@ def check_command(file: FleetArgument) -> None:
 
     Exit code 2 then, 0 for a file that is right.
     """
+    from kairos_ros.document.faults import FaultyFileError
     from kairos_ros.fleet.checks import unlocated
-    from kairos_ros.fleet.reading import FleetFileError
 
     path = fleet_path(file)
     try:
         fleet = read(path)
-    except FleetFileError as error:
+    except FaultyFileError as error:
         lines = path.read_text(encoding="utf-8").splitlines()
         for fault, text in zip(error.faults, str(error).splitlines(), strict=True):
             typer.echo(text, err=True)

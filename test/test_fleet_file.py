@@ -17,9 +17,10 @@ from typer.testing import CliRunner
 from kairos_ros.cli import app
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component, Fallback
+from kairos_ros.document.faults import FaultyFileError
 from kairos_ros.fleet.checks import Known, unlocated
 from kairos_ros.fleet.demand import demands
-from kairos_ros.fleet.reading import FleetFileError, read_fleet
+from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.fleet.schema import fleet_schema
 from kairos_ros.robot.rules_text import parse_rules, rules_text
 from kairos_ros.robot.state_table import TABLE
@@ -36,7 +37,7 @@ def faults(tmp_path):
     def of(text):
         path = tmp_path / "fleet.yaml"
         path.write_text(text)
-        with pytest.raises(FleetFileError) as caught:
+        with pytest.raises(FaultyFileError) as caught:
             read_fleet(path, KNOWN)
         found = caught.value.faults
         lines = str(caught.value).splitlines()
@@ -342,7 +343,7 @@ def test_any_damage_either_loads_or_is_told_with_a_place_in_the_file(tmp_path_fa
     path.write_text(text)
     try:
         fleet = read_fleet(path, KNOWN)
-    except FleetFileError as error:
+    except FaultyFileError as error:
         lines = text.splitlines() or [""]
         for fault in error.faults:
             assert 1 <= fault.place.line <= len(lines)

@@ -11,6 +11,7 @@ PACKAGE = Path(__file__).parents[1] / "kairos_ros"
 LAYER = {
     "share": 0,
     "core": 1,
+    "document": 2,
     "engine": 2,
     "transport": 2,
     "serving": 3,

@@ -3,15 +3,15 @@
 import re
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
-from difflib import get_close_matches
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
 from kairos_ros.core.pipeline import PERIODIC, Component, Fallback
 from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.document.faults import did_you_mean
+from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.fleet.fleet_file import SECTIONS, FleetFile, TaskClass
-from kairos_ros.fleet.marked_yaml import Path as FieldPath
 
 EMBEDDED = "embedded:"
 EMBEDDED_MODELS: Mapping[str, Collection[Component]] = {
@@ -68,12 +68,6 @@ def unlocated(fleet: FleetFile) -> dict[str, list[str]]:
             if component is not Component.SYSTEM1 and HUB_ID.fullmatch(located):
                 users.setdefault(one.model, []).append(f"{name}.{component}")
     return users
-
-
-def did_you_mean(given: str, choices: Collection[str]) -> str:
-    """A hint, or nothing."""
-    close = get_close_matches(given, choices, n=1, cutoff=0.6)
-    return f" (did you mean {close[0]!r}?)" if close else ""
 
 
 def _fleet(fleet: FleetFile, known: Known, folder: Path) -> Iterator[Problem]:

@@ -1,0 +1,160 @@
+"""Everything that is wrong with a file that somebody wrote, and where."""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, get_args
+
+from pydantic import BaseModel, ValidationError
+from pydantic.fields import FieldInfo
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.document.marked_yaml import MarkedYaml, MarkedYamlError, Place
+from kairos_ros.document.marked_yaml import Path as FieldPath
+
+LONGEST_GIVEN = 60
+"""Characters of a wrong value that are shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """One thing that is wrong, and where."""
+
+    place: Place
+    field: str
+    """Such as `pick.components.safety.slo_ms`; empty for the whole file."""
+    text: str
+    """What was given, and what is allowed."""
+
+
+class FaultyFileError(ConfigError):
+    """Everything that is wrong with a file, in the order of its lines."""
+
+    def __init__(self, path: Path, faults: Sequence[Fault]) -> None:
+        self.faults = sorted(faults, key=lambda fault: (fault.place.line, fault.place.column))
+        super().__init__("\n".join(_line(path, fault) for fault in self.faults))
+
+
+def read_document(path: Path) -> MarkedYaml:
+    """Raises FaultyFileError for what is no YAML, ConfigError for a file that cannot be read."""
+    try:
+        return MarkedYaml(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: {error.strerror}") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(f"{path}: this is no text in UTF-8: {error.reason}") from None
+    except MarkedYamlError as error:
+        raise FaultyFileError(path, [Fault(error.place, "", f"this is no YAML: {error}")]) from None
+
+
+def fault_at(document: MarkedYaml, path: FieldPath, text: str) -> Fault:
+    """A fault of the value at `path`."""
+    return Fault(document.place(path), dotted(path), text)
+
+
+def faults_of(
+    document: MarkedYaml,
+    root: type[BaseModel],
+    error: ValidationError,
+    *,
+    others: type[BaseModel] | None = None,
+    written: dict[str, str] | None = None,
+) -> list[Fault]:
+    """pydantic's errors in our words.
+
+    Args:
+        document: what was validated.
+        root: as what.
+        error: what pydantic said.
+        others: what the fields of `root` are that it does not name.
+        written: name of a field of `root` -> how the document spells it.
+    """
+    found = []
+    for problem in error.errors(include_url=False):
+        top, *rest = problem["loc"] or ("",)
+        path = ((written or {}).get(str(top), top), *rest) if problem["loc"] else ()
+        found.append(_fault(document, root, others, path, problem))
+    return found
+
+
+def did_you_mean(given: str, choices: Collection[str]) -> str:
+    """A hint, or nothing."""
+    close = get_close_matches(given, choices, n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def dotted(path: FieldPath) -> str:
+    return ".".join(map(str, path))
+
+
+def _fault(
+    document: MarkedYaml,
+    root: type[BaseModel],
+    others: type[BaseModel] | None,
+    path: FieldPath,
+    problem: Any,
+) -> Fault:
+    section, field = _declared(root, others, path)
+    name, given = str(path[-1]) if path else "", _given(problem["input"])
+    meaning = f" ({field.description})" if field is not None and field.description else ""
+    match problem["type"]:
+        case "missing":
+            place = document.key_place(path[:-1])
+            return Fault(place, dotted(path), f"it is missing{meaning}")
+        case "extra_forbidden":
+            allowed = list(section.model_fields) if section else []
+            hint = did_you_mean(name, allowed)
+            text = f"there is no field {name!r} here{hint}; allowed are: {', '.join(allowed)}"
+            return Fault(document.key_place(path), dotted(path), text)
+        case "literal_error":
+            allowed = [str(choice) for choice in get_args(field.annotation)] if field else []
+            hint = did_you_mean(str(problem["input"]), allowed)
+            text = f"{given} is not allowed{hint}; allowed are: {', '.join(allowed)}"
+        case "model_type" | "model_attributes_type":
+            inner, _ = _declared(root, others, (*path, ""))
+            fields = ", ".join(inner.model_fields) if inner else ""
+            text = f"it must be a mapping of {fields}, not {given}"
+        case "value_error":
+            text = problem["msg"].removeprefix("Value error, ")
+        case _:
+            wanted = problem["msg"].replace("Input should", "it must").replace("String", "it")
+            text = f"{wanted[0].lower()}{wanted[1:]}{meaning}, not {given}"
+    return Fault(document.place(path), dotted(path), text)
+
+
+def _declared(
+    root: type[BaseModel], others: type[BaseModel] | None, path: FieldPath
+) -> tuple[type[BaseModel] | None, FieldInfo | None]:
+    """The section that the last part of a path stands in, and what it is declared as there."""
+    section: type[BaseModel] | None = root
+    field: FieldInfo | None = None
+    for i, step in enumerate(path):
+        last = i == len(path) - 1
+        if section is None or isinstance(step, int):
+            continue
+        if section is root and others is not None and step not in root.model_fields:
+            field, inner = None, others
+        else:
+            field = section.model_fields.get(step)
+            inner = _model_in(field.annotation) if field is not None else None
+        if not last:
+            section = inner
+    return section, field
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    """The section that a field holds, also in a list or with None."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next(filter(None, map(_model_in, get_args(annotation))), None)
+
+
+def _given(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= LONGEST_GIVEN else f"{text[:LONGEST_GIVEN]}..."
+
+
+def _line(path: Path, fault: Fault) -> str:
+    where = f"{path}:{fault.place.line}:{fault.place.column}"
+    return f"{where}: {fault.field}: {fault.text}" if fault.field else f"{where}: {fault.text}"
