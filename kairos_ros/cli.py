@@ -27,6 +27,7 @@ COMMANDS = {
     "fleet show": "kairos_ros.fleet_command:show_command",
     "fleet up": "kairos_ros.fleet_command:up_command",
     "fleet states": "kairos_ros.fleet_command:states_command",
+    "dashboard": "kairos_ros.dashboard.command:dashboard_command",
     "slo": "kairos_ros.evaluation.slo_command:slo_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",
     "worker": "kairos_ros.engine.worker_command:worker_command",

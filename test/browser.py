@@ -21,7 +21,7 @@ FLAGS = (
     "--enable-logging=stderr",
     "--virtual-time-budget=30000",
     # nothing gets out, whatever the browser wants for itself
-    "--host-resolver-rules=MAP * ~NOTFOUND",
+    "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1",
 )
 
 
@@ -34,8 +34,8 @@ class Visit:
     """URLs that the page asked for; not what the browser wants for itself."""
 
 
-def visit(page: Path, work: Path, width: int = 1400) -> Visit:
-    """Opens a file in a fresh profile under `work`."""
+def visit(page: Path | str, work: Path, width: int = 1400) -> Visit:
+    """Opens a file or an address in a fresh profile under `work`."""
     log = work / "net.json"
     assert CHROMIUM
     done = subprocess.run(
@@ -46,7 +46,7 @@ def visit(page: Path, work: Path, width: int = 1400) -> Visit:
             f"--log-net-log={log}",
             f"--window-size={width},1200",
             "--dump-dom",
-            page.resolve().as_uri(),
+            page.resolve().as_uri() if isinstance(page, Path) else page,
         ],
         capture_output=True,
         text=True,

@@ -20,6 +20,7 @@ LAYER = {
     "vlm": 3,
     "evaluation": 4,
     "training": 4,
+    "dashboard": 5,
     "demo": 5,
     "drill": 5,
     "nodes": 5,

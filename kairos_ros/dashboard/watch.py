@@ -1,0 +1,223 @@
+"""Listens to the fleet. One thread spins; everything else asks under its lock."""
+
+import threading
+import time
+from collections.abc import Callable
+from typing import TypeVar
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
+from rclpy.context import Context
+from rclpy.exceptions import InvalidTopicNameException
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.signals import SignalHandlerOptions
+from rclpy.subscription import Subscription
+from rclpy.validate_full_topic_name import validate_full_topic_name
+from sensor_msgs.msg import CompressedImage
+
+from kairos_ros.dashboard.board import Board, EngineRow, Health, RobotCard
+from kairos_ros.msg import EngineState, FleetState, PipelineEvent, RobotState, RobotStatus
+from kairos_ros.nodes import qos
+
+ACTIVITIES = {
+    RobotStatus.IDLE: "idle",
+    RobotStatus.RUNNING: "running",
+    RobotStatus.HOLDING: "holding",
+    RobotStatus.LEAVING: "gone",
+}
+LEVELS = {
+    DiagnosticStatus.OK: "ok",
+    DiagnosticStatus.WARN: "warn",
+    DiagnosticStatus.ERROR: "error",
+    DiagnosticStatus.STALE: "stale",
+}
+UNWATCHED_AFTER_S = 5.0
+"""A camera that nobody has asked for is not subscribed to: robots take no pictures for nobody."""
+FORGET_AFTER_S = 60.0
+"""What has left or has fallen silent leaves the page."""
+
+T = TypeVar("T")
+
+
+class Camera:
+    """One topic of pictures, while somebody looks."""
+
+    def __init__(self, subscription: Subscription) -> None:
+        self.subscription = subscription
+        self.newest = b""
+        self.asked_at_s = 0.0
+
+
+class Watch:
+    """A context manager: a ROS node of its own that only listens."""
+
+    def __init__(self) -> None:
+        self._board = Board()
+        self._lock = threading.Lock()
+        self._cameras: dict[tuple[str, str], Camera] = {}
+        self._events: dict[str, Subscription] = {}
+        self._context = Context()
+        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
+        self._node = rclpy.create_node("dashboard", namespace="kairos", context=self._context)
+        subscribe = self._node.create_subscription
+        subscribe(FleetState, "/kairos/fleet_state", self._on_fleet, qos.TELEMETRY)
+        subscribe(RobotStatus, "/kairos/robot_status", self._on_status, qos.ROSTER)
+        subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.DIAGNOSTICS)
+        self._node.create_timer(1.0, self._tidy)
+        self._executor = SingleThreadedExecutor(context=self._context)
+        self._executor.add_node(self._node)
+        self._thread = threading.Thread(target=self._spin, name="ros", daemon=True)
+
+    def __enter__(self) -> "Watch":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._executor.shutdown(timeout_sec=1.0)
+        self._thread.join(5.0)
+        self._node.destroy_node()
+        self._context.try_shutdown()
+
+    def read(self, draw: Callable[[Board], T]) -> T:
+        """`draw(board)`, while nothing changes."""
+        with self._lock:
+            return draw(self._board)
+
+    def picture(self, robot: str, key: str) -> bytes:
+        """The newest JPEG of a camera; empty until the first one has come.
+
+        Raises KeyError for a robot or a camera that has not announced itself: what a browser asks
+        for never becomes the name of a topic.
+        """
+        with self._lock:
+            if key not in self._board.robots[robot].cameras:
+                raise KeyError(key)
+            camera = self._cameras.get((robot, key))
+            if camera is not None:
+                camera.asked_at_s = time.monotonic()
+                return camera.newest
+        self._executor.create_task(self._look, robot, key)
+        return b""
+
+    def _spin(self) -> None:
+        try:
+            self._executor.spin()
+        except ExternalShutdownException:
+            return
+
+    # Callbacks of the executor thread.
+
+    def _look(self, robot: str, key: str) -> None:
+        if (robot, key) in self._cameras:
+            return
+
+        def came(picture: CompressedImage) -> None:
+            camera.newest = bytes(picture.data)
+
+        camera = Camera(
+            self._node.create_subscription(
+                CompressedImage, f"/{robot}/camera/{key}/compressed", came, qos.SENSOR
+            )
+        )
+        camera.asked_at_s = time.monotonic()
+        with self._lock:
+            self._cameras[robot, key] = camera
+
+    def _tidy(self) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            old = [k for k, c in self._cameras.items() if now_s - c.asked_at_s > UNWATCHED_AFTER_S]
+            unused = [self._cameras.pop(key).subscription for key in old]
+            robots, health = self._board.robots, self._board.health
+            for name in [n for n, r in robots.items() if now_s - r.heard_at_s > FORGET_AFTER_S]:
+                del robots[name]
+                unused += [self._events.pop(name)]
+            for name in [n for n, h in health.items() if now_s - h.heard_at_s > FORGET_AFTER_S]:
+                del health[name]
+        for subscription in unused:
+            self._node.destroy_subscription(subscription)
+
+    def _on_status(self, status: RobotStatus) -> None:
+        if not _is_name(f"/{status.robot}"):
+            return  # the serving node counts it and tells
+        with self._lock:
+            card = self._board.robots.setdefault(status.robot, RobotCard(status.robot))
+            card.heard_at_s = time.monotonic()
+            card.activity = ACTIVITIES.get(status.state, "unknown")
+            card.instruction = status.instruction
+            card.round, card.horizon = status.round, status.horizon
+            card.buffered_s = status.buffered / (status.control_rate_hz or 1.0)
+            card.stalled_s = status.stalled_s
+            card.tasks_done, card.tasks_succeeded = status.tasks_done, status.tasks_succeeded
+            card.dropped, card.guarded = status.chunks_dropped, status.actions_guarded
+            card.cameras = tuple(key for key in status.image_keys if _is_name(f"/{key}"))
+        if status.robot not in self._events:
+            self._events[status.robot] = self._node.create_subscription(
+                PipelineEvent, f"/{status.robot}/pipeline_events", self._on_event, qos.EVENTS
+            )
+
+    def _on_event(self, event: PipelineEvent) -> None:
+        with self._lock:
+            card = self._board.robots.get(event.robot)
+            if card is None:
+                return
+            card.mode = event.after
+            who = f"{event.component}: " if event.component else ""
+            card.event = f"{who}{event.reason or event.trigger}"
+            card.event_at_s = time.monotonic()
+
+    def _on_fleet(self, fleet: FleetState) -> None:
+        with self._lock:
+            board = self._board
+            board.server, board.active = fleet.server, fleet.active
+            board.server_heard_at_s = time.monotonic()
+            board.scheduling, board.horizon = fleet.scheduling, fleet.horizon
+            board.queue = fleet.queue_length
+            board.requests_per_s, board.chunks_per_s = fleet.requests_per_s, fleet.chunks_per_s
+            board.engines = tuple(map(_engine, fleet.engines))
+            board.counters = dict(zip(fleet.counter_names, fleet.counter_values, strict=False))
+            for seen in fleet.robots:
+                _schedule(board.robots.get(seen.robot), seen)
+
+    def _on_diagnostics(self, array: DiagnosticArray) -> None:
+        now_s = time.monotonic()
+        with self._lock:
+            for status in array.status:
+                level = LEVELS.get(status.level, "stale")
+                self._board.health[status.name] = Health(status.name, level, status.message, now_s)
+                card = self._board.robots.get(status.hardware_id)
+                mode = next((value.value for value in status.values if value.key == "mode"), "")
+                if card is not None and mode:
+                    card.mode = mode  # what it has been since before this page was opened
+
+
+def _is_name(topic: str) -> bool:
+    try:
+        validate_full_topic_name(topic)
+    except InvalidTopicNameException:
+        return False
+    return True
+
+
+def _schedule(card: RobotCard | None, seen: RobotState) -> None:
+    if card is None:
+        return
+    card.wait_ratio, card.reason = seen.wait_ratio, seen.reason
+    card.horizon_reason = seen.horizon_reason
+    card.waits = "in an engine" if seen.running else "queued" if seen.pending else ""
+
+
+def _engine(engine: EngineState) -> EngineRow:
+    return EngineRow(
+        name=engine.engine,
+        tier=engine.tier,
+        state=engine.state,
+        policy=engine.policy,
+        load=engine.load,
+        batch=engine.batch_size,
+        max_batch=engine.max_batch,
+        requests=engine.requests,
+        restarts=engine.restarts,
+        rtt_s=engine.rtt_s,
+        error=engine.last_error,
+    )

@@ -1,0 +1,211 @@
+"""`kairos dashboard`: what its page says, whom it answers, and that a real browser shows it."""
+
+import asyncio
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+from pathlib import Path
+
+import httpx
+import pytest
+from browser import CHROMIUM, visit
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from kairos_ros.msg import EngineState, FleetState, PipelineEvent, RobotState, RobotStatus
+from sensor_msgs.msg import CompressedImage
+from wire import in_executor, until
+
+from kairos_ros.dashboard.board import Board, EngineRow, Health, RobotCard
+from kairos_ros.dashboard.page import fleet
+from kairos_ros.dashboard.server import COOKIE, application
+from kairos_ros.nodes import qos
+
+KAIROS = Path(sys.prefix, "bin", "kairos")
+JPEG = bytes.fromhex("ffd8ffe000104a46494600010100000100010000ffd9")
+WILD = "<script>alert(1)</script>"
+
+
+def board(*robots: RobotCard) -> Board:
+    known = {robot.name: robot for robot in robots}
+    return Board(robots=known, server="s", server_heard_at_s=100.0, active=True)
+
+
+def card(name: str, **known) -> RobotCard:
+    return RobotCard(name, **({"activity": "running", "heard_at_s": 100.0} | known))
+
+
+def test_a_robot_that_is_not_heard_any_more_is_lost_whatever_it_said_last():
+    seen = board(card("arm_10"), card("arm_2", heard_at_s=90.0))
+    html = fleet(seen, 101.0)
+    assert "1 of 2 robots moving" in html
+    assert re.findall(r'id="robot-(\w+)" data-state="(\w+)"', html) == [
+        ("arm_2", "lost"),
+        ("arm_10", "running"),
+    ]
+    assert ">lost</b>" in fleet(seen, 200.0)  # the serving node, too
+
+
+def test_a_robot_that_waits_for_a_human_is_called_out():
+    html = fleet(board(card("arm_1", mode="waiting_for_human", event="safety: unsafe")), 101.0)
+    assert "arm_1 waits for a human" in html
+    assert "safety: unsafe" in html
+    assert "0 of 1 robots moving" in html
+
+
+def test_nothing_that_came_over_the_wire_becomes_markup():
+    seen = board(card("arm_1", instruction=WILD, reason=WILD, event=WILD, cameras=("top",)))
+    seen.engines = (EngineRow(WILD, WILD, "down", WILD, 0.5, 1, 2, 3, 4, 0.1, WILD),)
+    seen.health = {"x": Health(WILD, "error", WILD, 100.0)}
+    seen.counters = {WILD: 3}
+    seen.scheduling = seen.horizon = WILD
+    html = fleet(seen, 101.0)
+    assert "<script" not in html
+    assert html.count("&lt;script&gt;") >= 9
+
+
+def test_beyond_this_host_a_page_needs_the_token():
+    async def visits() -> None:
+        server = httpx.ASGITransport(application(None, "secret", ["*"]))
+        async with httpx.AsyncClient(transport=server, base_url="http://cell") as browser:
+            assert (await browser.get("/")).status_code == 403
+            assert (await browser.get("/?token=guess")).status_code == 403
+            let_in = await browser.get("/?token=secret")
+            assert (let_in.status_code, let_in.headers["location"]) == (303, "/")
+            assert browser.cookies[COOKIE] == "secret"
+            assert "kairos fleet" in (await browser.get("/")).text
+
+    asyncio.run(visits())
+
+
+@pytest.mark.parametrize(
+    ("listen", "says"),
+    [
+        ("8080", "write ADDRESS:PORT"),
+        ("example:80", "write ADDRESS:PORT"),
+        ("127.0.0.1:http", "write ADDRESS:PORT"),
+        ("127.0.0.1:99999", "a port is 0 to 65535"),
+        ("BUSY", "choose another"),
+    ],
+)
+def test_an_address_that_cannot_be_listened_on_is_named(listen, says):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = listen.replace("BUSY", f"127.0.0.1:{taken.getsockname()[1]}")
+        told = subprocess.run(
+            [KAIROS, "dashboard", "--listen", listen], capture_output=True, text=True, timeout=60
+        )
+    assert told.returncode == 2
+    assert says in told.stderr
+    assert "Traceback" not in told.stderr
+
+
+@pytest.fixture(scope="module")
+def dashboard(tmp_path_factory):
+    """Its address."""
+    log = tmp_path_factory.mktemp("dashboard") / "log"
+    with log.open("wb") as out:
+        process = subprocess.Popen(
+            [KAIROS, "dashboard", "--listen", "127.0.0.1:0"],
+            stdout=out,
+            stderr=out,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+    try:
+        found = until(lambda: re.search(r"http://\S+", log.read_text()), what="for the dashboard")
+        yield found[0]
+        process.send_signal(signal.SIGINT)
+        assert process.wait(20) in (0, -signal.SIGINT, 130)
+        assert "Traceback" not in log.read_text()
+    finally:
+        process.kill()
+        process.wait()
+        print(log.read_text())
+
+
+@pytest.fixture(scope="module")
+def a_fleet(wire):
+    """Two robots and a serving node that are nothing but their topics."""
+    publisher = wire.node.create_publisher
+    status = publisher(RobotStatus, "/kairos/robot_status", qos.ROSTER)
+    state = publisher(FleetState, "/kairos/fleet_state", qos.TELEMETRY)
+    health = publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+    event = publisher(PipelineEvent, "/arm_1/pipeline_events", qos.EVENTS)
+    camera = publisher(CompressedImage, "/arm_1/camera/top/compressed", qos.SENSOR)
+    common = {"session": "s", "control_rate_hz": 30.0, "image_keys": ["top"]}
+
+    def tell() -> None:
+        running = RobotStatus(
+            robot="arm_1", state=RobotStatus.RUNNING, instruction="swing <fast>", **common
+        )
+        running.horizon, running.buffered, running.tasks_done = 12, 15, 3
+        status.publish(running)
+        status.publish(RobotStatus(robot="arm_2", state=RobotStatus.IDLE, session="s"))
+        status.publish(RobotStatus(robot="no name/at all", session="s"))
+        scheduled = RobotState(robot="arm_1", wait_ratio=0.25, reason="oldest of 2", pending=True)
+        scheduled.horizon_reason = "sure of 12"
+        engine = EngineState(engine="edge", tier="edge", state="busy", load=0.5, max_batch=8)
+        state.publish(
+            FleetState(server="one", active=True, robots=[scheduled], engines=[engine],
+                       counter_names=["refused_bad_shape"], counter_values=[2])
+        )  # fmt: skip
+        slow = DiagnosticStatus(name="kairos safety: /kairos/safety", level=DiagnosticStatus.WARN)
+        slow.message = "80.0% of 10 within 100 ms"
+        mode = [KeyValue(key="mode", value="running")]
+        arm = DiagnosticStatus(name="kairos: arm_1", hardware_id="arm_1", values=mode)
+        health.publish(DiagnosticArray(status=[slow, arm]))
+        event.publish(
+            PipelineEvent(robot="arm_1", before="holding", after="running", component="safety",
+                          trigger="safe", reason="the cell is safe again")
+        )  # fmt: skip
+        camera.publish(CompressedImage(format="jpeg", data=JPEG))
+
+    timer = wire.node.create_timer(0.2, tell)
+    yield camera
+    in_executor(wire.executor, lambda: wire.node.destroy_timer(timer))
+
+
+def test_it_shows_what_the_fleet_says(dashboard, a_fleet):
+    def shown() -> str:
+        html = httpx.get(f"{dashboard}fleet").text
+        done = all(word in html for word in ("arm_2", "the cell is safe again", "80.0%", "edge"))
+        return html if done and "oldest of 2" in html else ""
+
+    html = until(shown, what="for the fleet on the page")
+    assert "1 of 2 robots moving" in html
+    assert "no name" not in html
+    for said in ("swing &lt;fast&gt;", "12 actions", "sure of 12", "25 %", "queued", "0.5 s",
+                 "refused bad shape 2"):  # fmt: skip
+        assert said in html, said
+
+
+def test_a_camera_is_subscribed_to_while_somebody_looks_and_only_if_it_was_announced(
+    dashboard, a_fleet
+):
+    until(lambda: "arm_1" in httpx.get(f"{dashboard}fleet").text)
+    address = f"{dashboard}camera/arm_1/top.jpg"
+    picture = until(lambda: httpx.get(address).content, what="for a picture")
+    assert picture == JPEG
+    assert a_fleet.get_subscription_count() == 1
+    for nobody in ("arm_2/top.jpg", "arm_1/bottom.jpg", "../../etc/passwd", "arm_1/%00.jpg"):
+        assert httpx.get(f"{dashboard}camera/{nobody}").status_code == 404
+    until(lambda: a_fleet.get_subscription_count() == 0, what="for the dashboard to look away")
+
+
+def test_only_this_hosts_names_are_answered_and_nothing_can_be_changed(dashboard):
+    assert httpx.get(dashboard, headers={"Host": "evil.example"}).status_code == 400
+    for verb in ("POST", "PUT", "DELETE"):
+        assert httpx.request(verb, f"{dashboard}fleet").status_code == 405
+    assert "default-src 'none'" in httpx.get(dashboard).headers["Content-Security-Policy"]
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason="no chromium on PATH")
+def test_a_browser_shows_the_fleet_and_asks_nobody_else(dashboard, a_fleet, tmp_path):
+    seen = visit(dashboard, tmp_path, width=400)
+    assert seen.console == []
+    assert 'id="robot-arm_1" data-state="running"' in seen.dom
+    assert "swing &lt;fast&gt;" in seen.dom
+    assert re.search(r'<p id="link"[^>]* hidden', seen.dom)
+    assert seen.requests
+    assert {url for url in seen.requests if not url.startswith(dashboard)} == set()
