@@ -4,6 +4,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
+import os
 import typer
 
 from kairos_ros.bringup import check_horizon
@@ -90,6 +91,8 @@ def demo_command(
     if compare and (cloud or cuts):
         raise ConfigError("--compare compares configurations of the edge; leave --cloud out")
     stay_on_this_host()
+    domain = os.environ["ROS_DOMAIN_ID"]
+    print(f"in a browser: kairos dashboard --domain {domain}", flush=True)
     from kairos_ros.demo import experiment  # ROS is loaded only for this command
 
     experiment.scenes(policy)
