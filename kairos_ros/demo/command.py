@@ -1,10 +1,10 @@
 """`kairos demo`: the command line of the demo."""
 
+import os
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
-import os
 import typer
 
 from kairos_ros.bringup import check_horizon
