@@ -28,6 +28,7 @@ COMMANDS = {
     "fleet up": "kairos_ros.fleet_command:up_command",
     "fleet states": "kairos_ros.fleet_command:states_command",
     "dashboard": "kairos_ros.dashboard.command:dashboard_command",
+    "sim-so101": "kairos_ros.robot.feetech_command:sim_so101_command",
     "slo": "kairos_ros.evaluation.slo_command:slo_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",
     "worker": "kairos_ros.engine.worker_command:worker_command",
