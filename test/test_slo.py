@@ -153,8 +153,12 @@ def test_an_slo_is_written_as_component_and_latency(text, slo):
     assert parse_slo(text) == Slo(text.strip().split("=")[0], pytest.approx(slo))
 
 
+def test_an_slo_of_what_judges_by_itself_has_a_rate():
+    assert parse_slo("safety=200ms@5hz") == Slo("safety", 0.2, pytest.approx(0.2))
+
+
 @pytest.mark.parametrize(
-    "text", ["", "500ms", "system1=", "system1=0ms", "system1=-1s", "a=1.2.3s"]
+    "text", ["", "500ms", "system1=", "system1=0ms", "system1=-1s", "a=1.2.3s", "a=1s@0hz"]
 )
 def test_a_malformed_slo_is_refused(text):
     with pytest.raises(ConfigError, match="such as system1=500ms"):
@@ -220,7 +224,7 @@ def test_a_run_without_rounds_has_no_causes():
 def test_kairos_slo_judges_every_run_below_a_folder(tmp_path, capsys):
     save_run(tmp_path / "study" / "fifo", RUN, {})
     save_run(tmp_path / "study" / "ours", replace(RUN, rounds=(FIRST,)), {})
-    slo_command([tmp_path / "study"], "system1=500ms", "json")
+    slo_command([tmp_path / "study"], ["system1=500ms"], "json")
     fifo, ours = json.loads(capsys.readouterr().out)
     assert (fifo["run"], fifo["invocations"], fifo["met"], fifo["held"]) == ("fifo", 2, 1, False)
     assert (fifo["actions_per_s"], fifo["qualified_per_s"]) == (4.0, 2.0)
@@ -230,9 +234,9 @@ def test_kairos_slo_judges_every_run_below_a_folder(tmp_path, capsys):
 def test_kairos_slo_refuses_a_component_that_was_not_recorded(tmp_path):
     save_run(tmp_path, RUN, {})
     with pytest.raises(ConfigError, match="none of 'safety'"):
-        slo_command([tmp_path], "safety=500ms", "table")
+        slo_command([tmp_path], ["safety=500ms"], "table")
 
 
 def test_a_folder_without_runs_is_named(tmp_path):
     with pytest.raises(ConfigError, match="neither a run"):
-        slo_command([tmp_path], "system1=1s", "table")
+        slo_command([tmp_path], ["system1=1s"], "table")

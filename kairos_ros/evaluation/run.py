@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
+from kairos_ros.evaluation.pipeline import PipelineRecord
+
 Activity = Literal["idle", "executing", "holding", "down"]
 
 CANCELED = "canceled"
@@ -116,10 +118,12 @@ class FleetRun:
     """From when to when free robots got new tasks; after that, running tasks only finish."""
     rounds: tuple[RoundRecord, ...] = ()
     """Empty where they were not recorded."""
+    pipeline: PipelineRecord | None = None
+    """None where nothing is known of models around the policy."""
 
 
 def joined(runs: Sequence[FleetRun]) -> FleetRun:
-    """Runs of the same robots one after the other, as one run."""
+    """Runs of the same robots one after the other, as one run, of action models only."""
     tasks: list[TaskRecord] = []
     rounds: list[RoundRecord] = []
     spans: list[Span] = []

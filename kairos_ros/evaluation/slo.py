@@ -30,7 +30,12 @@ class Slo:
     component: str
     latency_s: float
     period_s: float = 0.0
-    """Between two invocations, while the robot moves; 0 where another component triggers them."""
+    """Between two invocations, during tasks; 0 where the robot asks."""
+    robots: tuple[str, ...] = ()
+    """For whom; empty: for all."""
+
+    def covers(self, robot: str) -> bool:
+        return not self.robots or robot in self.robots
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +58,8 @@ class Attainment:
     invocations: int
     """Those that were answered, or waited for at least as long as the SLO allows."""
     met: int
+    missing: int
+    """Those of them without an answer."""
     p50_s: float
     p95_s: float
     p99_s: float
@@ -83,15 +90,20 @@ class Throughput:
 
 
 def parse_slo(text: str) -> Slo:
-    """`system1=500ms` or `safety=0.5s`. Raises ConfigError."""
-    match = re.fullmatch(r"([a-z][a-z0-9_]*)=([0-9.]+)(ms|s)", text.strip())
+    """`system1=500ms`, or `safety=0.2s@5hz` for a component that is invoked by itself. Raises
+    ConfigError."""
+    match = re.fullmatch(r"([a-z][a-z0-9_]*)=([0-9.]+)(ms|s)(?:@([0-9.]+)hz)?", text.strip())
     try:
         latency_s = float(match[2]) * _UNITS[match[3]] if match else 0.0
+        freq_hz = float(match[4]) if match and match[4] else float("inf")
     except ValueError:
-        latency_s = 0.0
-    if match is None or latency_s <= 0:
-        raise ConfigError(f"an SLO is COMPONENT=LATENCY, such as system1=500ms, not {text!r}")
-    return Slo(match[1], latency_s)
+        latency_s = freq_hz = 0.0
+    if match is None or latency_s <= 0 or freq_hz <= 0:
+        raise ConfigError(
+            "an SLO is COMPONENT=LATENCY, such as system1=500ms, or with a rate, such as "
+            f"safety=200ms@5hz, not {text!r}"
+        )
+    return Slo(match[1], latency_s, 1 / freq_hz)
 
 
 def system1_invocations(run: FleetRun) -> list[Invocation]:
@@ -121,14 +133,16 @@ def system1_invocations(run: FleetRun) -> list[Invocation]:
 
 
 def attainment(slo: Slo, invocations: Iterable[Invocation]) -> Attainment:
-    """How `invocations` of the component did."""
-    judged = [i for i in invocations if i.answered or i.waited_s >= slo.latency_s]
+    """How `invocations` of the component did, for the robots of `slo`."""
+    mine = [i for i in invocations if slo.covers(i.robot)]
+    judged = [i for i in mine if i.answered or i.waited_s >= slo.latency_s]
     answered = np.array([i.waited_s for i in judged if i.answered])
     met = int((answered <= slo.latency_s).sum())
     p50, p95, p99 = (
         np.percentile(answered, (50, 95, 99)).tolist() if len(answered) else [float("nan")] * 3
     )
-    return Attainment(slo.component, slo.latency_s, len(judged), met, p50, p95, p99)
+    missing = len(judged) - len(answered)
+    return Attainment(slo.component, slo.latency_s, len(judged), met, missing, p50, p95, p99)
 
 
 def throughput(
@@ -147,21 +161,25 @@ def throughput(
     with a period, was sent no longer ago than the period plus the SLO, which is when the answer to
     the next invocation must be there.
     """
-    allowed_s = min((s.latency_s for s in slos if s.component == SYSTEM1), default=float("inf"))
-    obligations = [s for s in slos if s.component != SYSTEM1]
     counted = CountedActions.of(run)
-    if not obligations:
-        return counted.throughput(allowed_s)
+    if all(slo.component == SYSTEM1 and not slo.robots for slo in slos):
+        return counted.throughput(_allowed_s(slos))
     if not run.rounds:
-        raise ConfigError("without recorded rounds, only an SLO for system1 can be judged")
-    valid = [_validity(slo, (others or {}).get(slo.component, ())) for slo in obligations]
+        raise ConfigError("without recorded rounds, only one SLO for every system1 can be judged")
+    valid = {s: _validity(s, (others or {}).get(s.component, ())) for s in slos}
     qualified = 0
     for record in run.rounds:
-        if record.executed and record.latency_s <= allowed_s:
+        mine = [slo for slo in slos if slo.covers(record.robot)]
+        if record.executed and record.latency_s <= _allowed_s(mine):
             at_s = action_starts_s(record)
-            qualified += _covered(record, at_s[_within(at_s, run.open_s)], valid)
-    raw = counted.throughput(allowed_s).actions_per_s
+            obligations = [valid[slo] for slo in mine if slo.component != SYSTEM1]
+            qualified += _covered(record, at_s[_within(at_s, run.open_s)], obligations)
+    raw = counted.throughput(float("inf")).actions_per_s
     return Throughput(raw, qualified / counted.time_s if counted.time_s else 0.0)
+
+
+def _allowed_s(slos: Iterable[Slo]) -> float:
+    return min((s.latency_s for s in slos if s.component == SYSTEM1), default=float("inf"))
 
 
 @dataclass(frozen=True, slots=True)

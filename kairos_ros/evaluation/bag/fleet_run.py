@@ -3,9 +3,11 @@
 import math
 import re
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from kairos_ros.evaluation.bag.events import Asked, events
+from kairos_ros.evaluation.bag.pipeline import read_pipeline
 from kairos_ros.evaluation.bag.reader import Bag
 from kairos_ros.evaluation.bag.tasks import BagContent, BagRound, BagTask, sort_events
 from kairos_ros.evaluation.run import (
@@ -27,7 +29,8 @@ def read_bag(path: Path) -> FleetRun:
     Raises ConfigError for what is no bag.
     """
     with Bag(path) as bag:
-        return fleet_run(sort_events(events(bag)), bag.length_s)
+        run = fleet_run(sort_events(events(bag)), bag.length_s)
+        return replace(run, pipeline=read_pipeline(bag) or None)
 
 
 def fleet_run(content: BagContent, length_s: float) -> FleetRun:
