@@ -6,6 +6,7 @@ the very same plan with `Fleet`.
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -37,6 +38,9 @@ class NodeSpec:
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Override the values in `params_file`."""
     params_file: Path | None = None
+    package: str = "kairos_ros"
+    arguments: tuple[str, ...] = ()
+    """Of the command line, before those of ROS."""
 
 
 def serving(**parameters: Any) -> NodeSpec:
@@ -120,29 +124,61 @@ def vlm(component: str, **parameters: Any) -> NodeSpec:
     )
 
 
+def viz(**parameters: Any) -> NodeSpec:
+    """The node that draws the fleet for rviz, /kairos/viz (docs/rviz.md)."""
+    return NodeSpec(
+        "viz_node",
+        "viz",
+        parameters=parameters,
+        params_file=share() / "config" / "viz.yaml",
+    )
+
+
+def rviz() -> NodeSpec:
+    """rviz itself, of a ROS 2 installation, with the displays of this fleet."""
+    config = share() / "config" / "kairos.rviz"
+    return NodeSpec("rviz2", "rviz", package="rviz2", arguments=("-d", str(config)))
+
+
 def plan(
     robots: int | Sequence[str] = 8,
     *,
     record: Path | str = "",
     serve: Mapping[str, Any] | None = None,
     robot_parameters: Mapping[str, Any] | None = None,
+    view: bool = False,
 ) -> list[NodeSpec]:
-    """One serving node and its robots, and last the recorder if there shall be one.
+    """One serving node and its robots, and last what draws and what records them, if wanted.
 
     Args:
         robots: how many (named arm_1 ...), or their names.
         record: folder of the bag to record into; empty: no bag.
         serve: parameters of the serving node.
         robot_parameters: parameters of every robot node.
+        view: with the viz node.
     """
     names = [f"arm_{i}" for i in range(1, robots + 1)] if isinstance(robots, int) else robots
     specs = [serving(**(serve or {})), *(robot(name, **(robot_parameters or {})) for name in names)]
+    specs += [viz()] if view else []
     return [*specs, recorder(record)] if record else specs
 
 
 def command(spec: NodeSpec) -> list[str]:
-    """The command line that runs `spec` without ros2 launch."""
-    line = [str(share().parents[1] / "lib" / "kairos_ros" / spec.executable), "--ros-args"]
+    """The command line that runs `spec` without ros2 launch.
+
+    Raises ConfigError for a program of another package that is not on PATH.
+    """
+    if spec.package == "kairos_ros":
+        program = str(share().parents[1] / "lib" / "kairos_ros" / spec.executable)
+    else:
+        found = shutil.which(spec.executable)
+        if found is None:
+            raise ConfigError(
+                f"{spec.executable} of package {spec.package} is not on PATH; install it, or "
+                "source the setup file of the ROS 2 installation that has it"
+            )
+        program = found
+    line = [program, *spec.arguments, "--ros-args"]
     line += ["-r", f"__node:={spec.name}"]
     if spec.namespace:
         line += ["-r", f"__ns:=/{spec.namespace}"]
@@ -173,8 +209,9 @@ def launch_description(
         specs = make_plan({name: value for name, value in values.items() if value})
         return [
             Node(
-                package="kairos_ros",
+                package=spec.package,
                 executable=spec.executable,
+                arguments=list(spec.arguments),
                 name=spec.name,
                 namespace=spec.namespace,
                 parameters=[

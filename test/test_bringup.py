@@ -21,6 +21,7 @@ from kairos_ros.nodes.parameters import ParameterSpec
 from kairos_ros.nodes.recorder_parameters import RECORDER_PARAMETERS
 from kairos_ros.nodes.robot_parameters import ROBOT_PARAMETERS
 from kairos_ros.nodes.serving_parameters import SERVING_PARAMETERS
+from kairos_ros.nodes.viz_parameters import VIZ_PARAMETERS
 from kairos_ros.nodes.vlm_node import ALL, parameters
 
 ROOT = Path(__file__).parents[1]
@@ -100,6 +101,7 @@ def test_parameters_reach_a_node_as_they_are_in_the_plan():
         ("serving.yaml", SERVING_PARAMETERS),
         ("robot.yaml", ROBOT_PARAMETERS),
         ("recorder.yaml", RECORDER_PARAMETERS),
+        ("viz.yaml", VIZ_PARAMETERS),
         ("safety.yaml", parameters([Component.SAFETY])),
         ("monitor.yaml", parameters([Component.MONITOR])),
         ("planner.yaml", parameters([Component.SYSTEM2])),

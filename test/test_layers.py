@@ -18,6 +18,7 @@ LAYER = {
     "robot": 3,
     "fleet": 3,
     "vlm": 3,
+    "arms": 4,
     "evaluation": 4,
     "training": 4,
     "dashboard": 5,
@@ -32,11 +33,22 @@ LAYER = {
     "record": 5,
     "replay": 5,
     "up": 5,
+    "viz": 4,
 }
 IN_PROCESS_JUDGE = PACKAGE / "vlm" / "in_process.py"
 """A judge that is a torch model; loaded by name only, see `vlm/loading.py`."""
 GENERATED = {"msg", "srv", "action"}
-ROS = {"rclpy", "rosidl_runtime_py", "sensor_msgs", "diagnostic_msgs", "lifecycle_msgs", "launch"}
+ROS = {
+    "rclpy",
+    "rosidl_runtime_py",
+    "sensor_msgs",
+    "diagnostic_msgs",
+    "lifecycle_msgs",
+    "launch",
+    "geometry_msgs",
+    "tf2_msgs",
+    "visualization_msgs",
+}
 MODULES = sorted(p for p in PACKAGE.rglob("*.py") if p != PACKAGE / "__init__.py")
 
 

@@ -1,0 +1,242 @@
+"""The viz node: the whole fleet as markers for rviz, drawn only while somebody looks.
+
+One thread: it looks at the fleet's topics once per drawing and sends what has changed.
+"""
+
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.event_handler import PublisherEventCallbacks, QoSPublisherMatchedInfo
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.signals import SignalHandlerOptions
+from sensor_msgs.msg import Image
+from tf2_msgs.msg import TFMessage
+from visualization_msgs.msg import MarkerArray
+
+from kairos_ros.bringup import leave_with_launcher
+from kairos_ros.core.errors import KairosError
+from kairos_ros.nodes import qos
+from kairos_ros.nodes.parameters import declare
+from kairos_ros.nodes.viz_cameras import mosaic_message
+from kairos_ros.nodes.viz_ears import CAMERAS, CHUNKS, JOINTS, SAFETY, SERVING, Ears
+from kairos_ros.nodes.viz_messages import everything_gone, marker_array, tf_message, transforms
+from kairos_ros.nodes.viz_parameters import VIZ_PARAMETERS, arm_entries
+from kairos_ros.nodes.viz_scene import Stage
+from kairos_ros.viz.arm_layer import arms
+from kairos_ros.viz.chunk_layer import chunks
+from kairos_ros.viz.fleet_layer import fleet
+from kairos_ros.viz.places import Grid
+from kairos_ros.viz.safety_layer import safety
+from kairos_ros.viz.scene import Scene
+from kairos_ros.viz.scheduler_layer import scheduler
+from kairos_ros.viz.shape import Shape
+from kairos_ros.viz.shown import Shown
+
+AGAIN_S = 1.5
+"""What has not changed is sent again after so long."""
+LIFETIME_S = 5.0
+"""What is not sent again vanishes: a node that died leaves no picture of a living fleet."""
+MARKERS = "/kairos/markers"
+CAMERA_TOPIC = "/kairos/cameras"
+
+
+@dataclass(frozen=True, slots=True)
+class Layer:
+    """One topic of markers."""
+
+    name: str
+    draw: Callable[[Scene], list[Shape]]
+    hears: frozenset[str]
+
+
+LAYERS = (
+    Layer("fleet", fleet, frozenset({SERVING, SAFETY})),
+    Layer("robots", arms, frozenset({JOINTS})),
+    Layer("chunks", chunks, frozenset({CHUNKS, JOINTS})),
+    Layer("scheduler", scheduler, frozenset({SERVING})),
+    Layer("safety", safety, frozenset({SAFETY, JOINTS})),
+)
+"""Places and bodies come with JOINTS: a robot description is among them."""
+
+
+class VizNode(Node):
+    """Raises ConfigError for a parameter that is wrong."""
+
+    def __init__(self) -> None:
+        super().__init__("viz", namespace="kairos")
+        self.values = declare(self, VIZ_PARAMETERS)
+        grid = Grid(self.values["columns"], self.values["spacing_m"], self.values["row_spacing_m"])
+        self.stage = Stage(self.values["frame"], grid, arm_entries(self.values["arms"]))
+        self._sources = rclpy.create_node(
+            "viz_topics", namespace="kairos", use_global_arguments=False
+        )
+        self._ears = Ears(self._sources, self.stage.sources)
+        self._topics = {}
+        self._shown = {}
+        for layer in LAYERS:
+            shown = Shown(AGAIN_S)
+            self._shown[layer.name] = shown
+            self._topics[layer.name] = self.create_publisher(
+                MarkerArray,
+                f"{MARKERS}/{layer.name}",
+                qos.EVENTS,
+                event_callbacks=PublisherEventCallbacks(matched=_when_found(shown)),
+            )
+        self._tf_static = self.create_publisher(TFMessage, "/tf_static", qos.ANNOUNCEMENT)
+        self._tf = self.create_publisher(TFMessage, "/tf", qos.EVENTS)
+        self._cameras = self.create_publisher(Image, CAMERA_TOPIC, qos.TELEMETRY)
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self.create_timer(1.0, self._publish_diagnostics)
+        self._origins: dict[str, tuple[float, float, float]] = {}
+        self._cameras_due_s = 0.0
+        self._told: dict[str, str] = {}
+        self._drawn = self._late = self._sent = self._pictures = 0
+        self._busy_s = 0.0
+        self.get_logger().info(
+            f"draws at {self.values['rate_hz']:g} Hz while somebody looks at {MARKERS}/*; "
+            f"fixed frame {self.values['frame']!r}"
+        )
+
+    def draw(self) -> None:
+        """One look at the fleet, and what of it has to be sent to whoever watches."""
+        began = time.monotonic()
+        layers = [layer for layer in LAYERS if self._topics[layer.name].get_subscription_count()]
+        purposes = frozenset[str]().union(*(layer.hears for layer in layers))
+        watched = self._cameras.get_subscription_count() > 0
+        self._ears.listen(purposes | ({CAMERAS} if watched else set()))
+        scene = self.stage.scene(self._ears)
+        self._place(scene)
+        if layers:
+            self._move(scene)
+            self._send(layers, scene, began)
+        if watched and began >= self._cameras_due_s:
+            self._cameras_due_s = began + 1.0 / self.values["camera_rate_hz"]
+            self._show_cameras()
+        self._tell_problems()
+        spent_s = time.monotonic() - began
+        self._busy_s += spent_s
+        if layers:
+            self._drawn += 1
+            self._late += spent_s > 1.0 / self.values["rate_hz"]
+
+    def close(self) -> None:
+        """Takes everything off the screens. After the executor has stopped."""
+        for publisher in self._topics.values():
+            publisher.publish(everything_gone())
+        for publisher in self._topics.values():
+            publisher.wait_for_all_acked(rclpy.duration.Duration(seconds=0.5))
+        self._sources.destroy_node()
+        self.destroy_node()
+
+    def _send(self, layers: Sequence[Layer], scene: Scene, now_s: float) -> None:
+        for layer in layers:
+            changes = self._shown[layer.name].update(layer.draw(scene), now_s)
+            if changes.draw or changes.delete:
+                self._topics[layer.name].publish(marker_array(changes, LIFETIME_S))
+                self._sent += len(changes.draw)
+
+    def _place(self, scene: Scene) -> None:
+        """Tells where robots stand, all in one message: it is all that a late viewer gets."""
+        if scene.origins != self._origins:
+            self._origins = dict(scene.origins)
+            stamp = self.get_clock().now().to_msg()
+            self._tf_static.publish(tf_message(transforms(scene.frame, self._origins, stamp)))
+
+    def _move(self, scene: Scene) -> None:
+        if not self._tf.get_subscription_count():
+            return
+        stamp = self.get_clock().now().to_msg()
+        moving = []
+        for robot in scene.robots.values():
+            where = robot.body.hand(robot.joint_names, robot.joints) if robot.body else None
+            if where is not None:
+                moving += transforms(robot.frame, {f"{robot.name}/tool": where}, stamp)
+        if moving:
+            self._tf.publish(tf_message(moving))
+
+    def _show_cameras(self) -> None:
+        pictures = {
+            f"{robot}  {camera}": jpeg
+            for robot, heard in sorted(self._ears.robots.items())
+            for camera, jpeg in sorted(heard.pictures.items())
+        }
+        if pictures:
+            message = mosaic_message(pictures)
+            message.header.stamp = self.get_clock().now().to_msg()
+            message.header.frame_id = self.values["frame"]
+            self._cameras.publish(message)
+            self._pictures += 1
+
+    def _tell_problems(self) -> None:
+        for robot, problem in self.stage.problems.items():
+            if self._told.get(robot) != problem:
+                self.get_logger().warning(f"{robot} is drawn without an arm: {problem}")
+        self._told = dict(self.stage.problems)
+
+    def _publish_diagnostics(self) -> None:
+        status = DiagnosticStatus(name="kairos: viz", hardware_id="kairos")
+        status.level, status.message = DiagnosticStatus.OK, "drawing" if self._drawn else "unseen"
+        if self._late > self.values["diagnostics.late_warn"] * self._drawn:
+            status.level = DiagnosticStatus.WARN
+            status.message = f"{self._late} of {self._drawn} drawings came late: lower rate_hz"
+        if self.stage.problems:
+            robot, problem = next(iter(self.stage.problems.items()))
+            status.level = DiagnosticStatus.WARN
+            status.message = f"{robot} is drawn without an arm: {problem}"
+        values = {
+            "robots": len(self._ears.robots),
+            "drawings in the last second": self._drawn,
+            "markers in the last second": self._sent,
+            "camera pictures in the last second": self._pictures,
+            "busy (ms in the last second)": f"{1e3 * self._busy_s:.0f}",
+        }
+        status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
+        self._drawn = self._late = self._sent = self._pictures = 0
+        self._busy_s = 0.0
+        message = DiagnosticArray(status=[status])
+        message.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(message)
+
+
+def _when_found(shown: Shown) -> Callable[[QoSPublisherMatchedInfo], None]:
+    def matched(info: QoSPublisherMatchedInfo) -> None:
+        if info.current_count_change > 0:
+            shown.forget()
+
+    return matched
+
+
+def main() -> int:
+    """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
+    stop = threading.Event()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: stop.set())
+    leave_with_launcher()
+    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
+    try:
+        node = VizNode()
+    except KairosError as error:
+        print(f"viz_node: {error}", file=sys.stderr)
+        rclpy.shutdown()
+        return 1
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    period_s = 1.0 / node.values["rate_hz"]
+    due_s = time.monotonic()
+    while not stop.is_set():
+        for _ in range(10):  # parameter services, timers, viewers that came
+            executor.spin_once(timeout_sec=0)
+        node.draw()
+        due_s = max(due_s + period_s, time.monotonic())
+        stop.wait(due_s - time.monotonic())
+    executor.shutdown()
+    node.close()
+    rclpy.shutdown()
+    return 0

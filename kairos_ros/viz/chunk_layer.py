@@ -1,0 +1,93 @@
+"""Predicted chunks as paths of the tool: executed, to come, trimmed away, and how sure of it."""
+
+import math
+
+import numpy as np
+
+from kairos_ros.viz import colours
+from kairos_ros.viz.chunk_book import ChunkPath
+from kairos_ros.viz.fleet_layer import pen
+from kairos_ros.viz.scene import RobotView, Scene
+from kairos_ros.viz.shape import Shape, point
+
+WIDTHS_M = (0.010, 0.017, 0.024)
+"""Of a path to come: from unsure to sure."""
+UNSURE = 0.35
+"""Share of the full colour that actions at the limit of confidence still have."""
+DASH_M = 0.012
+
+
+def chunks(scene: Scene) -> list[Shape]:
+    """The running and the next chunk of every robot."""
+    return [shape for robot in scene.robots.values() for shape in _robot(robot)]
+
+
+def _robot(robot: RobotView) -> list[Shape]:
+    shapes: list[Shape | None] = []
+    running = robot.chunks.running
+    if running is not None:
+        shapes += _running(robot, running, robot.chunks.done)
+    if (following := robot.chunks.next) is not None:
+        ahead = following.points[: following.horizon + 1]
+        shapes.append(pen("chunk: next", robot).strip(0, ahead, 0.006, colours.NEXT))
+    return [shape for shape in shapes if shape is not None]
+
+
+def _running(robot: RobotView, chunk: ChunkPath, done: float) -> list[Shape | None]:
+    executed, to_come, trimmed, now, cut = (
+        pen(f"chunk: {ns}", robot) for ns in ("executed", "to come", "trimmed", "now", "cut")
+    )
+    done = min(done, float(chunk.horizon))
+    shapes: list[Shape | None] = [
+        executed.strip(0, part(chunk.points, 0.0, done), 0.010, colours.EXECUTED)
+    ]
+    for level, ends in enumerate(by_confidence(chunk, done)):
+        share = UNSURE + (1 - UNSURE) * level / (len(WIDTHS_M) - 1)
+        colour = colours.mixed(colours.EXECUTED, colours.TO_COME, share)
+        shapes.append(to_come.segments(level, ends, WIDTHS_M[level], colour))
+    beyond = part(chunk.points, chunk.horizon, len(chunk.points) - 1)
+    shapes.append(trimmed.segments(0, dashes(beyond, DASH_M), 0.006, colours.TRIMMED))
+    here = part(chunk.points, done, done)[0]
+    shapes.append(now.ball(0, point(here), 0.035, colours.INK))
+    if done < chunk.horizon:
+        end = chunk.points[chunk.horizon]
+        shapes.append(cut.ball(0, point(end), 0.035, colours.TO_COME))
+        text = f"{chunk.horizon} of {len(chunk.points) - 1}"
+        above = (end[0], end[1], end[2] + 0.07)
+        shapes.append(cut.label(1, point(above), 0.05, text, colours.TO_COME))
+    return shapes
+
+
+def part(points: np.ndarray, start: float, end: float) -> np.ndarray:
+    """The path from action `start` to action `end`, fractions included, float64 [n, 3]."""
+    inner = points[math.floor(start) + 1 : math.ceil(end)]
+    ends = [_at(points, start), *inner]
+    return np.array(ends if end == start else [*ends, _at(points, end)])
+
+
+def by_confidence(chunk: ChunkPath, done: float) -> list[list[np.ndarray]]:
+    """Ends of the pieces of the path to come, one list per width, unsure first."""
+    levels: list[list[np.ndarray]] = [[] for _ in WIDTHS_M]
+    for action in range(math.floor(done), chunk.horizon):
+        start = max(done, float(action))
+        sure = float(chunk.confidence[action])
+        level = min(int(sure * len(levels)), len(levels) - 1)
+        levels[level] += [_at(chunk.points, start), chunk.points[action + 1]]
+    return levels
+
+
+def dashes(points: np.ndarray, dash_m: float) -> list[np.ndarray]:
+    """Ends of dashes and gaps of `dash_m` along a path."""
+    if len(points) < 2:
+        return []
+    steps = np.linalg.norm(np.diff(points, axis=0), axis=1)
+    along = np.concatenate([[0.0], np.cumsum(steps)])
+    count = min(2 * int(along[-1] / (2 * dash_m)), 400)
+    where = np.arange(count) * dash_m
+    return list(np.stack([np.interp(where, along, points[:, i]) for i in range(3)], axis=1))
+
+
+def _at(points: np.ndarray, action: float) -> np.ndarray:
+    low = min(math.floor(action), len(points) - 1)
+    high = min(low + 1, len(points) - 1)
+    return points[low] + (action - low) * (points[high] - points[low])

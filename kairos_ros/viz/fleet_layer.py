@@ -1,0 +1,96 @@
+"""Each robot's place: a pad, what the robot is at, how long it waits."""
+
+from kairos_ros.viz import colours
+from kairos_ros.viz.scene import RobotView, Scene
+from kairos_ros.viz.shape import Colour, Pen, Point, Shape
+
+PER_ROBOT = 100
+"""Ids that a robot has in a namespace."""
+PAD_M = (1.36, 1.36, 0.02)
+_UNDER = -0.08
+"""Height of the pads: tables and bases stand at 0."""
+_COLOURS: dict[str, Colour] = {
+    "idle": colours.IDLE,
+    "running": colours.RUNNING,
+    "holding": colours.HOLDING,
+    "leaving": colours.IDLE,
+    "returning_to_safe_state": colours.RETURNING,
+    "retrying": colours.RETURNING,
+    "waiting_for_human": colours.NEEDS_HUMAN,
+}
+
+
+def pen(ns: str, robot: RobotView) -> Pen:
+    """For the shapes of one robot in its own frame."""
+    return Pen(ns, robot.frame, robot.slot * PER_ROBOT)
+
+
+def centre(robot: RobotView) -> Point:
+    """Of the robot's cell, on the ground."""
+    return robot.body.centre if robot.body else (0.0, 0.0, 0.0)
+
+
+def state_colour(robot: RobotView) -> Colour:
+    return _COLOURS.get(robot.mode, colours.IDLE)
+
+
+def fleet(scene: Scene) -> list[Shape]:
+    """Pads, captions and wait ratios of all robots."""
+    return [shape for robot in scene.robots.values() for shape in _robot(robot)]
+
+
+def _robot(robot: RobotView) -> list[Shape]:
+    x, y, z = centre(robot)
+    colour = state_colour(robot)
+    front = y + PAD_M[1] / 2
+    pads, captions, waits = (pen(ns, robot) for ns in ("pad", "caption", "wait ratio"))
+    shapes = [
+        pads.box(0, (x, y, z + _UNDER), PAD_M, colours.FLOOR),
+        pads.box(1, (x, front + 0.02, z + _UNDER), (PAD_M[0], 0.04, 0.04), colour),
+        captions.label(0, (x, front + 0.03, z - 0.20), 0.11, title(robot), colour),
+    ]
+    if robot.instruction:
+        shapes.append(
+            captions.label(1, (x, front + 0.03, z - 0.33), 0.085, robot.instruction, colours.INK)
+        )
+    if text := details(robot):
+        shapes.append(captions.label(2, (x, front + 0.03, z - 0.44), 0.075, text, colours.FAINT))
+    if robot.wait_ratio is not None and robot.instruction:
+        shapes += _bar(waits, (x, front - 0.06, z - 0.05), PAD_M[0] - 0.1, robot.wait_ratio)
+    return shapes
+
+
+def title(robot: RobotView) -> str:
+    """Name and state."""
+    return f"{robot.name}   {robot.mode.replace('_', ' ')}"
+
+
+def details(robot: RobotView) -> str:
+    """Round, horizon, wait and score, as far as they are known."""
+    parts = []
+    if robot.instruction:
+        parts.append(f"round {robot.round}")
+        if robot.wait_ratio is not None:
+            parts.append(f"waits {100 * robot.wait_ratio:.0f} %")
+        if robot.stalled_s >= 0.1:
+            parts.append(f"held {robot.stalled_s:.1f} s")
+        if robot.asks:
+            parts.append(robot.asks)
+    if robot.tasks_done:
+        parts.append(f"{robot.tasks_succeeded} of {robot.tasks_done} done")
+    return "  ·  ".join(parts)
+
+
+def _bar(pen: Pen, at: Point, length: float, share: float) -> list[Shape]:
+    """A bar on the ground that fills from the viewer's left (+x)."""
+    x, y, z = at
+    filled = max(1e-3, min(1.0, share)) * length
+    return [
+        pen.box(0, at, (length, 0.035, 0.02), colours.EMPTY),
+        pen.box(
+            1,
+            (x + (length - filled) / 2, y, z + 0.005),
+            (round(filled, 3), 0.037, 0.025),
+            colours.WAITING,
+        ),
+    ]

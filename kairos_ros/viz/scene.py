@@ -1,0 +1,124 @@
+"""What the view knows at one moment: robots, their chunks and judges, queue and engines."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kairos_ros.viz.bodies import Body
+from kairos_ros.viz.chunk_book import ChunkPath
+
+STATES = ("idle", "running", "holding", "leaving")
+"""By the values of RobotStatus.msg."""
+EVENT_SHOWN_S = 4.0
+VERDICT_OLD_S = 3.0
+"""A judge that has said nothing for so long is shown as silent."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The newest verdict of a robot's safety service."""
+
+    safe: bool
+    probability: float
+    """NaN where the model does not tell."""
+    latency_s: float
+    ago_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Transition:
+    """What a robot's state machine did last."""
+
+    after: str
+    """running, holding, returning_to_safe_state, retrying, waiting_for_human."""
+    reason: str
+    ago_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """The paths of one robot."""
+
+    running: ChunkPath | None = None
+    done: float = 0.0
+    """Actions of it that are behind the arm, a fraction included."""
+    next: ChunkPath | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RobotView:
+    """One robot. Its frame is at the base of the arm."""
+
+    name: str
+    slot: int
+    """Its place in the grid; the same as long as it is there."""
+    frame: str
+    state: str
+    instruction: str = ""
+    round: int = 0
+    horizon: int = 0
+    buffered: int = 0
+    stalled_s: float = 0.0
+    tasks_done: int = 0
+    tasks_succeeded: int = 0
+    wait_ratio: float | None = None
+    """None where no serving node knows the robot."""
+    asks: str = ""
+    """"queued", "in an engine" or nothing."""
+    body: Body | None = None
+    """None: not known what it looks like."""
+    joint_names: tuple[str, ...] = ()
+    joints: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    chunks: Chunks = Chunks()
+    judged: Judged | None = None
+    transition: Transition | None = None
+
+    @property
+    def mode(self) -> str:
+        """State for people: that of the state machine where it tells more."""
+        told = self.transition.after if self.transition else ""
+        if told in ("returning_to_safe_state", "retrying", "waiting_for_human"):
+            return told
+        return self.state
+
+
+@dataclass(frozen=True, slots=True)
+class EngineView:
+    """One engine (see EngineState.msg)."""
+
+    name: str
+    tier: str
+    state: str
+    load: float
+    """0 to 1."""
+    batch: int
+    max_batch: int
+    rtt_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Serving:
+    """What the serving node says; None of it before it was heard."""
+
+    active: bool
+    ago_s: float
+    queue: int
+    chunks_per_s: float
+    scheduling: str
+    horizon: str
+    engines: tuple[EngineView, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Scene:
+    """Everything of one moment."""
+
+    frame: str
+    """That the fleet stands in."""
+    robots: Mapping[str, RobotView]
+    serving: Serving | None
+    origins: Mapping[str, tuple[float, float, float]]
+    """Where each robot's base is, in `frame`."""
+    back: float
+    """y behind the last row of robots, in m."""
