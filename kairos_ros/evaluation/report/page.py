@@ -12,6 +12,10 @@ import jinja2
 from markupsafe import Markup
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.pipeline import TaskState
+from kairos_ros.evaluation.monitor_score import Confusion, confusions
+from kairos_ros.evaluation.obligations import describe, judge
+from kairos_ros.evaluation.reactions import RobotReactions, StopTimes, reactions, stop_times
 from kairos_ros.evaluation.report import look
 from kairos_ros.evaluation.report.curves import (
     Figure,
@@ -21,6 +25,7 @@ from kairos_ros.evaluation.report.curves import (
 )
 from kairos_ros.evaluation.report.episodes import episodes
 from kairos_ros.evaluation.report.headline import headline
+from kairos_ros.evaluation.report.reaction_figure import reaction_figure
 from kairos_ros.evaluation.report.sampling import Sample, sample
 from kairos_ros.evaluation.report.stall_figure import stall_figure, waits_by_cause
 from kairos_ros.evaluation.report.timeline import timeline
@@ -35,6 +40,7 @@ from kairos_ros.evaluation.slo import (
     throughput,
 )
 from kairos_ros.evaluation.summary import summarise
+from kairos_ros.robot.state_table import Mode
 
 MOST_DECISIONS = 4000
 """Rows of the table of decisions, of all runs together."""
@@ -46,6 +52,19 @@ class _SloRow:
     name: str
     attained: Attainment
     rate: Throughput
+
+
+@dataclass(frozen=True, slots=True)
+class _Pipeline:
+    """What one run tells of the models around the policy."""
+
+    name: str
+    figure: str
+    components: tuple[tuple[str, Attainment], ...]
+    rate: Throughput
+    stops: list[StopTimes]
+    robots: list[RobotReactions]
+    monitors: list[Confusion]
 
 
 def render(runs: Sequence[NamedRun], slo: Slo, progress: Callable[[str], None]) -> str:
@@ -73,6 +92,7 @@ def render(runs: Sequence[NamedRun], slo: Slo, progress: Callable[[str], None]) 
         _SloRow(n.name, attainment(slo, system1_invocations(n.run)), throughput(n.run, [slo]))
         for n in runs
     ]
+    pipelines = [_pipeline(named, figures) for named in drawn if named.run.pipeline is not None]
     rows, left_out = _decisions(drawn, samples)
     progress("page")
     from plotly.offline import get_plotlyjs
@@ -106,6 +126,9 @@ def render(runs: Sequence[NamedRun], slo: Slo, progress: Callable[[str], None]) 
         slo_percentile=PERCENTILE,
         slo_rows=judged,
         qualified=figures.add(qualified_figure(drawn, colours, slo)),
+        pipelines=pipelines,
+        modes=[mode.value for mode in Mode],
+        states=list(TaskState),
         decisions_left_out=left_out,
         decisions=len(rows),
         figures_json=_embedded(figures.by_id),
@@ -114,6 +137,19 @@ def render(runs: Sequence[NamedRun], slo: Slo, progress: Callable[[str], None]) 
         style=Markup((_HERE / "page.css").read_text()),
         script=Markup((_HERE / "page.js").read_text()),
         version=_version(),
+    )
+
+
+def _pipeline(named: NamedRun, figures: "_Figures") -> _Pipeline:
+    judged = judge(named.run)
+    return _Pipeline(
+        named.name,
+        figures.add(reaction_figure(named.run)),
+        tuple((describe(slo), attained) for slo, attained in judged.attained),
+        judged.rate,
+        stop_times(named.run),
+        reactions(named.run),
+        confusions(named.run),
     )
 
 

@@ -111,15 +111,15 @@ def describe_round(record: RoundRecord) -> str:
         f"horizon {record.horizon} of {record.chunk_size}, executed {record.executed}",
     ]
     if record.horizon_reason:
-        lines.append(f"  {_escape(record.horizon_reason)}")
+        lines.append(f"  {escape(record.horizon_reason)}")
     if not isnan(record.answered_s):
         lines.append(
             f"latency {1000 * record.latency_s:.0f} ms: queued {1000 * record.queued_s:.0f}, "
             f"compute {1000 * record.compute_s:.0f}, server {1000 * record.server_s:.0f}"
         )
-        lines.append(f"batch of {record.batch_size} on {_escape(record.engine)} ({record.tier})")
+        lines.append(f"batch of {record.batch_size} on {escape(record.engine)} ({record.tier})")
     if record.reason:
-        lines.append(_escape(record.reason))
+        lines.append(escape(record.reason))
     return "<br>".join(lines)
 
 
@@ -223,7 +223,7 @@ def _ends(
                     "marker": {"symbol": symbol, "size": 7, "color": "#d4a017"},
                     "texts": [
                         texts.add(
-                            f"task {t.number} ({_escape(t.scene)}) ended: {_escape(t.outcome)}, "
+                            f"task {t.number} ({escape(t.scene)}) ended: {escape(t.outcome)}, "
                             f"{t.duration_s:.2f} s"
                         )
                         for t in tasks
@@ -234,6 +234,6 @@ def _ends(
     return traces
 
 
-def _escape(text: str) -> str:
+def escape(text: str) -> str:
     """plotly.js reads hover texts as a small subset of HTML."""
     return text.replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")

@@ -1,0 +1,121 @@
+"""What robots did about their judges, over time: modes as bars, what led to them as marks."""
+
+from math import isnan
+from typing import Any
+
+from kairos_ros.evaluation.pipeline import Moved
+from kairos_ros.evaluation.reactions import IDLE, cause_of, mode_spans
+from kairos_ros.evaluation.report import look
+from kairos_ros.evaluation.report.curves import Figure
+from kairos_ros.evaluation.report.timeline import escape
+from kairos_ros.evaluation.run import FleetRun
+from kairos_ros.robot.state_table import Effect, Mode, Trigger
+
+MOST_ROBOTS = 24
+MOST_MARKS = 2000
+_PIXELS_PER_ROBOT = 34
+_MODES = {
+    Mode.RUNNING.value: ("running", look.EXECUTING[0]),
+    Mode.HOLDING.value: ("holding", look.STALLED),
+    Mode.RETURNING.value: ("returning to safe state", "#e08e45"),
+    Mode.RETRYING.value: ("retrying", "#8e7cc3"),
+    Mode.WAITING.value: ("waiting for a human", look.DOWN),
+    IDLE: (IDLE, look.IDLE),
+}
+_SYMBOLS = ("diamond", "x", "triangle-up", "square", "cross", "triangle-down", "star", "circle")
+
+
+def reaction_figure(run: FleetRun) -> Figure:
+    """The first `MOST_ROBOTS` robots that have transitions; repeated stops are left out."""
+    spans = mode_spans(run)
+    robots = list(dict.fromkeys(span.robot for span in spans))[:MOST_ROBOTS]
+    rows = {robot: i for i, robot in enumerate(robots)}
+    data: list[dict[str, Any]] = []
+    for mode, (name, colour) in _MODES.items():
+        mine = [span for span in spans if span.mode == mode and span.robot in rows]
+        if mine:
+            data.append(
+                {
+                    "type": "bar",
+                    "orientation": "h",
+                    "name": name,
+                    "marker": {"color": colour, "line": {"width": 0}},
+                    "width": 0.5,
+                    "base": [round(span.start_s, 3) for span in mine],
+                    "x": [round(span.end_s - span.start_s, 3) for span in mine],
+                    "y": [rows[span.robot] for span in mine],
+                    "hovertext": [
+                        f"{span.robot}: {name} for {span.end_s - span.start_s:.2f} s"
+                        for span in mine
+                    ],
+                    "hoverinfo": "text",
+                }
+            )
+    data += _marks(run, rows)
+    return {
+        "data": data,
+        "layout": {
+            "barmode": "overlay",
+            "bargap": 0,
+            "height": 150 + _PIXELS_PER_ROBOT * len(rows),
+            "dragmode": "pan",
+            "hovermode": "closest",
+            "xaxis": {"title": {"text": "time since start (s)"}, "range": [0, run.length_s]},
+            "yaxis": {
+                "tickmode": "array",
+                "tickvals": list(rows.values()),
+                "ticktext": list(rows),
+                "range": [len(rows) - 0.4, -0.6],
+                "fixedrange": True,
+                "showgrid": False,
+                "zeroline": False,
+            },
+            "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0},
+        },
+    }
+
+
+def _marks(run: FleetRun, rows: dict[str, int]) -> list[dict[str, Any]]:
+    """One kind of mark per cause, the most frequent first."""
+    causes: dict[str, list[Moved]] = {}
+    shown = [m for m in run.pipeline.moves if _shown(m) and m.robot in rows] if run.pipeline else []
+    for move in shown[:MOST_MARKS]:
+        causes.setdefault(_name(move), []).append(move)
+    ordered = sorted(causes.items(), key=lambda item: -len(item[1]))
+    return [
+        {
+            "type": "scatter",
+            "mode": "markers",
+            "name": cause,
+            "x": [round(move.at_s, 3) for move in moves],
+            "y": [rows[move.robot] - 0.36 for move in moves],
+            "marker": {
+                "symbol": _SYMBOLS[i % len(_SYMBOLS)],
+                "size": 8,
+                "color": look.OTHERS[i % len(look.OTHERS)],
+            },
+            "hovertext": [_text(move) for move in moves],
+            "hoverinfo": "text",
+        }
+        for i, (cause, moves) in enumerate(ordered)
+    ]
+
+
+def _shown(move: Moved) -> bool:
+    return not move.repeated and move.trigger not in (Trigger.CLEAR, Trigger.TASK_ENDED)
+
+
+def _name(move: Moved) -> str:
+    return "called a human" if Effect.CALL_HUMAN in move.effects else cause_of(move)
+
+
+def _text(move: Moved) -> str:
+    lines = [
+        f"<b>{move.robot} · {move.at_s:.2f} s · {escape(cause_of(move))}</b>",
+        escape(move.reason),
+        f"{move.before} → {move.after}: {', '.join(move.effects) or 'no effect'}",
+        f"{1000 * move.reacted_s:.0f} ms after its cause",
+    ]
+    if not isnan(move.frame_age_s):
+        lines[-1] += f", {1000 * move.frame_age_s:.0f} ms after the judged picture"
+    return "<br>".join(lines)
