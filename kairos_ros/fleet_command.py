@@ -122,7 +122,7 @@ def known_here() -> "Known":
 
     calibration = find_calibration(str(shipped_policy()))
     return Known(
-        adapters={*adapters.BUILTIN, *installed_plugins(adapters.GROUP)},
+        adapters={*adapters.BUILTIN, *adapters.NEED_A_NODE, *installed_plugins(adapters.GROUP)},
         calibrated=Calibrated(calibration) if calibration else None,
     )
 

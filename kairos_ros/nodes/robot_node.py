@@ -11,6 +11,7 @@ import time
 import uuid
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -56,6 +57,7 @@ from kairos_ros.nodes.robot_parameters import (
 )
 from kairos_ros.nodes.robot_pipeline import RobotPipeline
 from kairos_ros.nodes.robot_truth import Knowing, RobotTruth
+from kairos_ros.nodes.ros2_body import ros2_body
 from kairos_ros.robot.adapter import Observation, TaskGoal
 from kairos_ros.robot.adapters import make_adapter
 from kairos_ros.robot.body_log import BodyLog, LoggedBody, log_path
@@ -101,7 +103,8 @@ class RobotNode(Node):
             )
         rate_hz = values["control_rate_hz"]
         options = adapter_options(values["adapter_options"])
-        adapter = make_adapter(values["adapter"], rate_hz, options)
+        bodies = {"ros2": partial(ros2_body, self)}
+        adapter = make_adapter(values["adapter"], rate_hz, options, bodies)
         spec, self._body = adapter.spec, adapter
         self._who = Identity(robot, session=uuid.uuid4().hex, spec=spec)
         self._body_log: BodyLog | None = None

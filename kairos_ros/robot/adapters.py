@@ -12,12 +12,21 @@ GROUP = "kairos_ros.robot_adapters"
 """Entry point group of factories `f(control_rate_hz, **options) -> RobotAdapter`."""
 
 
-def make_adapter(name: str, control_rate_hz: float, options: Mapping[str, Any]) -> RobotAdapter:
-    """The body called `name`, with its own options.
+NEED_A_NODE = ("ros2",)
+"""Bodies that only a robot node can make: they speak ROS."""
+
+
+def make_adapter(
+    name: str,
+    control_rate_hz: float,
+    options: Mapping[str, Any],
+    more: Mapping[str, Callable[..., RobotAdapter]] | None = None,
+) -> RobotAdapter:
+    """The body called `name`, with its own options. more: factories of bodies that need a node.
 
     Raises ConfigError for an unknown name, an unknown option, and whatever the body refuses.
     """
-    factory = _factory(name)
+    factory = _factory(name, more or {})
     try:
         inspect.signature(factory).bind(control_rate_hz, **options)
     except TypeError as error:
@@ -28,13 +37,18 @@ def make_adapter(name: str, control_rate_hz: float, options: Mapping[str, Any]) 
     return adapter
 
 
-def _factory(name: str) -> Callable[..., RobotAdapter]:
-    if name in BUILTIN:
-        return BUILTIN[name]
+def _factory(
+    name: str, more: Mapping[str, Callable[..., RobotAdapter]]
+) -> Callable[..., RobotAdapter]:
+    if factory := more.get(name) or BUILTIN.get(name):
+        return factory
+    if name in NEED_A_NODE:
+        raise ConfigError(f"robot adapter {name!r} speaks ROS: only a robot node can have it")
     plugins = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in plugins:
+        known = ", ".join([*BUILTIN, *NEED_A_NODE, *plugins])
         raise ConfigError(
-            f"robot adapter {name!r} is unknown; there are {', '.join([*BUILTIN, *plugins])} "
+            f"robot adapter {name!r} is unknown; there are {known} "
             f"(a package adds its own in entry point group {GROUP})"
         )
     return plugins[name].load()
@@ -60,4 +74,11 @@ def _sim(
     return SimAdapter(body, control_rate_hz=control_rate_hz, images=sizes, safe_state=safe_state)
 
 
-BUILTIN: Mapping[str, Callable[..., RobotAdapter]] = {"sim": _sim}
+def _lerobot(control_rate_hz: float, *, robot: str, **options: Any) -> RobotAdapter:
+    """LeRobot's robot of that type; options are the adapter's and LeRobot's (docs/so101.md)."""
+    from kairos_ros.robot.lerobot_adapter import lerobot_body
+
+    return lerobot_body(control_rate_hz, robot, options)
+
+
+BUILTIN: Mapping[str, Callable[..., RobotAdapter]] = {"sim": _sim, "lerobot": _lerobot}

@@ -1,0 +1,366 @@
+"""The link of a contracted robot to its drivers: standard ROS 2 topics (`robot.driver_link`)."""
+
+import contextlib
+import math
+import threading
+import time
+import uuid
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import rclpy
+from geometry_msgs.msg import PointStamped, PoseStamped
+from rclpy.context import Context
+from rclpy.duration import Duration
+from rclpy.event_handler import PublisherEventCallbacks
+from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.serialization import deserialize_message
+from rclpy.task import Future
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import Bool, Float64MultiArray
+from std_srvs.srv import SetBool, Trigger
+from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.nodes.driver_topics import (
+    Channel,
+    channels,
+    commanders,
+    service_mismatches,
+    services,
+    topic_mismatches,
+)
+from kairos_ros.robot.adapter import TaskGoal
+from kairos_ros.robot.body_error import BodyError
+from kairos_ros.robot.contract import Arm, Camera, Command, Extra, RobotContract
+from kairos_ros.robot.driver_link import Entries, Glance, Objection, Positions
+from kairos_ros.robot.joint_check import Mismatch, joint_mismatches
+from kairos_ros.robot.picture import as_jpeg, pixels
+from kairos_ros.robot.sim_cameras import jpeg
+
+LOOK_EVERY_S = 0.2
+"""How often the graph is asked who else is there."""
+CLAIM_S = 0.5
+"""For two nodes that begin to command an arm at once to see each other."""
+STAMP = slice(4, 12)
+"""Of the CDR bytes of a message with a header."""
+AFTER_STAMP = slice(12, None)
+ANSWER_WITHIN_NS = 2_000_000_000
+UNDER_WAY_NS = 50_000_000
+"""What was said before a cell's answer may arrive so long after it."""
+UNSTAMPED = bytes(8)
+"""Some drivers leave the stamp out."""
+
+
+class _Heard:
+    """The newest message of a topic. Written by the executor thread, read by the control thread:
+    `newest` is replaced as a whole."""
+
+    def __init__(self, *, stamped: bool, watched: bool = False) -> None:
+        """stamped: the message has a header. watched: its content must change."""
+        self.newest: tuple[bytes, int, int] | None = None
+        """CDR bytes, arrival of the first message with their stamp, and with their content."""
+        self._stamped, self._watched = stamped, watched
+
+    def __call__(self, data: bytes) -> None:
+        now_ns = time.monotonic_ns()
+        before, at_ns, changed_ns = self.newest or (b"", now_ns, now_ns)
+        stamp = data[STAMP]
+        if not self._stamped or stamp != before[STAMP] or stamp == UNSTAMPED:
+            at_ns = now_ns
+        if not self._watched or data[AFTER_STAMP:] != before[AFTER_STAMP:]:
+            changed_ns = now_ns
+        self.newest = data, at_ns, changed_ns
+
+
+class RosDriverLink:
+    """A `DriverLink` with a node and a thread of its own, so that nothing else delays it.
+
+    One robot node at a time commands an arm: who finds a publisher of another node on a command
+    topic does not make its own. Use it in this order: `start`, then everything else, `close`.
+    """
+
+    def __init__(self, contract: RobotContract, namespace: str, context: Context | None = None):
+        """Raises ConfigError for a controller that cannot be spoken to."""
+        self._contract = contract
+        self._channels, self._services = channels(contract), services(contract)
+        name = f"driver_link_{uuid.uuid4().hex[:8]}"  # so that a second one can be told apart
+        self._node = rclpy.create_node(name, namespace=namespace, context=context)
+        watched = {
+            f"arms.{a}.cameras.{c}"
+            for a, arm in enumerate(contract.arms)
+            for c, camera in enumerate(arm.cameras)
+            if camera.frozen_after_s
+        }
+        self._heard = {
+            c.field: _Heard(stamped=hasattr(c.kind, "header"), watched=c.field in watched)
+            for c in self._channels
+            if c.heard
+        }
+        self._fields = {
+            camera.key: (f"arms.{a}.cameras.{c}", camera)
+            for a, arm in enumerate(contract.arms)
+            for c, camera in enumerate(arm.cameras)
+        }
+        for channel in self._channels:
+            if channel.heard:
+                hear = self._on_done if channel.kind is Bool else self._heard[channel.field]
+                raw = channel.kind is not Bool
+                self._node.create_subscription(
+                    channel.kind, channel.topic, hear, channel.qos, raw=raw
+                )
+        self._clients = {
+            service.field: self._node.create_client(service.kind, service.name)
+            for service in self._services
+        }
+        self._publishers: dict[str, Any] = {}
+        self._decoded: dict[str, tuple[bytes, Any]] = {}
+        self._objection: Objection | None = None
+        self._lives: dict[int, frozenset[bytes]] = {}
+        self._asked: tuple[Future, int] | None = None
+        """The cell's answer to the newest task, and when it was asked for."""
+        self._task_ns = time.monotonic_ns()
+        """What was told of tasks before belongs to an older one."""
+        self._done: tuple[bool, int] | None = None
+        """What the cell told last, and when."""
+        self._node.create_timer(LOOK_EVERY_S, self._look)
+        self._executor = SingleThreadedExecutor(context=context)
+        self._executor.add_node(self._node)
+        self._thread = threading.Thread(target=self._spin, name="driver_link", daemon=True)
+        self._thread.start()
+
+    def start(self, within_s: float) -> None:
+        """Begins to command the arm once the drivers fit the contract and nobody else commands it.
+
+        Raises ConfigError with everything that does not fit after `within_s`.
+        """
+        give_up = time.monotonic() + within_s
+        while problems := [*self.mismatches(), *self._rivals()]:
+            if time.monotonic() > give_up:
+                told = "\n".join(f"  {problem.code}: {problem.text}" for problem in problems)
+                raise ConfigError(
+                    f"the {self._contract.robot} is not as its contract says:\n{told}"
+                )
+            time.sleep(0.05)
+        self._create_publishers()
+        time.sleep(CLAIM_S)
+        give_up = max(give_up, time.monotonic() + CLAIM_S)
+        while rivals := self._rivals():
+            if not self._claims_first() or time.monotonic() > give_up:
+                raise ConfigError("; ".join(rival.text for rival in rivals))
+            time.sleep(0.05)  # the other one sees us, too, and steps back
+        self._look()
+
+    def mismatches(self) -> list[Mismatch]:
+        """Everything that does not fit the contract now, but for who else commands the arm."""
+        found: list[Mismatch] = []
+        for service in self._services:
+            found += service_mismatches(self._node, service)
+        for channel in self._channels:
+            wrong = list(topic_mismatches(self._node, channel))
+            if not wrong and channel.heard and self._is_silent(channel):
+                told = f"no message came on {channel.topic} ({channel.field}) yet"
+                wrong = [Mismatch("no message", told)]
+            found += wrong
+        for a, arm in enumerate(self._contract.arms):
+            if told := self.positions(a):
+                found += joint_mismatches(arm, told, self._contract.tolerance)
+        return found
+
+    def positions(self, arm: int) -> Positions | None:
+        heard = self._heard[f"arms.{arm}.joint_states"].newest
+        if heard is None:
+            return None
+        data, at_ns, _ = heard
+        told = self._contract.arms[arm]
+        names, values = self._decode(f"joints {arm}", data, lambda: _read_joints(told, data))
+        return Positions(names, values, at_ns)
+
+    def entries(self, extra: int) -> Entries | None:
+        heard = self._heard[f"extra_state.{extra}"].newest
+        if heard is None:
+            return None
+        data, at_ns, _ = heard
+        told = self._contract.extra_state[extra]
+        return Entries(self._decode(f"extra {extra}", data, lambda: _read_extra(told, data)), at_ns)
+
+    def glance(self, key: str) -> Glance | None:
+        heard = self._heard[self._fields[key][0]].newest
+        return Glance(heard[1], heard[2]) if heard else None
+
+    def picture(self, key: str) -> bytes:
+        field, camera = self._fields[key]
+        data = self._heard[field].newest[0]
+        return self._decode(f"camera {key}", data, lambda: _read_picture(camera, data))
+
+    def command(self, arm: int, positions: Mapping[str, float]) -> None:
+        for c, command in enumerate(self._contract.arms[arm].commands):
+            message = _command(self._contract.arms[arm], command, positions)
+            self._publishers[f"arms.{arm}.commands.{c}"].publish(message)
+
+    def torque(self, on: bool) -> None:
+        for field, client in self._clients.items():
+            if field.endswith(".torque"):
+                client.call_async(SetBool.Request(data=on))
+
+    def lives(self, arm: int) -> object:
+        return self._lives.get(arm)
+
+    def objection(self) -> Objection | None:
+        return self._objection
+
+    def announce(self, goal: TaskGoal) -> None:
+        self._task_ns = time.monotonic_ns()
+        self._ask_cell()
+
+    def prepared(self) -> bool:
+        if self._asked is not None:
+            answer, asked_ns = self._asked
+            if not answer.done():
+                if time.monotonic_ns() - asked_ns > ANSWER_WITHIN_NS:
+                    self._ask_cell()  # a server that had not found us answered nobody
+                return False
+            self._asked = None
+            self._task_ns = time.monotonic_ns() + UNDER_WAY_NS
+        told = [self._heard[f"extra_state.{i}"] for i in range(len(self._contract.extra_state))]
+        fresh = [one.newest is not None and one.newest[1] >= self._task_ns for one in told]
+        if "cell.done_topic" in self._heard:
+            fresh.append(self.done() is not None)
+        return "cell.new_task" not in self._clients or all(fresh)
+
+    def done(self) -> bool | None:
+        if self._done is None or self._done[1] < self._task_ns:
+            return None
+        return self._done[0]
+
+    def close(self) -> None:
+        for publisher in self._publishers.values():
+            publisher.wait_for_all_acked(Duration(seconds=0.2))
+        self._executor.shutdown()
+        self._thread.join()
+        self._node.destroy_node()
+
+    def _spin(self) -> None:
+        with contextlib.suppress(ExternalShutdownException):  # the process leaves
+            self._executor.spin()
+
+    def _decode(self, what: str, data: bytes, read: Callable[[], Any]) -> Any:
+        """Reads a message once; the control thread asks for it several times."""
+        known = self._decoded.get(what)
+        if known is None or known[0] is not data:
+            known = self._decoded[what] = data, read()
+        return known[1]
+
+    def _ask_cell(self) -> None:
+        """For the next task."""
+        if client := self._clients.get("cell.new_task"):
+            self._asked = client.call_async(Trigger.Request()), time.monotonic_ns()
+
+    def _on_done(self, message: Bool) -> None:
+        self._done = message.data, time.monotonic_ns()
+
+    def _is_silent(self, channel: Channel) -> bool:
+        if channel.kind is Bool:
+            return self._done is None
+        return self._heard[channel.field].newest is None
+
+    def _create_publishers(self) -> None:
+        for channel in self._channels:
+            if not channel.heard:
+                self._publishers[channel.field] = self._node.create_publisher(
+                    channel.kind,
+                    channel.topic,
+                    channel.qos,
+                    event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+                )
+
+    def _commanded(self) -> list[Channel]:
+        return [channel for channel in self._channels if ".commands." in channel.field]
+
+    def _rivals(self) -> list[Mismatch]:
+        """Everybody else who commands the arm."""
+        return [
+            Mismatch("commanded by another", f"{_full_name(end)} commands {channel.topic}, too")
+            for channel in self._commanded()
+            for end in commanders(self._node, channel)
+        ]
+
+    def _claims_first(self) -> bool:
+        """Of publishers that were made at once, the one with the lowest id stays."""
+        ends = self._node.get_publishers_info_by_topic(self._commanded()[0].topic)
+        return min(ends, key=lambda end: end.endpoint_gid).node_name == self._node.get_name()
+
+    def _look(self) -> None:
+        """Asks the graph who is there."""
+        for a, arm in enumerate(self._contract.arms):
+            topic = arm.topic(arm.joint_states.topic)
+            self._lives[a] = frozenset(
+                bytes(end.endpoint_gid) for end in self._node.get_publishers_info_by_topic(topic)
+            )
+        objection = None
+        for rival in self._rivals():
+            objection = Objection(rival.code, f"{rival.text}; end one of them")
+        for channel in self._commanded():
+            publisher = self._publishers.get(channel.field)
+            if publisher is not None and not publisher.get_subscription_count():
+                text = f"no controller listens on {channel.topic}; start or activate it"
+                objection = Objection("no controller", text)
+        self._objection = objection
+
+
+def _full_name(end: Any) -> str:
+    return f"{end.node_namespace.rstrip('/')}/{end.node_name}"
+
+
+def _read_joints(arm: Arm, data: bytes) -> tuple[tuple[str, ...], np.ndarray]:
+    """Names, and float64 positions in rad or m."""
+    message = deserialize_message(data, JointState)
+    values = np.array(message.position, np.float64)
+    names = tuple(message.name[: len(values)])
+    if arm.joint_states.unit == "degrees":
+        turns = {joint.name for joint in arm.joints if joint.kind == "revolute"}
+        values = np.array(
+            [np.radians(v) if n in turns else v for n, v in zip(names, values, strict=False)]
+        )
+    return names, values
+
+
+def _read_extra(extra: Extra, data: bytes) -> np.ndarray:
+    """float64 [features]. Raises BodyError for another count, or NaN."""
+    if extra.kind == "point":
+        point = deserialize_message(data, PointStamped).point
+        values = np.array([point.x, point.y, point.z])
+    elif extra.kind == "pose":
+        point = deserialize_message(data, PoseStamped).pose.position
+        values = np.array([point.x, point.y, point.z])
+    else:
+        values = np.array(deserialize_message(data, Float64MultiArray).data)
+    if len(values) != len(extra.features) or not np.isfinite(values).all():
+        raise BodyError(
+            "bad state", f"{extra.topic} told {values}, not {', '.join(extra.features)}"
+        )
+    return values
+
+
+def _read_picture(camera: Camera, data: bytes) -> bytes:
+    size = camera.height_px, camera.width_px
+    if camera.kind == "compressed":
+        return as_jpeg(bytes(deserialize_message(data, CompressedImage).data), size)
+    image = deserialize_message(data, Image)
+    frame = pixels(image.encoding, image.height, image.width, image.step, bytes(image.data))
+    return jpeg(frame, size)
+
+
+def _command(arm: Arm, command: Command, positions: Mapping[str, float]) -> Any:
+    """Targets as one controller takes them, in the driver's unit."""
+    names = arm.joints_of(command)
+    values = [positions[name] for name in names]
+    if arm.joint_states.unit == "degrees":
+        turns = {joint.name for joint in arm.joints if joint.kind == "revolute"}
+        values = [math.degrees(v) if n in turns else v for n, v in zip(names, values, strict=True)]
+    if command.kind == "float64_multi_array":
+        return Float64MultiArray(data=values)
+    reach = Duration(seconds=command.reach_s).to_msg()
+    point = JointTrajectoryPoint(positions=values, time_from_start=reach)
+    return JointTrajectory(joint_names=names, points=[point])

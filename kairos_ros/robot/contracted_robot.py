@@ -1,0 +1,195 @@
+"""Any robot that a contract describes, over a link to its drivers."""
+
+import time
+from collections.abc import Callable, Iterator
+
+import numpy as np
+
+from kairos_ros.robot.adapter import Observation, RobotSpec, TaskGoal
+from kairos_ros.robot.body_error import BodyError
+from kairos_ros.robot.contract import Arm, RobotContract
+from kairos_ros.robot.driver_link import DriverLink
+from kairos_ros.robot.joint_check import joint_mismatches
+from kairos_ros.robot.joint_units import JointUnits
+
+PREPARED_WITHIN_S = 10.0
+"""For drivers and cameras to say something, and for a cell to lay out a task."""
+HOMING_PACE = 0.3
+"""Share of the joints' largest velocity on the way to the safe state."""
+
+
+class ContractedRobot:
+    """RobotAdapter, Limited and Homing. Actions are absolute targets of all joints.
+
+    Whenever a driver or a camera falls silent, repeats itself, is replaced by another one, or
+    somebody else commands the arm, the next call raises BodyError; the controllers hold the last
+    target then, or let go where the contract says so. What was sent last is at most one point of a
+    trajectory, so nothing moves on when everybody is back: only `reset` begins anew.
+    """
+
+    def __init__(
+        self,
+        contract: RobotContract,
+        link: DriverLink,
+        *,
+        clock_ns: Callable[[], int] = time.monotonic_ns,
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:
+        self._contract = contract
+        self._link = link
+        self._clock_ns, self._sleep = clock_ns, sleep
+        self._units = JointUnits(contract.joints)
+        self.limits = self._units.limits()
+        self.spec = RobotSpec(
+            state_dim=len(contract.state_features),
+            action_dim=len(contract.joints),
+            control_rate_hz=contract.control_rate_hz,
+            images={key: (c.height_px, c.width_px) for key, c in contract.cameras.items()},
+            state_names=tuple(contract.state_features),
+        )
+        safe = [joint.safe for joint in contract.joints]
+        self.has_safe_state = None not in safe
+        self._safe = self._units.policy(np.array(safe, float)) if self.has_safe_state else None
+        self._commanded = np.zeros(len(safe))  # in the policy's units
+        self._lives: list[object] = []
+
+    def reset(self, goal: TaskGoal) -> None:
+        """Raises BodyError where the arm is not fit to move; it does not move here."""
+        contract, link = self._contract, self._link
+        self._lives = [link.lives(a) for a in range(len(contract.arms))]
+        self._wait_for(lambda: not any(self._silent()), self._silent)
+        for a, arm in enumerate(contract.arms):
+            for mismatch in joint_mismatches(arm, link.positions(a), contract.tolerance):
+                raise BodyError(mismatch.code, mismatch.text)
+        link.torque(True)
+        link.announce(goal)
+        self._wait_for(link.prepared, lambda: iter(["the cell has not prepared the task"]))
+        self._commanded = self.state()[: len(contract.joints)].astype(np.float64)
+
+    def observe(self) -> Observation:
+        state = self.state()
+        self._require_pictures()
+        return Observation(state, {key: self._link.picture(key) for key in self.spec.images})
+
+    def state(self) -> np.ndarray:
+        """float32 [state_dim]: joints in the policy's units, then what else the contract names."""
+        self._require_drivers()
+        told = [self._joints(a, arm) for a, arm in enumerate(self._contract.arms)]
+        extras = [self._link.entries(i).values for i in range(len(self._contract.extra_state))]
+        return np.concatenate([self._units.policy(np.concatenate(told)), *extras]).astype(
+            np.float32
+        )
+
+    def act(self, action: np.ndarray) -> None:
+        self._require_drivers()
+        self._require_pictures()
+        self._commanded = action.astype(np.float64)
+        positions = iter(self._units.positions(action))
+        for a, arm in enumerate(self._contract.arms):
+            self._link.command(a, {joint.name: float(next(positions)) for joint in arm.joints})
+
+    def hold(self) -> None:
+        """Sends nothing: controllers keep their last target."""
+        self._require_drivers()
+
+    def toward_safe_state(self) -> np.ndarray | None:
+        """See `Homing`; at a leisurely pace, in a straight line of joint angles."""
+        left = self._safe - self._commanded
+        step = HOMING_PACE * np.asarray(self.limits.max_rate) / self.spec.control_rate_hz
+        if (np.abs(left) <= 1e-6).all():
+            return None
+        share = min(1.0, float(np.min(step / np.maximum(np.abs(left), 1e-12))))
+        return (self._commanded + share * left).astype(np.float32)
+
+    def succeeded(self) -> bool | None:
+        return self._link.done()
+
+    def close(self) -> None:
+        self._link.close()
+
+    def _joints(self, a: int, arm: Arm) -> np.ndarray:
+        """float64 [joints of the arm], rad or m."""
+        told = self._link.positions(a)
+        at = dict(zip(told.names, told.values, strict=False))
+        try:
+            values = np.array([at[joint.name] for joint in arm.joints])
+        except KeyError as error:
+            where = arm.topic(arm.joint_states.topic)
+            raise self._lost("joint missing", f"{where} has no joint {error} any more") from None
+        if not np.isfinite(values).all():
+            text = f"{arm.topic(arm.joint_states.topic)} tells positions {values}"
+            raise self._lost("not finite", text)
+        return values
+
+    def _require_drivers(self) -> None:
+        """Raises BodyError unless every driver is the one that the task began with, and talks."""
+        if objection := self._link.objection():
+            raise BodyError(objection.reason, objection.text)
+        for a, arm in enumerate(self._contract.arms):
+            if self._lives and self._link.lives(a) != self._lives[a]:
+                text = f"the driver {arm.driver} was restarted; give the task again"
+                raise self._lost("driver restarted", text)
+        for text in self._silent_drivers():
+            raise self._lost("stale joint states", text)
+        for text in self._silent_extras():
+            raise self._lost("stale state", text)
+
+    def _require_pictures(self) -> None:
+        for text in self._silent_cameras():
+            raise self._lost("stale camera", text)
+        for text in self._frozen_cameras():
+            raise self._lost("frozen camera", text)
+
+    def _lost(self, reason: str, text: str) -> BodyError:
+        if self._contract.when_lost == "torque_off":
+            self._link.torque(False)
+        return BodyError(reason, text)
+
+    def _silent(self) -> Iterator[str]:
+        yield from self._silent_drivers()
+        yield from self._silent_extras()
+        yield from self._silent_cameras()
+
+    def _silent_drivers(self) -> Iterator[str]:
+        for a, arm in enumerate(self._contract.arms):
+            told = self._link.positions(a)
+            where = arm.topic(arm.joint_states.topic)
+            yield from self._old(where, told and told.at_ns, arm.joint_states.stale_after_s)
+
+    def _silent_extras(self) -> Iterator[str]:
+        for i, extra in enumerate(self._contract.extra_state):
+            told = self._link.entries(i)
+            where = self._contract.arms[0].topic(extra.topic)
+            yield from self._old(where, told and told.at_ns, extra.stale_after_s)
+
+    def _silent_cameras(self) -> Iterator[str]:
+        for key, camera in self._contract.cameras.items():
+            seen = self._link.glance(key)
+            yield from self._old(f"camera {key}", seen and seen.at_ns, camera.stale_after_s)
+
+    def _frozen_cameras(self) -> Iterator[str]:
+        for key, camera in self._contract.cameras.items():
+            seen = self._link.glance(key)
+            if camera.frozen_after_s and seen is not None:
+                same_s = (seen.at_ns - seen.changed_ns) / 1e9
+                if same_s > camera.frozen_after_s:
+                    yield f"camera {key} has shown the same pixels for {same_s:.1f} s"
+
+    def _old(self, where: str, at_ns: int | None, stale_after_s: float) -> Iterator[str]:
+        if at_ns is None:
+            yield f"{where} has said nothing yet"
+        elif stale_after_s and (age_s := (self._clock_ns() - at_ns) / 1e9) > stale_after_s:
+            yield f"{where} has said nothing new for {age_s:.2f} s (allowed: {stale_after_s:g} s)"
+
+    def _wait_for(self, ready: Callable[[], bool], missing: Callable[[], Iterator[str]]) -> None:
+        """Returns when it is ready. Raises BodyError for what is missing after a while, and at once
+        for what no waiting mends."""
+        until_ns = self._clock_ns() + round(PREPARED_WITHIN_S * 1e9)
+        while not ready():
+            if objection := self._link.objection():
+                raise BodyError(objection.reason, objection.text)
+            if self._clock_ns() > until_ns:
+                raise BodyError("silent at start", "; ".join(missing()) or "it came too late")
+            self._sleep(0.02)
+        if objection := self._link.objection():
+            raise BodyError(objection.reason, objection.text)

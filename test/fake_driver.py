@@ -1,0 +1,124 @@
+"""A driver that is nothing but its topics: joints that are where they are told to be, at once."""
+
+import threading
+
+import numpy as np
+import rclpy
+from geometry_msgs.msg import PointStamped
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.qos import QoSProfile
+from sensor_msgs.msg import CompressedImage, Image, JointState
+from std_msgs.msg import Bool, Float64MultiArray
+from std_srvs.srv import SetBool, Trigger
+from trajectory_msgs.msg import JointTrajectory
+from wire import in_executor
+
+from kairos_ros.nodes import qos
+from kairos_ros.robot.sim_cameras import jpeg
+
+RATE_HZ = 100.0
+CAMERA_RATE_HZ = 20.0
+
+
+class FakeDriver:
+    """Publishes joint states and two cameras in `namespace`; every fault is an attribute."""
+
+    def __init__(
+        self,
+        context: rclpy.Context,
+        namespace: str,
+        joints: dict[str, float],
+        *,
+        state_type: type = JointState,
+        command_qos: QoSProfile = qos.EXCHANGE,
+    ) -> None:
+        self.joints = dict(joints)
+        self.silent = self.stamp_frozen = self.camera_silent = self.pixels_frozen = False
+        self.factor = 1.0
+        """Between the joints and what is told of them."""
+        self.commands: list[dict[str, float]] = []
+        self.torques: list[bool] = []
+        self.done = False
+        self._pictures = self._tasks = 0
+        self.node = rclpy.create_node("driver", namespace=namespace, context=context)
+        make = self.node.create_publisher
+        self._states = make(state_type, "joint_states", qos.EVENTS)
+        self._raw = make(Image, "camera/front/image_raw", qos.SENSOR)
+        self._compressed = make(CompressedImage, "camera/wrist/compressed", qos.SENSOR)
+        self._target = make(PointStamped, "target", qos.TELEMETRY)
+        self._done = make(Bool, "task_done", qos.TELEMETRY)
+        self.node.create_subscription(
+            JointTrajectory,
+            "joint_trajectory_controller/joint_trajectory",
+            lambda m: self._move(m.joint_names, m.points[-1].positions),
+            command_qos,
+        )
+        self.node.create_subscription(
+            Float64MultiArray,
+            "gripper_controller/commands",
+            lambda m: self._move(["gripper"], m.data),
+            command_qos,
+        )
+        self.node.create_service(SetBool, "torque_enable", self._on_torque)
+        self.node.create_service(Trigger, "new_task", self._on_new_task)
+        self.node.create_timer(1 / RATE_HZ, self._tell_joints)
+        self.node.create_timer(1 / CAMERA_RATE_HZ, self._tell_more)
+        self._stamp = self.node.get_clock().now().to_msg()
+        self.executor = SingleThreadedExecutor(context=context)
+        self.executor.add_node(self.node)
+        self._thread = threading.Thread(target=self.executor.spin, daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        self.executor.shutdown()
+        self._thread.join()
+        self.node.destroy_node()
+
+    def within(self, act) -> None:
+        """Runs `act` in the driver's thread."""
+        in_executor(self.executor, act)
+
+    def _move(self, names, positions) -> None:
+        self.commands.append(dict(zip(names, positions, strict=True)))
+        self.joints |= self.commands[-1]
+
+    def _tell_joints(self) -> None:
+        if self.silent:
+            return
+        if not self.stamp_frozen:
+            self._stamp = self.node.get_clock().now().to_msg()
+        if self._states.msg_type is not JointState:
+            self._states.publish(self._states.msg_type())
+            return
+        message = JointState(
+            name=list(self.joints), position=[self.factor * at for at in self.joints.values()]
+        )
+        message.header.stamp = self._stamp
+        self._states.publish(message)
+
+    def _tell_more(self) -> None:
+        stamp = self.node.get_clock().now().to_msg()
+        target = PointStamped()
+        target.header.stamp = stamp
+        target.point.x = float(self._tasks)
+        self._target.publish(target)
+        self._done.publish(Bool(data=self.done))
+        if self.camera_silent:
+            return
+        self._pictures += not self.pixels_frozen
+        frame = np.full((48, 64, 3), self._pictures % 250, np.uint8)
+        frame[..., 2] = 255
+        raw = Image(height=48, width=64, encoding="bgr8", step=192, data=frame.tobytes())
+        shown = CompressedImage(format="jpeg", data=jpeg(frame, (48, 64)))
+        raw.header.stamp = shown.header.stamp = stamp
+        self._raw.publish(raw)
+        self._compressed.publish(shown)
+
+    def _on_torque(self, request, answer):
+        self.torques.append(request.data)
+        answer.success = True
+        return answer
+
+    def _on_new_task(self, _, answer):
+        self._tasks, self.done, answer.success = self._tasks + 1, False, True
+        return answer
