@@ -1,4 +1,4 @@
-"""The layout for Foxglove names panels that are there, topics that exist and fields that they have."""
+"""The Foxglove layout names topics that exist, fields that they have, and panels with a place."""
 
 import json
 import re
