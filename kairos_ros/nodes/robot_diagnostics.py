@@ -77,6 +77,7 @@ def _values(report: Report) -> dict[str, object]:
         "requests repeated in silence": report.silences,
         "network (ms)": f"{report.network_ns / 1e6:.1f}",
         **{f"body failed, {reason}": count for reason, count in report.body_faults.items()},
+        **{f"body tolerated, {reason}": n for reason, n in report.body_tolerated.items()},
         **{f"guarded, {limit}": count for limit, count in report.guarded_by.items()},
         **{f"dropped, {reason}": count for reason, count in report.dropped.items()},
     }

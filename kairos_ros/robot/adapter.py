@@ -1,5 +1,6 @@
 """The seam to a robot's body: what the generate-execute loop needs from hardware or simulation."""
 
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
@@ -97,3 +98,11 @@ class Limited(Protocol):
 
     limits: GuardLimits
     """The action guard enforces them; parameters `guard.*` can only tighten them."""
+
+
+@runtime_checkable
+class Tolerating(Protocol):
+    """What a body offers besides `RobotAdapter` if it lives with failures that may pass."""
+
+    tolerated: Counter[str]
+    """How many so far, by reason."""

@@ -72,6 +72,8 @@ class Report:
     """Why the body failed last; empty after it was reset successfully."""
     body_faults: Mapping[str, int] = field(default_factory=dict)
     """How often it failed, by reason."""
+    body_tolerated: Mapping[str, int] = field(default_factory=dict)
+    """Its reads and writes that failed and did no harm, by reason."""
     mode: Mode | None = None
     """Of a supervised robot."""
     retries: int = 0
@@ -423,6 +425,7 @@ class Controller:
             network_ns=self._loop.latency.network_ns,
             body_fault=self._fault,
             body_faults=dict(self._faults),
+            body_tolerated=dict(getattr(self._adapter, "tolerated", {})),
             mode=state.mode if state else None,
             retries=state.retries if state else 0,
             body_succeeded=self._adapter.succeeded() if task and self._ready else None,

@@ -1,0 +1,323 @@
+"""The robot body `lerobot`: any robot that LeRobot or a `lerobot_robot_*` plugin drives.
+
+Whatever goes wrong with the driver is a `BodyError` with its reason. The arm is then left alone,
+holding its last goal by itself, or loses its torque, as `on_fault` says; only the reset of a new
+task connects again.
+"""
+
+import contextlib
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.robot.adapter import Observation, RobotSpec, TaskGoal
+from kairos_ros.robot.body_error import BodyError
+from kairos_ros.robot.lerobot_arms import (
+    check_range,
+    drop_input,
+    limp,
+    positions,
+    ranges,
+)
+from kairos_ros.robot.lerobot_connection import Connection
+from kairos_ros.robot.lerobot_driver import build_driver, calibration_command
+from kairos_ros.robot.lerobot_faults import (
+    ADVICE,
+    CAMERA,
+    LIMITS,
+    TORQUE,
+    TRANSIENT,
+    reason_of,
+)
+from kairos_ros.robot.lerobot_features import is_velocity, read_features
+from kairos_ros.robot.lerobot_options import (
+    LeRobotOptions,
+    check_names,
+    guard_limits,
+    split_options,
+)
+
+log = logging.getLogger(__name__)
+
+JPEG_QUALITY = 90
+TORQUE_CHECK_S = 1.0
+"""How often the motors are asked whether they still have torque, at the control rate."""
+
+
+def lerobot_body(
+    control_rate_hz: float, robot: str, options: Mapping[str, Any]
+) -> "LeRobotAdapter":
+    """LeRobot's `robot`; options are those of `LeRobotOptions`, all others are LeRobot's own.
+
+    Raises ConfigError and BodyError, which say what to do.
+    """
+    ours, fields = split_options(options)
+    return LeRobotAdapter(
+        lambda: build_driver(robot, fields),
+        control_rate_hz,
+        ours,
+        calibrate=calibration_command(robot, fields),
+    )
+
+
+class LeRobotAdapter:
+    """RobotAdapter over LeRobot's `Robot`. One read and one write per control period.
+
+    build: makes the driver anew, for every connection. calibrate: the command that calibrates it.
+    Raises ConfigError and BodyError where the robot cannot be used as configured; a joint out of
+    its range does not stop it from being made, but every task until it was moved back.
+    """
+
+    def __init__(
+        self,
+        build: Callable[[], Any],
+        control_rate_hz: float,
+        options: LeRobotOptions,
+        calibrate: str = "lerobot-calibrate",
+    ) -> None:
+        self._options = options
+        self._link = Connection(build, calibrate)
+        robot = self._link.robot
+        self._features = read_features(robot.observation_features, robot.action_features)
+        self._sizes = {
+            camera: tuple(options.image_size) or size
+            for camera, size in self._features.cameras.items()
+        }
+        names = self._features.action
+        self.spec = RobotSpec(
+            len(self._features.state),
+            len(names),
+            control_rate_hz,
+            {self._key(camera): size for camera, size in self._sizes.items()},
+            self._features.state,
+        )
+        check_names(options, self._features)
+        if options.on_fault == "torque_off" and not self._link.arms:
+            raise ConfigError(
+                "adapter lerobot: this robot's driver has no serial bus of LeRobot's whose torque "
+                "could be switched off; leave on_fault at hold"
+            )
+        self.limits = guard_limits(options, self._features, ranges(self._link.arms))
+        self.has_safe_state = bool(options.safe_state)
+        self.tolerated: Counter[str] = Counter()
+        """Reads and writes that failed and did no harm, by reason."""
+        self._fault: BodyError | None = None
+        self._seen: Mapping[str, Any] = {}
+        self._state = np.zeros(len(self._features.state), np.float32)
+        self._blind_since_ns: int | None = None
+        self._looks = 0
+        self._torque_every = max(1, round(TORQUE_CHECK_S * control_rate_hz))
+        self._told: np.ndarray | None = None  # the last action of the running task
+        self._rolling = False  # some velocity is not 0
+        try:
+            self._open()
+        except BodyError as error:
+            if error.reason != LIMITS:
+                raise
+            log.error("no task before this is right: %s", error)
+
+    def reset(self, goal: TaskGoal) -> None:
+        """Connects again after a fault; sees that the robot answers and is within its limits.
+
+        Raises BodyError where it does not or is not. Nothing moves.
+        """
+        if self._fault is None:
+            try:
+                self._look(patient=True)
+                self._check_torque()
+            except BodyError as error:
+                log.warning("connecting again: %s", error)
+        if self._fault is not None:
+            self._link.close()
+            self._open()
+        self._check_within()
+        self._told = None
+
+    def observe(self) -> Observation:
+        self._require_sound()
+        self._look()
+        pictures = {
+            self._key(camera): _jpeg(self._seen[camera], size)
+            for camera, size in self._sizes.items()
+        }
+        return Observation(self._state, pictures)
+
+    def state(self) -> np.ndarray:
+        """As read last, in this control period or the one before; float32 [state_dim]."""
+        self._require_sound()
+        return self._state
+
+    def act(self, action: np.ndarray) -> None:
+        """Sends one action and reads where the robot is."""
+        self._require_sound()
+        self._told = np.array(action, np.float32)
+        self._send(self._told)
+        named = self._features.named(self._told)
+        self._rolling = any(value != 0 for name, value in named.items() if is_velocity(name))
+        self._look()
+
+    def hold(self) -> None:
+        """The motors keep their last goal by themselves; velocities are set to 0 once."""
+        self._require_sound()
+        if self._rolling:
+            self._stand_still()
+        self._look()
+
+    def succeeded(self) -> None:
+        """A real robot cannot tell."""
+
+    def toward_safe_state(self) -> np.ndarray | None:
+        """See `Homing`."""
+        names = self._features.action
+        at = self._told if self._told is not None else self._measured()
+        target = np.array([self._options.safe_state.get(n, at[i]) for i, n in enumerate(names)])
+        step = self._options.safe_speed / self.spec.control_rate_hz
+        if np.array_equal(target.astype(np.float32), at):
+            return None
+        return (at + np.clip(target - at, -step, step)).astype(np.float32)
+
+    def close(self) -> None:
+        """Lets go of the robot; its torque is as `on_stop` says where LeRobot has a bus for it."""
+        if self._rolling:
+            with contextlib.suppress(BodyError):
+                self._stand_still()
+        if self._options.on_stop == "torque_off" and self._link.opened:
+            self._link.release()
+        self._link.close()
+
+    def _open(self) -> None:
+        """Connects. Raises BodyError where that fails."""
+        try:
+            self._link.open()
+            self._fault = None
+            self._look(patient=True)
+        except BodyError as error:
+            self._fault = error
+            self._link.close()
+            raise
+
+    def _look(self, *, patient: bool = False) -> None:
+        """Reads the robot. A read that fails is tolerated unless they have failed for too long.
+
+        patient: read again at once instead, and tolerate nothing.
+        """
+        tries = 5 if patient else 1
+        for left in reversed(range(tries)):
+            try:
+                seen = self._link.robot.get_observation()
+                state = self._features.vector(seen)
+                self._features.check_pictures(seen)
+            except Exception as error:  # a driver raises whatever it likes
+                self._tolerate(error, again=left > 0, old=patient)
+            else:
+                self._check_cameras()
+                self._seen, self._state, self._blind_since_ns = seen, state, None
+                self._looks += 1
+                if self._looks % self._torque_every == 0:
+                    self._check_torque()
+                return
+
+    def _send(self, action: np.ndarray) -> None:
+        try:
+            self._link.robot.send_action(self._features.named(action))
+        except Exception as error:  # as above; some drivers read before they write
+            self._tolerate(error)
+
+    def _tolerate(self, error: Exception, *, again: bool = False, old: bool = False) -> None:
+        """Counts a failure that may pass; raises the BodyError that it is otherwise."""
+        reason = reason_of(error)
+        now_ns = time.monotonic_ns()
+        if self._blind_since_ns is None:
+            self._blind_since_ns = now_ns
+        blind_s = (now_ns - self._blind_since_ns) / 1e9
+        lasting = old or blind_s > self._options.max_blind_s
+        if reason in TRANSIENT and (again or not lasting):
+            self.tolerated[reason] += 1
+            try:
+                for arm in self._link.arms:
+                    drop_input(arm)
+                return
+            except Exception as worse:  # the port is gone, not the packet
+                error = worse
+        raise self._give_up(self._link.named(error)) from error
+
+    def _check_cameras(self) -> None:
+        """Raises BodyError for a camera whose newest picture is too old."""
+        if frozen := self._link.frozen(self._options.max_image_age_s):
+            raise self._give_up(BodyError(CAMERA, f"{frozen}; {ADVICE[CAMERA]}"))
+
+    def _check_torque(self) -> None:
+        """Raises BodyError for motors that lost their torque: their power was gone, or overload."""
+        try:
+            weak = [motor for arm in self._link.arms for motor in limp(arm)]
+        except Exception as error:  # a driver raises whatever it likes
+            self._tolerate(error)
+            return
+        if weak:
+            said = f"{TORQUE}: {', '.join(weak)}"
+            raise self._give_up(BodyError(TORQUE, f"{said}; {ADVICE[TORQUE]}"))
+
+    def _give_up(self, fault: BodyError) -> BodyError:
+        """The robot is left alone from here on. Returns the fault with what its motors do now."""
+        self._fault = fault
+        if self._rolling:
+            with contextlib.suppress(Exception):  # it may not hear
+                self._stand_still()
+        said = "nothing is sent to the motors, which hold their last goal,"
+        if fault.reason == TORQUE:
+            said = "nothing is sent to the motors"
+        if self._options.on_fault == "torque_off":
+            deaf = self._link.release()
+            said = "the torque is off" + (f", but not of {', '.join(deaf)}" if deaf else "")
+        self._fault = BodyError(fault.reason, f"{fault}; {said} until the next task")
+        return self._fault
+
+    def _stand_still(self) -> None:
+        """Velocities are 0, positions as told last."""
+        assert self._told is not None
+        self._rolling = False
+        rolling = [is_velocity(name) for name in self._features.action]
+        self._send(np.where(rolling, 0.0, self._told))
+
+    def _require_sound(self) -> None:
+        if self._fault is not None:
+            raise self._fault
+
+    def _check_within(self) -> None:
+        """Raises BodyError for a joint that is where it must not be."""
+        try:
+            for arm in self._link.arms:
+                check_range(arm, positions(arm))
+        except Exception as error:  # a driver raises whatever it likes
+            named = error if isinstance(error, BodyError) else self._link.named(error)
+            raise self._give_up(named) from error
+        for name, value in zip(self._features.state, self._state, strict=True):
+            low, high = self._options.limits.get(name, (-np.inf, np.inf))
+            if not low <= value <= high:
+                said = f"joint {name} is at {value:.1f}, out of its limits from {low:g} to {high:g}"
+                raise self._give_up(BodyError(LIMITS, f"{said}; {ADVICE[LIMITS]}"))
+
+    def _measured(self) -> np.ndarray:
+        """Where each action dimension is, float32 [action_dim]; 0 for those not measured."""
+        return np.array(
+            [self._state[i] if i >= 0 else 0.0 for i in self._features.measured_by], np.float32
+        )
+
+    def _key(self, camera: str) -> str:
+        return self._options.image_keys.get(camera, camera)
+
+
+def _jpeg(frame: np.ndarray, size: tuple[int, int]) -> bytes:
+    """`frame`, uint8 RGB [h, w, 3], as JPEG of `size` (height_px, width_px)."""
+    import cv2
+
+    if frame.shape[:2] != size:
+        frame = cv2.resize(frame, (size[1], size[0]), interpolation=cv2.INTER_AREA)
+    bgr = cv2.cvtColor(frame, cv2.COLOR_RGB2BGR)
+    _, encoded = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
+    return encoded.tobytes()

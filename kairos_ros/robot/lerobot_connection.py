@@ -1,0 +1,119 @@
+"""A LeRobot robot and its ports: connected safely, given back whole, and what its errors mean."""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from kairos_ros.robot.body_error import BodyError
+from kairos_ros.robot.lerobot_arms import Arm, arms_of, claim, close_port, prepare, release, silent
+from kairos_ros.robot.lerobot_faults import (
+    ADVICE,
+    CALIBRATION,
+    CAMERA,
+    SILENT,
+    TORN,
+    TRANSIENT,
+    reason_of,
+)
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+"""LeRobot's drivers give up connecting over one packet that was lost."""
+
+
+class Connection:
+    """The driver that `build` makes, anew for every time it is opened.
+
+    calibrate: the command that calibrates it. Used from one thread only.
+    """
+
+    def __init__(self, build: Callable[[], Any], calibrate: str) -> None:
+        self._build = build
+        self._calibrate = calibrate
+        self._held: list[int] = []
+        self.robot = build()
+        self.arms: tuple[Arm, ...] = arms_of(self.robot, self.robot.action_features)
+        self.opened = False
+        self._used = False  # a driver is opened once
+
+    def open(self) -> None:
+        """Connects. The torque comes on where the joints are; nothing is calibrated.
+
+        Raises BodyError where that does not work; everything is closed then.
+        """
+        for left in reversed(range(TRIES)):
+            if self._used:
+                self.robot = self._build()
+                self.arms = arms_of(self.robot, self.robot.action_features)
+            self._used = True
+            try:
+                self._open()
+                self.opened = True
+                return
+            except Exception as error:  # a driver raises whatever it likes
+                fault = error if isinstance(error, BodyError) else self.named(error)
+                self.close()
+                if not left or reason_of(error) not in TRANSIENT:
+                    raise fault from error
+                log.warning("connecting again: %s", fault)
+
+    def _open(self) -> None:
+        for arm in self.arms:
+            self._held.append(claim(arm.bus.port))
+        for arm in self.arms:
+            prepare(arm, self._calibrate)
+        self.robot.connect(calibrate=False)
+        if not self.robot.is_calibrated:
+            raise BodyError(
+                CALIBRATION, f"the robot is not calibrated; beside it, run: {self._calibrate}"
+            )
+
+    def close(self) -> None:
+        """Closes ports and cameras, whatever state they are in. Torque stays as it is."""
+        with contextlib.suppress(Exception):  # what is gone cannot be disconnected
+            self.robot.disconnect()
+        for arm in self.arms:
+            close_port(arm)
+        for camera in self._cameras():
+            with contextlib.suppress(Exception):  # of cameras that are disconnected already
+                camera.disconnect()
+        for held in self._held:
+            os.close(held)
+        self._held.clear()
+        self.opened = False
+
+    def release(self) -> list[str]:
+        """Switches the torque off; motors that did not hear."""
+        return [motor for arm in self.arms for motor in release(arm)]
+
+    def frozen(self, max_age_s: float) -> str:
+        """Which camera has no picture younger than that; empty where all have, or do not tell."""
+        for name, camera in getattr(self.robot, "cameras", {}).items():
+            taken_s = getattr(camera, "latest_timestamp", None)
+            age_s = time.perf_counter() - taken_s if taken_s is not None else 0.0
+            if age_s > max_age_s:
+                return f"camera {name} has given no picture for {age_s:.1f} s"
+        return ""
+
+    def named(self, error: Exception) -> BodyError:
+        """A driver's error with its reason, and which motors or camera it is about."""
+        reason = reason_of(error)
+        said = " ".join(str(error).split()) or type(error).__name__
+        if reason in (SILENT, TORN):
+            quiet: Collection[str] = ()
+            with contextlib.suppress(Exception):  # the port may be gone by now
+                quiet = [motor for arm in self.arms for motor in silent(arm)]
+            if quiet:
+                reason, said = SILENT, f"no answer from {', '.join(quiet)}"
+        elif reason == CAMERA:
+            said = self.frozen(0.0) or said
+        ports = ", ".join(arm.bus.port for arm in self.arms)
+        place = f" ({ports})" if ports else ""
+        return BodyError(reason, f"{reason}: {said}; {ADVICE[reason]}{place}")
+
+    def _cameras(self) -> Collection[Any]:
+        return getattr(self.robot, "cameras", {}).values()

@@ -1,0 +1,55 @@
+"""What an error of LeRobot's driver means, by name: drivers raise many things for few reasons."""
+
+import errno
+
+CABLE = "cable"
+SILENT = "silent motor"
+TORN = "torn packets"
+CAMERA = "camera frozen"
+LIMITS = "joint out of limits"
+TORQUE = "torque lost"
+CALIBRATION = "not calibrated"
+BUSY = "port busy"
+DRIVER = "driver"
+
+TRANSIENT = frozenset({SILENT, TORN})
+"""May be gone with the next packet."""
+
+ADVICE = {
+    CABLE: "check the cable and the port",
+    SILENT: "check the cables between the motors, and their power",
+    TORN: "check the cables between the motors, and whether something else uses the port",
+    CAMERA: "check its cable; another program may have it open",
+    LIMITS: "move it back by hand, with the power of the arm off if it holds",
+    TORQUE: "check the power of the arm, and what blocks it",
+    DRIVER: "see the message of LeRobot's driver",
+}
+GONE = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOENT, errno.EBADF, errno.EPIPE}
+
+
+def reason_of(error: BaseException) -> str:
+    """One of the names above, from the error or what caused it."""
+    seen: BaseException | None = error
+    while seen is not None:
+        if reason := _reason(seen):
+            return reason
+        seen = seen.__cause__ or seen.__context__
+    return DRIVER
+
+
+def _reason(error: BaseException) -> str:
+    text = str(error)
+    if "no status packet" in text or "motor check failed" in text:
+        return SILENT
+    if "Incorrect status packet" in text:
+        return TORN
+    # neither termios.error nor pyserial's own exceptions are imported here for their names
+    kind = f"{type(error).__module__}.{type(error).__name__}"
+    number = error.args[0] if error.args else None
+    if kind == "termios.error" or kind.startswith("serial.") or "Failed transmit" in text:
+        return CABLE
+    if isinstance(error, OSError) and number in GONE:
+        return CABLE
+    if isinstance(error, TimeoutError) or "read thread is not running" in text:
+        return CAMERA
+    return ""
