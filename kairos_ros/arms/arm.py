@@ -80,6 +80,8 @@ class Arm:
     views: Mapping[str, View]
     reach: tuple[tuple[float, float, float], tuple[float, float, float]]
     """Corners of the box of targets, in m in the frame of a hand's base."""
+    leads: tuple[float, ...]
+    """How far ahead of each joint, in rad or m, its expert puts the target: that sets its speed."""
     looks_down: bool
     """Its hand points down while it works, where the arm has a joint to spare for that."""
 
@@ -162,6 +164,7 @@ def _so101(name: str, prefixes: tuple[str, ...], views: Mapping[str, View]) -> A
         weightless=False,
         views=views,
         reach=_SO101_REACH,
+        leads=(0.095, 0.095, 0.095, 0.095, 0.095, 0.045) * len(prefixes),
         looks_down=False,
     )
 
@@ -207,6 +210,7 @@ ARMS: Mapping[str, Arm] = {
             "wrist": View("panda_hand", (0.09, 0.0, 0.02), (0.0, 0.0, 0.14), 70.0),
         },
         reach=((0.32, -0.30, 0.08), (0.62, 0.30, 0.50)),
+        leads=(0.035,) * 7 + (0.003,),
         looks_down=True,
     ),
 }

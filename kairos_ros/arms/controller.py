@@ -31,10 +31,9 @@ class PositionController:
         self.last_rejection = ""
         self.rejects_all = False
         self._limits, self._velocities = limits, velocities
-        self._setpoint = np.array(start, np.float64)
-        self._velocity = np.zeros(len(self.joints))
         self._command: Trajectory | None = None
         self._since_s = 0.0
+        self.hold_at(start)
 
     def follow(
         self, names: Sequence[str], points: Sequence[Point], now_s: float, begins_s: float | None
@@ -72,6 +71,12 @@ class PositionController:
             self._reject(error)
             raise
         self._accept(Trajectory(np.zeros(1), target[None], None), now_s)
+
+    def hold_at(self, positions: np.ndarray) -> None:
+        """Forget the command and stay there, float64 [n]."""
+        self._setpoint = np.array(positions, np.float64)
+        self._velocity = np.zeros(len(self.joints))
+        self._command = None
 
     def setpoint(self, now_s: float, period_s: float) -> np.ndarray:
         """What the servos are told for the next `period_s`, float64 [n]."""

@@ -16,8 +16,6 @@ DONE_M = 0.02
 STILL_PER_S = 0.15
 """Speed of every joint, in rad/s or m/s, below which an arm stands still."""
 CLOSE_M = 0.04
-LEAD_RAD = 0.08
-"""How far ahead of the joints the expert puts its targets: that sets its speed."""
 
 
 def state_names(arm: Arm) -> tuple[str, ...]:
@@ -81,13 +79,15 @@ def expert(world: "ArmWorld", goal: np.ndarray) -> np.ndarray:
     Each hand moves on its own; its gripper is open until the tip is within `CLOSE_M` of the ball.
     What the servos give way under the arm's weight is added.
     """
-    arm, position, sag = world.arm, world.read().position, world.sag()
-    action = goal.copy()
+    arm, position = world.arm, world.read().position
+    leads = np.array(arm.leads)
+    action = position + world.sag()
     far = distances(world) > CLOSE_M
     for hand, chain, away in zip(arm.hands, arm.chains, far, strict=True):
         entries = arm.entries(chain)
         way = goal[entries] - position[entries]
-        share = min(1.0, LEAD_RAD / max(np.abs(way).max(), 1e-9))
-        action[entries] = position[entries] + share * way + sag[entries]
-        action[arm.joints.index(hand.gripper)] = hand.opened if away else hand.closed
+        action[entries] += way / max(1.0, np.abs(way / leads[entries]).max())
+        gripper = arm.joints.index(hand.gripper)
+        way = (hand.opened if away else hand.closed) - position[gripper]
+        action[gripper] += np.clip(way, -leads[gripper], leads[gripper])
     return action

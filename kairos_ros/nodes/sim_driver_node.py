@@ -25,7 +25,6 @@ from tf2_msgs.msg import TFMessage
 from trajectory_msgs.msg import JointTrajectory
 
 from kairos_ros.arms.arm import ARMS, arm_called, view_axes
-from kairos_ros.arms.controller import PositionController
 from kairos_ros.arms.reach import Reach, done
 from kairos_ros.arms.trajectory import RejectedError
 from kairos_ros.bringup import leave_with_launcher
@@ -77,17 +76,13 @@ class SimDriver(Node):
         if values["cameras"]:
             render_off_screen()
         # MuJoCo reads how to render when it is imported.
-        from kairos_ros.arms.world import ArmWorld
+        from kairos_ros.arms.driver import SimulatedDriver
 
         self.arm = arm = arm_called(values["arm"])
-        self._world = ArmWorld(arm, values["start"])
+        self._driver = SimulatedDriver(arm, values["start"], values["rate_hz"])
+        self._world, self._controller = self._driver.world, self._driver.controller
         self._reach = Reach(arm, values["seed"])
         self._reach.lay_out(self._world)
-        self._controller = PositionController(
-            arm.joints, arm.limits, arm.velocities, self._world.read().position
-        )
-        self._period_s = 1.0 / values["rate_hz"]
-        self._time_s = 0.0
         self._last = time.monotonic()
         self._skipped = 0
         self._rejected = 0
@@ -122,7 +117,7 @@ class SimDriver(Node):
         self._fault("reject", lambda on: setattr(self._controller, "rejects_all", on))
         self._fault("freeze_cameras", lambda on: setattr(self._cameras, "frozen", on))
         self._fault("stop_cameras", lambda on: setattr(self._cameras, "stopped", on))
-        self.create_timer(self._period_s, self._tick)
+        self.create_timer(self._driver.period_s, self._tick)
         self.create_timer(1.0 / values["tf_rate_hz"], self._publish_tf)
         self.create_timer(1.0 / TARGET_RATE_HZ, self._publish_task)
         self.create_timer(1.0, self._publish_diagnostics)
@@ -137,14 +132,12 @@ class SimDriver(Node):
         self.destroy_node()
 
     def _tick(self) -> None:
-        behind = round((time.monotonic() - self._last) / self._period_s)
+        behind = round((time.monotonic() - self._last) / self._driver.period_s)
         steps = min(behind, CATCH_UP_PERIODS)
-        self._last += behind * self._period_s
+        self._last += behind * self._driver.period_s
         self._skipped += behind - steps
         for _ in range(steps):
-            setpoint = self._controller.setpoint(self._time_s, self._period_s)
-            self._world.step(setpoint, self._period_s)
-            self._time_s += self._period_s
+            self._driver.tick()
         if steps:
             self._show()
             if not self._silent:
@@ -159,21 +152,23 @@ class SimDriver(Node):
         begins_s = None
         if stamp.sec or stamp.nanosec:
             now = self.get_clock().now().to_msg()
-            begins_s = self._time_s + seconds(stamp) - seconds(now)
+            begins_s = self._driver.time_s + seconds(stamp) - seconds(now)
         points = trajectory_points(message)
         try:
-            self._controller.follow(message.joint_names, points, self._time_s, begins_s)
+            self._controller.follow(message.joint_names, points, self._driver.time_s, begins_s)
         except RejectedError as error:
             self.get_logger().error(f"trajectory rejected: {error}")
 
     def _on_command(self, message: Float64MultiArray) -> None:
         try:
-            self._controller.go_to(message.data, self._time_s)
+            self._controller.go_to(message.data, self._driver.time_s)
         except RejectedError as error:
             self.get_logger().error(f"command rejected: {error}")
 
     def _on_new_task(self, _: Trigger.Request, answer: Trigger.Response) -> Trigger.Response:
         self._reach.lay_out(self._world)
+        self._done.publish(Bool(data=False))  # a new task is heard of even if it is done at once
+        self._publish_targets()
         places = [self._world.ball(hand) for hand in range(len(self.arm.hands))]
         answer.success = True
         answer.message = "; ".join(f"ball at {np.round(place, 3).tolist()} m" for place in places)
@@ -234,11 +229,14 @@ class SimDriver(Node):
         return transform(stamp, self._prefix + parent, self._prefix + child, pose)
 
     def _publish_task(self) -> None:
+        self._publish_targets()
+        self._done.publish(Bool(data=done(self._world)))
+
+    def _publish_targets(self) -> None:
         stamp = self.get_clock().now().to_msg()
         for hand, publisher in enumerate(self._targets):
             frame = self._prefix + self.arm.hands[hand].base
             publisher.publish(target_pose(stamp, frame, self._world.ball(hand)))
-        self._done.publish(Bool(data=done(self._world)))
 
     def _publish_diagnostics(self) -> None:
         control = self._controller

@@ -10,14 +10,23 @@ from kairos_ros.robot.metaworld_scenes import SCENES
 
 
 def train_command(
-    out: Annotated[Path, typer.Option(help="Policy folder to write (LeRobot format).")] = Path(
-        "models/metaworld_flow"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Policy folder to write, LeRobot format [default: that of the tasks]."),
+    ] = None,
     work: Annotated[
-        Path, typer.Option(help="Demonstrations and the resumable state are kept here.")
-    ] = Path("runs/train"),
+        Path | None,
+        typer.Option(
+            help="Demonstrations and the resumable state are kept here [default: runs/train, for"
+            " an arm runs/train/POLICY]."
+        ),
+    ] = None,
     tasks: Annotated[
-        str, typer.Option(help="Comma-separated Meta-World tasks; empty means all known ones.")
+        str,
+        typer.Option(
+            help="Comma-separated Meta-World tasks, or one of so101-reach, bi_so101-reach,"
+            " franka-reach; empty means all of Meta-World's that are known."
+        ),
     ] = "",
     minutes: Annotated[
         float | None,
@@ -37,14 +46,17 @@ def train_command(
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of demonstrations and training.")] = 0,
 ) -> None:
-    """Train the demo policy from scripted demonstrations.
+    """Train a policy of the demos from scripted demonstrations.
 
     Run the same command again to continue a stopped training.
     """
     import torch
 
+    from kairos_ros.training.subject import METAWORLD, subject_of
     from kairos_ros.training.train import TrainSettings, train
 
+    subject = subject_of(_scenes(tasks))
+    runs = Path("runs/train")
     threads = threads or os.cpu_count() or 1
     torch.set_num_threads(threads)
     settings = TrainSettings(
@@ -56,7 +68,14 @@ def train_command(
         width=width,
         seed=seed,
     )
-    train(settings, out=out, work=work, device=device, processes=threads, report=typer.echo)
+    train(
+        settings,
+        out=out or Path("models", subject.policy),
+        work=work or (runs if subject is METAWORLD else runs / subject.policy),
+        device=device,
+        processes=threads,
+        report=typer.echo,
+    )
 
 
 def evaluate_command(

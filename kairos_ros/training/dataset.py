@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.training.demonstrations import Demonstrations
+from kairos_ros.training.subject import instructions
 
 SMALLEST_STD = 1e-3
 """Values that never change in the demonstrations must not be blown up by normalisation."""
@@ -20,7 +20,7 @@ class ChunkDataset:
     """Draws (state, task, action chunk, padding) batches."""
 
     def __init__(self, demos: Mapping[str, Demonstrations], chunk_size: int) -> None:
-        self.instructions = [SCENES[scene] for scene in demos]
+        self.instructions = instructions(list(demos))
         self.state = torch.from_numpy(np.concatenate([d.state for d in demos.values()]))
         self.action = torch.from_numpy(np.concatenate([d.action for d in demos.values()]))
         self.follows = torch.from_numpy(np.concatenate([d.follows for d in demos.values()]))

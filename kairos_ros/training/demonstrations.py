@@ -47,6 +47,10 @@ class Demonstrations:
     attempts: int
 
 
+Record = Callable[[str, int, int], Demonstrations]
+"""Scene, successful episodes, seed -> demonstrations."""
+
+
 def burst(rng: np.random.Generator, steps: int) -> np.ndarray:
     """One disturbance, float64 [steps, 4], added to the action; NaN rows mean 'stand still'."""
     kind = rng.random()
@@ -137,8 +141,8 @@ def record_scene(scene: str, episodes: int, seed: int) -> Demonstrations:
     return Demonstrations(state, action, follows, episodes, attempts)
 
 
-def _record_file(scene: str, episodes: int, seed: int, path: Path) -> None:
-    demos = record_scene(scene, episodes, seed)
+def _record_file(record: Record, scene: str, episodes: int, seed: int, path: Path) -> None:
+    demos = record(scene, episodes, seed)
     partial = path.with_suffix(".partial.npz")
     np.savez(
         partial,
@@ -157,6 +161,7 @@ def collect(
     folder: Path,
     processes: int,
     report: Callable[[str], None],
+    record: Record = record_scene,
 ) -> dict[str, Demonstrations]:
     """Demonstrations per scene, recorded in parallel; what `folder` already holds is not redone."""
     folder.mkdir(parents=True, exist_ok=True)
@@ -166,7 +171,7 @@ def collect(
         # spawn: a forked child of a process that has run torch threads may hang.
         with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
             jobs = {
-                pool.submit(_record_file, scene, episodes, seed, files[scene]): scene
+                pool.submit(_record_file, record, scene, episodes, seed, files[scene]): scene
                 for scene in missing
             }
             for done, job in enumerate(as_completed(jobs), 1):

@@ -17,10 +17,11 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.flow_mlp.configuration_flow_mlp import FlowMLPConfig
 from kairos_ros.engine.flow_mlp.modeling_flow_mlp import FlowMLPPolicy
 from kairos_ros.engine.flow_mlp.processor_flow_mlp import make_flow_mlp_pre_post_processors
-from kairos_ros.robot.metaworld_scenes import ACTION_DIM, SCENES, STATE_DIM
+from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.training.checkpoint import RunPosition, load_run, save_run
 from kairos_ros.training.dataset import ChunkDataset
 from kairos_ros.training.demonstrations import Demonstrations, collect
+from kairos_ros.training.subject import instructions, subject_of
 
 WARM_UP_STEPS = 300
 AVERAGE_DECAY = 0.9995
@@ -47,9 +48,7 @@ class TrainSettings:
     def __post_init__(self) -> None:
         if (self.minutes is None) == (self.steps is None):
             raise ConfigError("set exactly one of --minutes and --steps")
-        unknown = [scene for scene in self.scenes if scene not in SCENES]
-        if unknown or not self.scenes:
-            raise ConfigError(f"unknown tasks {unknown}; choose from {', '.join(SCENES)}")
+        subject_of(self.scenes)
 
 
 def train(
@@ -75,6 +74,7 @@ def train(
         work / "demonstrations",
         processes,
         report,
+        subject_of(settings.scenes).record,
     )
     run = _Run(settings, demos, _device(device), work / "run.safetensors", out)
     run.restore()
@@ -106,15 +106,18 @@ def train(
 
 def new_policy(settings: TrainSettings, device: str) -> FlowMLPPolicy:
     """An untrained policy for the settings' scenes."""
+    subject = subject_of(settings.scenes)
+    state = PolicyFeature(FeatureType.STATE, (subject.state_dim,))
+    action = PolicyFeature(FeatureType.ACTION, (subject.action_dim,))
     config = FlowMLPConfig(
         device=device,
-        instructions=[SCENES[scene] for scene in settings.scenes],
+        instructions=instructions(settings.scenes),
         width=settings.width,
         blocks=settings.blocks,
         optimizer_lr=settings.learning_rate,
         license="apache-2.0",
-        input_features={"observation.state": PolicyFeature(FeatureType.STATE, (STATE_DIM,))},
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (ACTION_DIM,))},
+        input_features={"observation.state": state},
+        output_features={"action": action},
     )
     return FlowMLPPolicy(config).to(device)
 

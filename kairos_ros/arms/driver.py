@@ -1,0 +1,47 @@
+"""A driver without its topics: a controller that tells the servos of a simulated arm what to do."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from kairos_ros.arms.arm import Arm
+from kairos_ros.arms.controller import PositionController
+from kairos_ros.arms.trajectory import Point
+from kairos_ros.arms.world import ArmWorld
+
+RATE_HZ = 100.0
+REACH_S = 0.1
+"""Each of a policy's targets is sent as a trajectory of one point so far ahead."""
+
+
+class SimulatedDriver:
+    """Moves on by one period of its own clock per `tick`."""
+
+    def __init__(self, arm: Arm, start: Sequence[float] = (), rate_hz: float = RATE_HZ) -> None:
+        """Raises ConfigError where `start` is not one position per joint."""
+        self.world = ArmWorld(arm, start)
+        self.controller = PositionController(
+            arm.joints, arm.limits, arm.velocities, self.world.read().position
+        )
+        self.time_s = 0.0
+        self.period_s = 1.0 / rate_hz
+        self._owed_s = 0.0
+
+    def tick(self) -> None:
+        setpoint = self.controller.setpoint(self.time_s, self.period_s)
+        self.world.step(setpoint, self.period_s)
+        self.time_s += self.period_s
+
+    def act(self, action: np.ndarray, rate_hz: float) -> None:
+        """One action float64 [joints] of a policy that gives `rate_hz` of them, carried out."""
+        point = Point(REACH_S, action.tolist())
+        self.controller.follow(self.world.arm.joints, [point], self.time_s, None)
+        self._owed_s += 1.0 / rate_hz
+        while self._owed_s > self.period_s / 2:
+            self.tick()
+            self._owed_s -= self.period_s
+
+    def place(self, positions: np.ndarray) -> None:
+        """Put the joints there, at rest, float64 [joints], as by hand; the command is forgotten."""
+        self.world.place(positions)
+        self.controller.hold_at(positions)
