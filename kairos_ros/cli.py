@@ -39,6 +39,7 @@ COMMANDS = {
     "keys revoke": "kairos_ros.transport.keys_command:revoke_command",
     "train": "kairos_ros.training.command:train_command",
     "evaluate": "kairos_ros.training.command:evaluate_command",
+    "evaluate-arm": "kairos_ros.training.arm_command:evaluate_arm_command",
     "train-judge": "kairos_ros.training.judge_command:train_judge_command",
     "calibrate": "kairos_ros.training.calibrate_command:calibrate_command",
 }
