@@ -34,9 +34,11 @@ from kairos_ros.training.judge_prompts import HELD_OUT, TRAINED
 from kairos_ros.training.judge_report import report
 from kairos_ros.training.judge_scenes import LOSABLE, STATES, UNCLEAR, Frames, task_state
 from kairos_ros.training.judge_train import (
+    NO_ANSWER,
     JudgeSettings,
     Pictures,
     augmented,
+    cells,
     train_judge,
     vocabulary,
 )
@@ -64,6 +66,8 @@ def coloured(count: int = 192) -> dict[str, Frames]:
         unsafe,
         np.where(unsafe, 0.1, 0).astype(np.float32),
         np.arange(count),
+        np.zeros((count, 3, 3), np.float32),
+        np.full((count, 3, 2), 0.5, np.float32),
     )
     return {"push-v3": frames}
 
@@ -170,10 +174,23 @@ def test_every_word_of_every_wording_is_in_the_vocabulary_and_the_held_out_ones_
 
 def test_augmented_pictures_keep_their_shape_and_differ():
     images = torch.randint(0, 256, (4, 32, 32, 3), dtype=torch.uint8)
-    one, two = augmented(images), augmented(images)
+    (one, _), (two, _) = augmented(images), augmented(images)
     assert one.shape == (4, 3, 32, 32)
+    white = torch.zeros(8, 32, 32, 3, dtype=torch.uint8)
+    white[:, 16, 16] = 255
+    seen, moved = augmented(white)
+    brightest = seen.sum(1).flatten(1).argmax(1)
+    np.testing.assert_array_equal(brightest % 32, 16 + moved[:, 0])
+    np.testing.assert_array_equal(brightest // 32, 16 + moved[:, 1])
     assert torch.isfinite(one).all()
     assert not torch.equal(one, two)
+
+
+def test_a_point_lies_in_the_token_that_sees_it_and_moves_with_the_picture():
+    pixel = torch.tensor([[[0.1, 0.9], [0.49, 0.3], [1.2, 0.5]]])
+    still, moved = torch.zeros(1, 2, dtype=torch.int64), torch.tensor([[1, -2]])
+    assert cells(pixel, still, 32, 4).tolist() == [[12, 5, NO_ANSWER]]
+    assert cells(pixel, moved, 32, 4).tolist() == [[12, 4 + 2 - 4, NO_ANSWER]]
 
 
 @pytest.mark.parametrize("scene", LOSABLE)
@@ -209,8 +226,25 @@ import sys, numpy as np
 from kairos_ros.training.judge_scenes import record_frames
 one = record_frames("push-v3", range(950_000, 950_003), px=48, look="demo")
 two = record_frames("push-v3", range(950_000, 950_003), px=48, look="demo")
+from kairos_ros.robot.metaworld_scenes import make_scene, reset_scene
+from kairos_ros.robot.sim import metaworld_cameras
+from kairos_ros.training import judge_look
+from kairos_ros.training.judge_points import projected, task_points
+judge_look.LIGHT = judge_look.TINT = 0.0
+env = make_scene("push-v3")
+reset_scene(env, 950_003)
+obs, *_ = env.step(np.zeros(4, np.float32))
+camera = metaworld_cameras(env, {"corner3": (240, 240)})
+views, pixels = [], []
+def look():
+    views.append(camera.frame("corner3").copy())
+    pixels.append(projected(env, "corner3", task_points(obs)))
+look()
+with judge_look.dressed(env, "corner3", "shifted", np.random.default_rng(1)):
+    look()
+look()
 np.savez(sys.argv[1], image=one.image, again=two.image, unsafe=one.unsafe, covered=one.covered,
-    state=one.state, seed=one.seed)
+    state=one.state, seed=one.seed, views=views, pixels=pixels)
 """
     path = tmp_path / "frames.npz"
     run = subprocess.run(
@@ -234,6 +268,12 @@ np.savez(sys.argv[1], image=one.image, again=two.image, unsafe=one.unsafe, cover
     changed = (np.abs(pairs[:, 0] - pairs[:, 1]).max(-1) > 24).mean((1, 2))
     assert (changed > 0.002).all()
     np.testing.assert_array_equal(frames["state"][::2], frames["state"][1::2])
+    usual, moved, again = frames["views"].astype(int)
+    np.testing.assert_array_equal(usual, again)
+    assert np.abs(frames["pixels"][0] - frames["pixels"][1]).max() > 1 / 240
+    for view, (_, _, goal) in ((usual, frames["pixels"][0]), (moved, frames["pixels"][1])):
+        red, green, blue = view[int(goal[1] * 240), int(goal[0] * 240)]
+        assert green > 2 * max(red, blue)  # push-v3 draws its goal as a green ball
 
 
 def marked(truth: str, odds: tuple[float, ...], kind: str = SAFETY, scene: str = "push-v3"):

@@ -12,7 +12,7 @@ from kairos_ros.vlm.tiny_vlm import read_model
 
 CONFUSION, RELIABILITY, MISTAKES = "confusion.png", "reliability.png", "mistakes.png"
 GOAL = 0.9
-"""Share of right task-state answers that a task should reach."""
+"""Share of right task-state answers, and of failures seen, that a task should reach."""
 NAMES = {SAFETY: "safety", TASK_STATE: "task state"}
 
 
@@ -28,7 +28,11 @@ def write_judge_card(folder: Path) -> None:
     clock, computing = (evaluation["latency_ms"][name] for name in ("clock", "computing"))
     scenes = settings["scenes"]
     losable = [scene for scene in scenes if scene in LOSABLE]
-    weak = [t for t, found in state["tasks"].items() if found["accuracy"] < GOAL]
+    weak = [
+        task
+        for task, found in state["tasks"].items()
+        if min(found["accuracy"], state["task_recall"][task][FAILED].get("accuracy", 1.0)) < GOAL
+    ]
     lines = [
         "---",
         "license: apache-2.0",
@@ -105,7 +109,9 @@ def write_judge_card(folder: Path) -> None:
         "- Labels come from the simulator while the pictures are rendered, and only then: done is"
         " Meta-World's own success, failed an object (puck, peg, ring) that was knocked to"
         " where the hand cannot get it back, ongoing everything else. Objects within 4 cm of that"
-        " border are left out.",
+        " border are left out. The network is also taught to point at hand, object and goal and to"
+        " tell where they are, by parts that are not saved: that is how it learns to see a"
+        " puck of seven pixels.",
         f"- {settings['epochs']} passes in {training['training_minutes']} minutes on"
         f" {training['cpu_threads']} thread of a shared machine, seed {settings['seed']}.",
         "",
@@ -135,17 +141,26 @@ def _weakness(weak: list[str]) -> list[str]:
     if not weak:
         return []
     return [
-        f"- Task state falls short of {GOAL:.0%} for {', '.join(weak)}: do not build on it there."
+        f"- Task state, or the share of failures seen, falls short of {GOAL:.0%} for"
+        f" {', '.join(weak)}: do not build on it there."
     ]
 
 
 def _tasks(exam: Mapping[str, Any]) -> list[str]:
-    rows = ["| task | safety % | task state % |", "|---|---|---|"]
-    for scene in exam["kinds"][SAFETY]["tasks"]:
-        cells = [_percent(exam["kinds"][kind]["tasks"][scene], "") for kind in NAMES]
-        rows.append(f"| {scene} | {cells[0]} | {cells[1]} |")
-    both = [_percent(exam["kinds"][kind]["all"], "") for kind in NAMES]
-    return [*rows, f"| **all** | {both[0]} | {both[1]} |"]
+    heads = [
+        "safety %",
+        "task state %",
+        *(f"of {s} seen %" for s in exam["kinds"][TASK_STATE]["answers"]),
+    ]
+    rows = [f"| task | {' | '.join(heads)} |", "|---" * (len(heads) + 1) + "|"]
+    recall = exam["kinds"][TASK_STATE]["task_recall"]
+    for scene in recall:
+        found = [exam["kinds"][kind]["tasks"][scene] for kind in NAMES]
+        cells = [_percent(one, "") for one in (*found, *recall[scene].values())]
+        rows.append(f"| {scene} | {' | '.join(cells)} |")
+    found = [exam["kinds"][kind]["all"] for kind in NAMES]
+    cells = [_percent(one, "") for one in (*found, *exam["kinds"][TASK_STATE]["recall"].values())]
+    return [*rows, f"| **all** | {' | '.join(cells)} |"]
 
 
 def _sizes(exam: Mapping[str, Any]) -> list[str]:

@@ -27,7 +27,9 @@ def dressed(env: Any, camera: str, look: Look, rng: np.random.Generator) -> Iter
 
     Everything is put back at the end. Only what is rendered changes; the physics does not.
     """
-    model = env.unwrapped.model
+    import mujoco
+
+    model, data = env.unwrapped.model, env.unwrapped.data
     spread = SPREAD[look]
     changed = {
         "light_diffuse": model.light_diffuse,
@@ -46,10 +48,12 @@ def dressed(env: Any, camera: str, look: Look, rng: np.random.Generator) -> Iter
         model.cam_pos[number] += spread * CAMERA_M * rng.normal(size=3)
         turn = 0.5 * spread * CAMERA_RAD * rng.normal(size=3)
         model.cam_quat[number] = _multiply(model.cam_quat[number], np.array([1.0, *turn]))
+        mujoco.mj_camlight(model, data)  # pictures are taken from where `data` says
         yield
     finally:
         for name, values in changed.items():
             values[:] = before[name]
+        mujoco.mj_camlight(model, data)
 
 
 def random_clutter(rng: np.random.Generator, cell: Cell) -> Body:

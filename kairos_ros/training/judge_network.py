@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from kairos_ros.training.judge_points import POINTS
 from kairos_ros.vlm.tiny_vlm import Shape
 
 
@@ -82,12 +83,22 @@ class JudgeNetwork(nn.Module):
         self.place = nn.Parameter(0.02 * torch.randn(shape.most_words, shape.width))
         self.block = nn.ModuleList(Block(shape.width, shape.heads) for _ in range(shape.blocks))
         self.last_norm = nn.LayerNorm(shape.width)
+        self.point = nn.Linear(shape.width, len(POINTS))
+        self.locate = nn.Linear(shape.width, 3 * len(POINTS))
 
     def forward(self, images: Tensor, words: Tensor) -> Tensor:
         """Logits [B, Q, words].
 
         images: float [B, 3, px, px] in [-1, 1]; words: int64 [B, Q, L], Q questions about each
         image, the answer slot first, padded with 0.
+        """
+        return self.study(images, words)[0]
+
+    def study(self, images: Tensor, words: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """What `forward` says, and what only training asks.
+
+        In which of the image's tokens each of POINTS lies, logits [B, grid², 3]; and where it is in
+        the cell according to each answer slot, [B, Q, 3, 3].
         """
         x = images
         for layer in self.down:
@@ -98,7 +109,9 @@ class JudgeNetwork(nn.Module):
         tokens = self.word[words] + self.place[: words.shape[-1]]
         for block in self.block:
             tokens = block(tokens, seen, words == 0)
-        return self.last_norm(tokens[:, :, 0]) @ self.word.T
+        slot = self.last_norm(tokens[:, :, 0])
+        place = self.locate(slot).unflatten(-1, (len(POINTS), 3))
+        return slot @ self.word.T, self.point(seen), place
 
     @torch.no_grad()
     def weights(self) -> dict[str, np.ndarray]:
@@ -106,7 +119,7 @@ class JudgeNetwork(nn.Module):
         named = {
             name: value
             for name, value in self.named_parameters()
-            if not name.startswith(("down.", "residual."))
+            if not name.startswith(("down.", "residual.", "point.", "locate."))
         }
         for part in ("down", "residual"):
             for number, layer in enumerate(getattr(self, part)):

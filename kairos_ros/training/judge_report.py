@@ -38,6 +38,10 @@ def report(
             "confusion": confusion(rows, kind).tolist(),
             "recall": {a: _score([r for r in rows if r.truth == a]) for a in answers},
             "tasks": {s: _score([r for r in rows if r.scene == s]) for s in frames},
+            "task_recall": {
+                s: {a: _score([r for r in rows if r.scene == s and r.truth == a]) for a in answers}
+                for s in frames
+            },
             "wordings": {
                 p: _score([m for m in marked if m.kind == kind and m.prompt == p])
                 for p in prompts[kind]

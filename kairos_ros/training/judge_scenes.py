@@ -30,6 +30,7 @@ from kairos_ros.robot.sim import metaworld_cameras
 from kairos_ros.robot.sim_cameras import MujocoCameras, jpeg, render_off_screen
 from kairos_ros.training.demonstrations import MAX_STEPS, disturbances
 from kairos_ros.training.judge_look import Look, dressed, passer_by, random_clutter
+from kairos_ros.training.judge_points import projected, task_points
 from kairos_ros.vlm.questions import DONE, FAILED, ONGOING
 
 CAMERA = "corner3"
@@ -71,7 +72,14 @@ class Frames:
     """float32 [T]: share of the picture that the intruder covers; 0 without one."""
     seed: np.ndarray
     """int64 [T], of the scene; pictures of one episode share it."""
+    place: np.ndarray
+    """float32 [T, 3, 3], m: where hand, object and goal are in the cell."""
+    pixel: np.ndarray
+    """float32 [T, 3, 2]: where they are in the picture, as `judge_points.projected` says."""
 
+
+Row = tuple[np.ndarray, int, bool, float, int, np.ndarray, np.ndarray]
+"""One picture's entries of Frames, in their order."""
 
 Act = Callable[[np.ndarray], np.ndarray]
 """Meta-World's observation -> action float [4]; made anew for every episode."""
@@ -109,7 +117,7 @@ def record_frames(
     ]
     camera.close()
     columns = zip(*rows, strict=True)
-    kinds = (np.uint8, np.int8, np.bool_, np.float32, np.int64)
+    kinds = (np.uint8, np.int8, np.bool_, np.float32, np.int64, np.float32, np.float32)
     return Frames(*(np.array(c, kind) for c, kind in zip(columns, kinds, strict=True)))
 
 
@@ -132,7 +140,7 @@ def _episode(
     look: Look | None,
     drive: Callable[[int], Act] | None,
     per_moment: int,
-) -> Iterator[tuple[np.ndarray, int, bool, float, int]]:
+) -> Iterator[Row]:
     rng = np.random.default_rng([seed, 11])
     act = drive(seed) if drive else _expert_driver(scene)
     noise, _ = disturbances(rng)
@@ -149,8 +157,10 @@ def _episode(
             ends = min(ends, step + {DONE: AFTER_SUCCESS, FAILED: AFTER_LOSS}.get(name, MAX_STEPS))
         if step >= due and state != UNCLEAR:
             due = step + rng.exponential(GAPS[name])
-            for image, unsafe, covered in _pictures(env, camera, look, rng, per_moment):
-                yield image, state, unsafe, covered, seed
+            place = task_points(obs)
+            shots = _pictures(env, camera, look, rng, per_moment, place)
+            for image, unsafe, covered, pixel in shots:
+                yield image, state, unsafe, covered, seed, place, pixel
         if step >= ends:
             return
         if (
@@ -175,9 +185,17 @@ def random_knock(rng: np.random.Generator) -> np.ndarray:
 
 
 def _pictures(
-    env: Any, camera: MujocoCameras, look: Look | None, rng: np.random.Generator, count: int
-) -> Iterator[tuple[np.ndarray, bool, float]]:
-    """One moment without an intruder and with one that can be seen; of these, `count` by chance."""
+    env: Any,
+    camera: MujocoCameras,
+    look: Look | None,
+    rng: np.random.Generator,
+    count: int,
+    place: np.ndarray,
+) -> Iterator[tuple[np.ndarray, bool, float, np.ndarray]]:
+    """One moment without an intruder and with one that can be seen; of these, `count` by chance.
+
+    With each picture: is somebody in it, the share that the intruder covers, where `place` is.
+    """
     look = look or ("demo" if rng.random() < 0.5 else "varied")
     with dressed(env, CAMERA, look, rng):
         things = random_clutter(rng, METAWORLD_CELL) if rng.random() < 0.5 else ()
@@ -185,11 +203,12 @@ def _pictures(
             things = (*things, *passer_by(rng, METAWORLD_CELL))
         camera.show(things)
         empty = camera.frame(CAMERA).copy()
+        pixel = projected(env, CAMERA, place)
         wanted = rng.permutation(2)[:count]
         if 0 in wanted:
-            yield _compressed(empty), False, 0.0
+            yield _compressed(empty), False, 0.0, pixel
         if 1 in wanted:
-            yield _with_intruder(camera, things, empty, rng)
+            yield *_with_intruder(camera, things, empty, rng), pixel
 
 
 def _with_intruder(

@@ -28,8 +28,13 @@ NO_ANSWER = -100
 """Target of a question that is not asked about a picture."""
 FORGET = 0.05
 """Share of the words that a training prompt loses to `<unknown>`."""
-SHIFT_PX = 3
+SHIFT_PX = 5
 """Pictures are moved by up to this much in training."""
+POINT_WEIGHT, PLACE_WEIGHT = 0.1, 0.5
+"""Of the losses for pointing at hand, object and goal, and for telling where they are."""
+CENTRE_M, REACH_M, FAR = (0.0, 0.65, 0.1), 0.2, 3.0
+"""Places are learned from the middle of the cell in units of REACH_M; what is further than FAR of
+these, such as a puck on the floor, is just far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +49,7 @@ class JudgeSettings:
     epochs: int = 9
     batch_size: int = 32
     learning_rate: float = 1.5e-3
-    image_px: int = 144
+    image_px: int = 240
     seed: int = 0
 
     def episodes(self) -> dict[str, int]:
@@ -65,6 +70,8 @@ class Pictures:
         self.image = torch.from_numpy(np.concatenate([f.image for f in parts]))
         self.state = torch.from_numpy(np.concatenate([f.state for f in parts]).astype(np.int64))
         self.unsafe = torch.from_numpy(np.concatenate([f.unsafe for f in parts]))
+        self.place = torch.from_numpy(np.concatenate([f.place for f in parts]))
+        self.pixel = torch.from_numpy(np.concatenate([f.pixel for f in parts]))
         self.scene = torch.repeat_interleave(
             torch.arange(len(parts)), torch.tensor([len(f.state) for f in parts])
         )
@@ -127,16 +134,32 @@ class Questions:
         return words + [0] * (self._most - len(words))
 
 
-def augmented(images: Tensor) -> Tensor:
-    """Float [B, 3, px, px] in about [-1, 1] of uint8 [B, px, px, 3]: moved, relit, with noise."""
+def augmented(images: Tensor) -> tuple[Tensor, Tensor]:
+    """Float [B, 3, px, px] in about [-1, 1] of uint8 [B, px, px, 3]: moved, relit, with noise.
+
+    And by how many pixels to the right and down their content was moved, int64 [B, 2].
+    """
     count, px = images.shape[:2]
     x = images.permute(0, 3, 1, 2).to(torch.float32) / 127.5 - 1.0
     padded = functional.pad(x, (SHIFT_PX,) * 4, mode="replicate")
-    shift = torch.randint(2 * SHIFT_PX + 1, (count, 2)).tolist()
-    x = torch.stack([p[:, i : i + px, j : j + px] for p, (i, j) in zip(padded, shift, strict=True)])
+    corner = torch.randint(2 * SHIFT_PX + 1, (count, 2))
+    x = torch.stack(
+        [p[:, i : i + px, j : j + px] for p, (i, j) in zip(padded, corner.tolist(), strict=True)]
+    )
     gain = 1 + 0.15 * torch.randn(count, 1, 1, 1) + 0.06 * torch.randn(count, 3, 1, 1)
     x = x * gain + 0.1 * torch.randn(count, 1, 1, 1)
-    return x + 0.03 * torch.rand(count, 1, 1, 1) * torch.randn(x.shape)
+    noise = 0.03 * torch.rand(count, 1, 1, 1) * torch.randn(x.shape)
+    return x + noise, SHIFT_PX - corner.flip(1)
+
+
+def cells(pixel: Tensor, moved: Tensor, px: int, grid: int) -> Tensor:
+    """int64 [B, 3]: in which of the grid² image tokens each point lies, NO_ANSWER outside of all.
+
+    pixel: [B, 3, 2], shares of the picture; moved: [B, 2], by how many of its `px` pixels.
+    """
+    at = ((pixel + moved[:, None] / px) * grid).floor().long()
+    inside = ((at >= 0) & (at < grid)).all(-1)
+    return (at[..., 1] * grid + at[..., 0]).masked_fill(~inside, NO_ANSWER)
 
 
 def train_judge(
@@ -222,15 +245,24 @@ def _step(
     rows: Tensor,
 ) -> float:
     words, targets = questions.ask(pictures, rows)
-    images = augmented(pictures.image[rows]).contiguous(memory_format=torch.channels_last)
+    images, moved = augmented(pictures.image[rows])
     with torch.autocast("cpu", torch.bfloat16):
-        logits = network(images, words)
-    loss = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+        logits, point, place = network.study(
+            images.contiguous(memory_format=torch.channels_last), words
+        )
+    answering = functional.cross_entropy(logits.float().flatten(0, 1), targets.flatten())
+    shape = network.shape
+    where = cells(pictures.pixel[rows], moved, shape.image_px, shape.grid)
+    pointing = functional.cross_entropy(point.float(), where)
+    far = (pictures.place[rows] - torch.tensor(CENTRE_M)) / REACH_M
+    asked = list(ANSWERS).index(TASK_STATE)
+    placing = functional.smooth_l1_loss(place[:, asked].float(), far.clamp(-FAR, FAR), beta=0.2)
+    loss = answering + POINT_WEIGHT * pointing + PLACE_WEIGHT * placing
     optimizer.zero_grad(set_to_none=True)
     loss.backward()
     torch.nn.utils.clip_grad_norm_(network.parameters(), 1.0)
     optimizer.step()
-    return loss.item()
+    return answering.item()
 
 
 def _count(network: JudgeNetwork) -> int:

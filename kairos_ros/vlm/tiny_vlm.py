@@ -23,9 +23,9 @@ Floats = NDArray[np.float32]
 class Shape:
     """Sizes of the network."""
 
-    image_px: int = 144
+    image_px: int = 240
     """The image is square."""
-    channels: tuple[int, ...] = (24, 48, 96)
+    channels: tuple[int, ...] = (16, 32, 64, 128)
     """Of the convolutions that halve the image, in order."""
     residual: int = 2
     """Convolutions at full depth after them."""
