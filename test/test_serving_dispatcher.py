@@ -284,6 +284,32 @@ def test_a_fresh_observation_that_comes_too_late_gets_no_second_chunk():
     assert reply.attempt == 0
 
 
+def test_a_fresh_observation_that_comes_after_its_rounds_chunk_is_not_computed():
+    dispatcher = serving()
+    (first,) = dispatcher.request(0, ask("a"))
+    dispatcher.request(MS, ask("b"))
+    (refetch,) = dispatcher.tick(71 * MS)
+    assert (refetch.robot, refetch.attempt) == ("b", 0)
+    # it takes longer to come than the engine needs for the batch that left without it
+    second = next(e for e in done(dispatcher, 101 * MS, first) if isinstance(e, Submit))
+    (chunk,) = done(dispatcher, 201 * MS, second)
+    assert isinstance(chunk.body, Actions)
+    assert dispatcher.request(210 * MS, ask("b", attempt=1)) == []
+    assert dispatcher.counters["late_refresh"] == 1
+    assert not dispatcher.pending
+    # whoever heard nothing of that chunk asks again after a while, and is served
+    (again,) = dispatcher.request(2000 * MS, ask("b", attempt=2))
+    assert [(r.robot, r.attempt) for r in again.requests] == [("b", 2)]
+
+
+def test_a_chunk_that_was_lost_on_its_way_is_computed_again():
+    dispatcher = serving()
+    (first,) = dispatcher.request(0, ask("a"))
+    done(dispatcher, 100 * MS, first)
+    (again,) = dispatcher.request(2000 * MS, ask("a", attempt=1))
+    assert [(r.robot, r.attempt) for r in again.requests] == [("a", 1)]
+
+
 def test_the_first_round_of_the_next_task_is_no_refresh_of_the_last_one_in_the_engine():
     dispatcher = serving(stale_after_ns=0)
     (old,) = dispatcher.request(0, ask("a"))

@@ -90,9 +90,10 @@ class Dispatcher:
             return [self._refuse(query, session)]
         if before != session.task_key:
             self._close(before, finished=True)
-        if any(e.session is session and e.is_current() for e in self.in_engines()):
+        computing = any(e.session is session and e.is_current() for e in self.in_engines())
+        if computing or session.is_served(query):
             self.counters["late_refresh"] += 1
-            return []  # the chunk that is being computed answers this one, too
+            return []  # the chunk that is being computed, or on its way, answers this one, too
         checked = self._check(query, session.task_key) or self._horizons.of(
             query.horizon or self.options.horizon
         )

@@ -37,5 +37,6 @@ class Freshness:
         asked = [e for e in entries if self.is_stale(dispatch_ns, e, next_batch)]
         for entry in asked:
             entry.refetched_for = next_batch
+            entry.session.refetched = entry.query.round, entry.query.attempt
             self._queue.hold(entry, now_ns + REFETCH_LEAD_NS)
         return [answer(entry.query, Refetch()) for entry in asked]

@@ -28,6 +28,8 @@ class Session:
     newest_round: int = 0
     answered: tuple[int, int] = (0, -1)
     """Round and attempt that last got actions."""
+    refetched: tuple[int, int] = (0, -1)
+    """Round and attempt whose observation was last asked for again."""
     last_chunk: NDArray[np.float32] | None = None
     """float32 [N, D], whole and in the policy's own space, of round `answered[0]`."""
     served_by: str = ""
@@ -41,6 +43,12 @@ class Session:
     skipped: int = 0
     rounds_served: int = 0
     refused: int = 0
+
+    def is_served(self, query: Query) -> bool:
+        """Whether `query` brings the observation that was asked for again, and its round got
+        actions without it meanwhile."""
+        asked_for = (query.round, query.attempt - 1) == self.refetched
+        return asked_for and self.answered[0] == query.round
 
     @property
     def task_key(self) -> str:
@@ -113,7 +121,8 @@ class SessionBook:
             if session.task:
                 session.ended_tasks.append(session.task)
             session.task, session.newest_round = query.task, 0
-            session.answered, session.last_chunk, session.served_by = (0, -1), None, ""
+            session.answered = session.refetched = (0, -1)
+            session.last_chunk, session.served_by = None, ""
         if query.round < session.newest_round or query.round < session.answered[0]:
             return Refusal(
                 RefusalCode.OLD_ROUND,
