@@ -310,6 +310,15 @@ def test_a_bandwidth_delays_what_goes_through_it():
     assert first.compute_s == pytest.approx(0.115)
 
 
+def test_a_simulation_whose_only_engine_was_refused_says_why_and_ends():
+    broken = trace(10, 10, name="torn")
+    chunk = np.full((50, 1), np.nan, np.float32)
+    broken = replace(broken, rounds=tuple(replace(r, chunk=chunk) for r in broken.rounds))
+    cloud = SimEngine("far", linear_profile("80+35b", 8), "cloud", 0.02)
+    with pytest.raises(ConfigError, match=r"no engine is left.*far: it sent a chunk that is not"):
+        run([Job(0, broken, None)], 1, engines=[cloud])
+
+
 def test_refetching_makes_chunks_from_newer_observations():
     def age(stale_ms):
         result = run(

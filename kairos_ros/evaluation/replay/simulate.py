@@ -77,7 +77,7 @@ def simulate(
 
     jobs: in order of arrival; may be endless where `fleet.open_s` ends the run. stop: asked between
     events; running tasks are then canceled. Raises ConfigError for traces that the engines or the
-    horizon policy cannot serve.
+    horizon policy cannot serve, also where that is found on the way.
     """
     run = _Simulation(jobs, fleet, serving, engines, seed)
     run.live(progress or (lambda tasks, now_s: None), stop or (lambda: False))
@@ -255,6 +255,13 @@ class _Simulation:
                 self._now_ns, submit.engine, submit.batch, results, compute_ns / 1e9
             )
         )
+        slots = self._dispatcher.engines.values()
+        if all(slot.state == "refused" for slot in slots):  # nobody finds them again here
+            why = "; ".join(f"{slot.name}: {slot.last_error}" for slot in slots)
+            raise ConfigError(
+                f"after {self._now_ns / 1e9:.3f} s no engine is left, all were refused ({why}); "
+                "check the chunks and updates of the traces"
+            )
 
     def _on_confirmed(self, confirmed: tuple[SimEngine, int]) -> None:
         engine, size_bytes = confirmed
