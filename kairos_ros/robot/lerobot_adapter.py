@@ -209,6 +209,8 @@ class LeRobotAdapter:
         tries = 5 if patient else 1
         for left in reversed(range(tries)):
             try:
+                for arm in self._link.arms:
+                    drop_input(arm)
                 seen = self._link.robot.get_observation()
                 state = self._features.vector(seen)
                 self._features.check_pictures(seen)
@@ -238,12 +240,7 @@ class LeRobotAdapter:
         lasting = old or blind_s > self._options.max_blind_s
         if reason in TRANSIENT and (again or not lasting):
             self.tolerated[reason] += 1
-            try:
-                for arm in self._link.arms:
-                    drop_input(arm)
-                return
-            except Exception as worse:  # the port is gone, not the packet
-                error = worse
+            return
         raise self._give_up(self._link.named(error)) from error
 
     def _check_cameras(self) -> None:

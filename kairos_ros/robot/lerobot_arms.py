@@ -159,7 +159,8 @@ def release(arm: Arm) -> list[str]:
 
 
 def drop_input(arm: Arm) -> None:
-    """Forgets what was received: the rest of a torn reply would be taken for the next one."""
+    """Forgets what was received: a late reply, or the rest of a torn one, would be taken for the
+    next, and so would each after it."""
     arm.bus.port_handler.is_using = False
     arm.bus.port_handler.ser.reset_input_buffer()
 

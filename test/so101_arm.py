@@ -1,0 +1,51 @@
+"""An SO-101 of simulated motors on a serial port, in a process of its own."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+PROGRAM = (
+    "import typer; from kairos_ros.robot.feetech_command import sim_so101_command as run;"
+    "typer.run(run)"
+)
+
+
+class SimulatedArm:
+    """What a person beside an arm can do to it, and see. The port is `folder/so101`."""
+
+    def __init__(self, folder: Path, name: str = "so101") -> None:
+        self.port = folder / name
+        self.options = {"port": str(self.port), "id": name, "calibration_dir": str(folder)}
+        """As LeRobot names them."""
+        calibration = folder / f"{name}.json"
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", PROGRAM, "--link", self.port, "--calibration", calibration],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            start_new_session=True,
+        )
+        assert "six motors" in self._process.stdout.readline()
+
+    def tell(self, *commands: str) -> dict:
+        """Carries commands of `kairos sim-so101` out; what the arm shows afterwards."""
+        self._process.stdin.write("\n".join([*commands, "show", ""]))
+        self._process.stdin.flush()
+        return json.loads(self._process.stdout.readline())
+
+    def motors(self, what: str) -> dict[str, int | bool]:
+        """`position` or `goal` in steps, or `torque`, of every motor."""
+        return {name: motor[what] for name, motor in self.tell()["motors"].items()}
+
+    def heard(self) -> int:
+        """Packets so far."""
+        return sum(self.tell()["packets"].values())
+
+    def close(self) -> None:
+        self._process.terminate()
+        self._process.wait(20)
+        self._process.stdin.close()
+        self._process.stdout.close()
