@@ -7,6 +7,7 @@ from kairos_ros.robot.kinematics import Chain
 ITERATIONS = 80
 DAMPING = 0.02
 STEP_RAD = 0.3
+SMALL_RAD = 1e-4
 HOMEWARD = 0.05
 DOWNWARD = 0.5
 MARGIN = 0.02
@@ -34,5 +35,8 @@ def reaching(
             axis = pose[:3, 2]
             wish += DOWNWARD * angular.T @ np.cross(axis, DOWN)
         step = inverse @ (target - pose[:3, 3]) + (np.eye(len(q)) - inverse @ linear) @ wish
-        q = np.clip(q + step * min(1.0, STEP_RAD / max(np.abs(step).max(), 1e-9)), low, high)
+        longest = np.abs(step).max()
+        if longest < SMALL_RAD:
+            break
+        q = np.clip(q + step * min(1.0, STEP_RAD / longest), low, high)
     return q

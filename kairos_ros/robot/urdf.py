@@ -105,16 +105,21 @@ def read_urdf(text: str) -> Urdf:
 def rotation_about(axis: np.ndarray, angle: float) -> np.ndarray:
     """Rotation float64 [3, 3] by `angle` rad about the unit vector `axis` (Rodrigues)."""
     x, y, z = axis
-    cross = np.array([[0.0, -z, y], [z, 0.0, -x], [-y, x, 0.0]])
-    return np.eye(3) + math.sin(angle) * cross + (1.0 - math.cos(angle)) * (cross @ cross)
+    sine, cosine = math.sin(angle), math.cos(angle)
+    rest = 1.0 - cosine
+    return np.array(
+        (
+            (cosine + rest * x * x, rest * x * y - sine * z, rest * x * z + sine * y),
+            (rest * x * y + sine * z, cosine + rest * y * y, rest * y * z - sine * x),
+            (rest * x * z - sine * y, rest * y * z + sine * x, cosine + rest * z * z),
+        )
+    )
 
 
 def _joint(element: ElementTree.Element) -> Joint:
     name, kind = element.get("name", ""), element.get("type", "")
     if kind not in (*MOVING, "fixed"):
-        raise ConfigError(
-            f"joint {name!r} is of type {kind!r}, not {', '.join(MOVING)} or fixed"
-        )
+        raise ConfigError(f"joint {name!r} is of type {kind!r}, not {', '.join(MOVING)} or fixed")
     limit, mimic = element.find("limit"), element.find("mimic")
     axis = _numbers(element.find("axis"), "xyz", "1 0 0", name)
     length = float(np.linalg.norm(axis))
