@@ -21,6 +21,7 @@ def row(trial: Trial) -> list[str]:
     ]
 
 
+FILM = "episode.png"
 HEADER = ["horizon", "success %", "median s", "median miss mm", "worst miss mm"]
 
 
@@ -53,6 +54,8 @@ def write_card(policy: Path, arm: Arm, first_seed: int, trials: Sequence[Trial])
         f"- Actions, {CONTROL_RATE_HZ:g} per second, float32 [50, {len(arm.joints)}]: targets of"
         " the same joints.",
         f"- Done: every tip within {1000 * DONE_M:g} mm of its ball, all joints still.",
+        "",
+        f"![An episode]({FILM})",
         "",
         "## Success on held-out episodes",
         f"{trials[0].episodes} episodes from seed {first_seed} up, which no demonstration used:"

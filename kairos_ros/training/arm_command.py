@@ -25,7 +25,11 @@ def evaluate_arm_command(
     from rich.table import Table
 
     from kairos_ros.arms.arm import arm_called
-    from kairos_ros.training.arm_card import HEADER, row, write_card, write_evaluation
+    from kairos_ros.robot.sim_cameras import render_off_screen
+
+    render_off_screen()  # before anything imports MuJoCo
+    from kairos_ros.training.arm_card import FILM, HEADER, row, write_card, write_evaluation
+    from kairos_ros.training.arm_film import write_film
     from kairos_ros.training.arm_trial import try_expert, try_policy
     from kairos_ros.training.demonstrations import HELD_OUT_SEED
     from kairos_ros.training.rollout import PolicyUnderTest
@@ -51,6 +55,7 @@ def evaluate_arm_command(
         table.add_row(*row(trial))
     Console().print(table)
     write_evaluation(folder, HELD_OUT_SEED, trials)
+    write_film(under_test, known, HELD_OUT_SEED, lengths[0], folder / FILM)
     write_card(folder, known, HELD_OUT_SEED, trials)
 
 

@@ -1,0 +1,62 @@
+"""One episode of a simulated arm as a row of pictures."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+
+from kairos_ros.arms.arm import Arm
+from kairos_ros.arms.driver import SimulatedDriver
+from kairos_ros.arms.reach import CONTROL_RATE_HZ, INSTRUCTION, distances, done, state
+from kairos_ros.robot.sim_cameras import MujocoCameras
+from kairos_ros.training.arm_demonstrations import begin
+from kairos_ros.training.arm_trial import MAX_ACTIONS
+from kairos_ros.training.rollout import PolicyUnderTest
+
+PICTURES = 4
+SIZE = (300, 400)
+VIEW = "front"
+
+
+def write_film(policy: PolicyUnderTest, arm: Arm, seed: int, horizon: int, path: Path) -> None:
+    """The episode of `seed`, from its start to the touch, evenly spaced, as a PNG.
+
+    `robot.sim_cameras.render_off_screen` must have been called before MuJoCo was imported.
+    """
+    import matplotlib
+
+    matplotlib.use("Agg")
+    import matplotlib.pyplot as plt
+
+    frames, misses = _episode(policy, arm, seed, horizon)
+    shown = np.linspace(0, len(frames) - 1, PICTURES).round().astype(int)
+    figure, panels = plt.subplots(1, PICTURES, figsize=(3.2 * PICTURES, 2.9), layout="constrained")
+    for axes, at in zip(panels, shown, strict=True):
+        axes.imshow(frames[at])
+        axes.set_axis_off()
+        axes.set_title(f"{at / CONTROL_RATE_HZ:.1f} s, {misses[at]:.0f} mm to go", fontsize=10)
+    figure.suptitle(f"{policy.policy_id}: “{INSTRUCTION}”, horizon {horizon}, seed {seed}")
+    figure.savefig(path, dpi=100, metadata={"Software": None})
+    plt.close(figure)
+
+
+def _episode(
+    policy: PolicyUnderTest, arm: Arm, seed: int, horizon: int
+) -> tuple[list[np.ndarray], list[float]]:
+    """Pictures uint8 [h, w, 3], one per action, and how far the tips still were from the balls."""
+    driver = SimulatedDriver(arm)
+    begin(driver, seed)
+    cameras = MujocoCameras(SimpleNamespace(unwrapped=driver.world), {VIEW: SIZE})
+    frames, misses = [], []
+    while len(frames) < MAX_ACTIONS:
+        noise = [seed * MAX_ACTIONS + len(frames)]
+        chunk = policy(state(driver.world)[None], INSTRUCTION, noise).actions[0]
+        for action in chunk[:horizon]:
+            frames.append(cameras.frame(VIEW).copy())
+            misses.append(1000.0 * float(distances(driver.world).max()))
+            if done(driver.world):
+                cameras.close()
+                return frames, misses
+            driver.act(action, CONTROL_RATE_HZ)
+    cameras.close()
+    return frames, misses
