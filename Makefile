@@ -1,5 +1,6 @@
 # make            set up .venv and build the ROS interfaces (instant when nothing changed)
 # make demo       eight simulated arms served end to end, about two minutes
+# make demo FLEET=factory   a fleet file's robots and services, and things that happen to them
 # make drill      the same with faults, and a judge; about ten minutes (ARGS=--quick: two)
 # make test       lint, types and all tests
 # make bench      benchmarks: ratios against the peer in one run
@@ -21,6 +22,9 @@ ARRIVALS ?=
 SEED ?=
 CLOUD ?=
 CUT ?=
+# make demo FLEET=factory: docs/factory.md; FLEET=PATH.yaml, EVENTS=intruder,knock, SEED and ARGS
+FLEET ?=
+EVENTS ?=
 ARGS ?=
 
 .PHONY: all demo drill test bench lock clean
@@ -35,10 +39,15 @@ $(VENV)/.built: $(VENV)/.deps CMakeLists.txt package.xml pyproject.toml cmake/py
 	@tools/build.sh
 
 demo: all
+ifneq ($(FLEET),)
+	@$(BIN)/kairos fleet demo $(FLEET) $(if $(EVENTS),--events $(EVENTS)) \
+	  $(if $(SEED),--seed $(SEED)) $(ARGS)
+else
 	@$(BIN)/kairos demo $(if $(ROBOTS),--robots $(ROBOTS)) $(if $(POLICY),--scheduling $(POLICY)) \
 	  $(if $(HORIZON),--horizon $(HORIZON)) $(if $(DURATION),--duration $(DURATION)) \
 	  $(if $(ARRIVALS),--arrivals $(ARRIVALS)) $(if $(SEED),--seed $(SEED)) \
 	  $(if $(CLOUD),--cloud) $(if $(CUT),--cloud-cut $(CUT)) $(ARGS)
+endif
 
 drill: all
 	@$(BIN)/kairos drill $(if $(ROBOTS),--robots $(ROBOTS)) $(if $(SEED),--seed $(SEED)) $(ARGS)

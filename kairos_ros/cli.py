@@ -26,9 +26,11 @@ COMMANDS = {
     "fleet schema": "kairos_ros.fleet_command:schema_command",
     "fleet show": "kairos_ros.fleet_command:show_command",
     "fleet up": "kairos_ros.fleet_command:up_command",
+    "fleet demo": "kairos_ros.demo.factory_command:factory_command",
     "fleet states": "kairos_ros.fleet_command:states_command",
     "dashboard": "kairos_ros.dashboard.command:dashboard_command",
     "sim-so101": "kairos_ros.robot.feetech_command:sim_so101_command",
+    "robot check": "kairos_ros.robot_command:check_command",
     "slo": "kairos_ros.evaluation.slo_command:slo_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",
     "worker": "kairos_ros.engine.worker_command:worker_command",
@@ -47,6 +49,7 @@ COMMANDS = {
 
 GROUPS = {
     "fleet": "Fleet files: which robots do which tasks with which models.",
+    "robot": "Robots behind ROS 2 drivers, and their contracts.",
     "schedule": "Ask the scheduler why.",
     "bag": "Look into bags, and repair them.",
     "keys": "Who may use a network link.",

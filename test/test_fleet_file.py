@@ -296,11 +296,11 @@ def test_aliases_that_multiply_are_refused_before_they_do(faults):
 
 def test_a_fault_in_a_merged_mapping_points_to_where_it_is_written(faults):
     text = (FLEETS / "factory.yaml").read_text()
-    text = text.replace("      freq_hz: 4\n", "      freq_hz: 400\n")
+    text = text.replace("      freq_hz: 2\n", "      freq_hz: 400\n")
     found = faults(text)
     assert [field for _, _, field, _ in found] == [
-        "push.components.safety.freq_hz",
-        "pick_and_place.components.safety.freq_hz",
+        "insert_peg.components.safety.freq_hz",
+        "open_drawer.components.safety.freq_hz",
     ]
     assert {line for line, *_ in found} == {line_of(text, "freq_hz: 400")}
 

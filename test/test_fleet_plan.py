@@ -57,7 +57,7 @@ def test_the_factory_is_a_server_a_process_per_kind_of_judge_and_its_robots():
     ]
     assert specs[0].parameters["policy"].endswith("models/metaworld_flow")
     assert specs[1].parameters["robots"] == ["arm_1", "arm_2", "arm_3", "arm_4"]
-    assert specs[1].parameters["freq_hz"] == 4.0
+    assert specs[1].parameters["freq_hz"] == 2.0
 
 
 def test_every_parameter_of_the_plan_is_one_that_its_node_has():
@@ -85,7 +85,7 @@ def test_robots_get_the_rules_the_body_and_the_horizon_of_their_task():
         "safe_state": [0.0, 0.6, 0.3],
     }
     assert robots["arm_1"]["horizon_policy"].startswith("tail_agreement")
-    assert robots["arm_1"]["camera_rate_hz"] == 4.0
+    assert robots["arm_1"]["camera_rate_hz"] == 2.0
     assert robots["arm_1"]["request_images"] is False  # the policy reads none
 
 
@@ -106,7 +106,7 @@ def test_cameras_show_a_fresh_picture_whenever_a_judge_is_due(judged, camera):
 
 def test_judges_that_differ_are_nodes_of_their_own(tmp_path):
     def ask_otherwise(data):
-        task = data["push"]["components"]
+        task = data["insert_peg"]["components"]
         task["safety"] = {**task["safety"], "prompt": "is anybody there?"}
 
     specs = factory(ask_otherwise, tmp_path / "fleet.yaml")
@@ -118,7 +118,7 @@ def test_a_model_folder_counts_from_the_fleet_file(tmp_path):
     (tmp_path / "policy").mkdir()
 
     def local(data):
-        for task in ("push", "pick_and_place"):
+        for task in ("insert_peg", "open_drawer"):
             data[task]["components"]["system1"]["model"] = "mine"
         data["models"] = {"mine": "./policy"}
 
@@ -129,7 +129,7 @@ def test_a_model_folder_counts_from_the_fleet_file(tmp_path):
 
 def test_two_action_models_are_refused_because_a_server_has_one(tmp_path):
     def another(data):
-        data["push"]["components"]["system1"]["model"] = "owner/other"
+        data["insert_peg"]["components"]["system1"]["model"] = "owner/other"
 
     with pytest.raises(ConfigError, match="one serving node serves one"):
         factory(another, tmp_path / "fleet.yaml")

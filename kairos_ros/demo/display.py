@@ -1,9 +1,10 @@
 """Where the demo shows itself: a live view in a terminal, plain lines everywhere else."""
 
 import time
+from collections.abc import Callable
 from typing import Protocol
 
-from rich.console import Console
+from rich.console import Console, RenderableType
 from rich.live import Live
 from rich.spinner import Spinner
 
@@ -32,8 +33,12 @@ class Display(Protocol):
 class LiveDisplay:
     """Redraws the view in place, four times a second; it is gone when the demo is over."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(
+        self, console: Console, draw: Callable[[LiveFleet, int], RenderableType] = render
+    ) -> None:
+        """draw: the fleet, for a terminal of so many columns."""
         self._console = console
+        self._draw = draw
         self._live = Live(console=console, auto_refresh=False, transient=True)
         self._spinner = Spinner("dots", "starting")
         self._due = 0.0
@@ -52,7 +57,7 @@ class LiveDisplay:
 
     def show(self, fleet: LiveFleet) -> None:
         if self._is_due(REFRESH_S):
-            self._live.update(render(fleet, self._console.width), refresh=True)
+            self._live.update(self._draw(fleet, self._console.width), refresh=True)
 
     def _is_due(self, every_s: float) -> bool:
         if time.monotonic() < self._due:

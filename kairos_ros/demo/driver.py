@@ -160,11 +160,13 @@ class Driver:
         """When the task that has been running longest was given; infinite without one."""
         return min((task.given_s for task in self._assigned.values()), default=math.inf)
 
-    def give(self, robot: str, job: Job, max_actions: int = MAX_ACTIONS) -> None:
-        """Sends `robot` its next task."""
+    def give(
+        self, robot: str, job: Job, max_actions: int = MAX_ACTIONS, instruction: str = ""
+    ) -> None:
+        """Sends `robot` its next task; without an instruction, in the words of its scene."""
         now_s = self.now_s()
         goal = ExecuteTask.Goal(
-            instruction=SCENES[job.scene],
+            instruction=instruction or SCENES[job.scene],
             task_kind=job.scene,
             scene=job.scene,
             seed=job.seed,
@@ -176,10 +178,10 @@ class Driver:
         )
         self._assigned[robot] = _Assignment(job, min(job.wanted_s or now_s, now_s), now_s, future)
 
-    def cancel(self) -> None:
-        """Asks every working robot to stop; the results still have to be waited for."""
-        for task in self._assigned.values():
-            if task.handle is not None:
+    def cancel(self, robot: str = "") -> None:
+        """Asks a robot, or every one, to end its task; the results still have to be waited for."""
+        for name, task in self._assigned.items():
+            if task.handle is not None and robot in ("", name):
                 task.handle.cancel_goal_async()
 
     def lose(self, robot: str) -> None:

@@ -278,7 +278,7 @@ def _failed(console: Console, error: FleetError) -> int:
 
 def _conclude(console: Console, options: Options, session: Session, *, finished: int) -> int:
     """Says where everything is and what went wrong; the exit code."""
-    _point_latest(options.folder)
+    point_latest(options.folder)
     bag = ", bag/" if options.record else ""
     console.print(f"{options.folder}/: summary.json, fleet.png, logs/{bag}", highlight=False)
     console.print(f"as a page: kairos report {options.folder}", highlight=False, soft_wrap=True)
@@ -294,7 +294,7 @@ def _conclude(console: Console, options: Options, session: Session, *, finished:
     return 0
 
 
-def _point_latest(folder: Path) -> None:
+def point_latest(folder: Path) -> None:
     """`latest` beside the run folder leads to it; replaced in one step."""
     link = folder.parent / f".latest-{time.monotonic_ns()}"
     link.symlink_to(folder.name)

@@ -59,8 +59,12 @@ class Session:
     cloud: Cloud | None = None
     """Takes what would wait longer at the edge; entered and left with this."""
     robot_parameters: Mapping[str, Any] = field(default_factory=dict)
+    nodes: Sequence[bringup.NodeSpec] = ()
+    """What to start instead, where it is not `robots` equal arms and their server."""
     failures: list[str] = field(default_factory=list)
     """Processes that ended by themselves, with what they printed last."""
+    meant: set[str] = field(default_factory=set)
+    """Processes that are meant to be dead now."""
 
     live: LiveFleet = field(init=False)
     fleet: bringup.Fleet = field(init=False)
@@ -69,7 +73,8 @@ class Session:
     _gone: set[str] = field(default_factory=set)
 
     def __post_init__(self) -> None:
-        names = [spec.namespace for spec in bringup.plan(self.robots)[1:]]
+        specs = self.nodes or bringup.plan(self.robots)
+        names = [spec.namespace for spec in specs if spec.executable == "robot_node"]
         self.live = LiveFleet({name: LiveRobot() for name in names})
         self.fleet = bringup.Fleet([], self.logs, {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"})
         self.interrupt = Interrupt(at_once=self._kill)
@@ -115,7 +120,7 @@ class Session:
         Returns None when interrupted. Raises FleetError when a process ends or time runs out.
         """
         began = time.monotonic()
-        specs = bringup.plan(
+        specs = self.nodes or bringup.plan(
             self.robots,
             record=self.bag or "",
             serve=self.parameters(serving),
@@ -181,7 +186,7 @@ class Session:
                 if todo[robot]:
                     driver.give(robot, todo[robot].pop(), max_actions=1)
             driver.spin(_SLICE_S)
-            self._notice_deaths()
+            self.notice_deaths()
             for name in self._gone & todo.keys():
                 todo[name].clear()
             self.display.progress(f"the robots build their scenes, {left} to go")
@@ -218,7 +223,7 @@ class Session:
             elif not driver.busy() or now_s > duration_s + FINISH_WITHIN_S:
                 break
             driver.spin(_SLICE_S)
-            self._notice_deaths()
+            self.notice_deaths()
             self.display.show(live)
         self._cut((), driver.now_s())
         length_s = driver.now_s()
@@ -252,7 +257,7 @@ class Session:
         while self.driver.busy() and time.monotonic() < deadline:
             self.display.progress("ending the tasks that are still running")
             self.driver.spin(_SLICE_S)
-            self._notice_deaths()
+            self.notice_deaths()
         self.driver.abandon()
 
     def parameters(self, serving: Mapping[str, Any]) -> dict[str, Any]:
@@ -284,9 +289,10 @@ class Session:
         self.display.progress(f"{what} ({waited_s:.0f} s)")
         self.driver.spin(_SLICE_S)
 
-    def _notice_deaths(self) -> None:
+    def notice_deaths(self) -> None:
+        """Tells of processes that ended since the last call; their robots get no more tasks."""
         for key, code in self._dead().items():
-            if key in self._gone:
+            if key in self._gone or key in self.meant:
                 continue
             self._gone.add(key)
             self.failures.append(self._obituary(key, code))

@@ -11,8 +11,8 @@ from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.robot.intruder import METAWORLD_CELL, Body, random_intruder
 from kairos_ros.srv import Disturb
 
-KNOCK_M_S = (1.5, 4.5)
-"""Fast enough to send most objects out of the arm's reach."""
+KNOCK_M_S = (2.5, 5.5)
+"""Fast enough to send most objects out of the arm's reach, before it has gripped them."""
 
 
 @runtime_checkable

@@ -1,0 +1,121 @@
+"""The picture of a factory demo: what every robot did when, and what happened to it."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from kairos_ros.demo.factory_events import Kind
+from kairos_ros.demo.factory_outcome import Outcome, Result
+from kairos_ros.demo.factory_story import NO_TASK, Story
+from kairos_ros.robot.state_table import Mode
+
+COLOURS = {
+    Mode.RUNNING.value: "#0b7a75",
+    Mode.HOLDING.value: "#d1495b",
+    Mode.RETURNING.value: "#e9a23b",
+    Mode.RETRYING.value: "#4a6fa5",
+    Mode.WAITING.value: "#7b2d8b",
+    NO_TASK: "#e4e4e4",
+}
+LABELS = {
+    Mode.RUNNING.value: "running",
+    Mode.HOLDING.value: "holding",
+    Mode.RETURNING.value: "returning to safe state",
+    Mode.RETRYING.value: "retrying",
+    Mode.WAITING.value: "waiting for a human",
+    NO_TASK: "between tasks",
+}
+EVENT = "#333333"
+NAMES = {
+    Kind.INTRUDER: "intruder",
+    Kind.KNOCK: "object knocked away",
+    Kind.SAFETY: "no safety service",
+    Kind.PLANNER: "slow planner",
+    Kind.LINGERER: "intruder who stays",
+}
+
+
+def finding(outcomes: Sequence[Outcome]) -> str:
+    """What the run showed, in one line."""
+    kept = sum(one.result is Result.PASS for one in outcomes)
+    stops = [
+        r.after_s
+        for one in outcomes
+        if one.deed.kind in (Kind.INTRUDER, Kind.LINGERER, Kind.SAFETY)
+        for r in one.reactions
+    ]
+    slowest = f"; the slowest stop took {1e3 * max(stops):.0f} ms" if stops else ""
+    return f"{kept} of {len(outcomes)} events were answered as the fleet file promises{slowest}"
+
+
+def plot_factory(
+    path: Path, robots: Sequence[str], story: Story, outcomes: Sequence[Outcome], end_s: float
+) -> None:
+    """Robots over time, states as colours, events as marks, as PNG."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    figure, ax = pyplot.subplots(figsize=(13, 2.4 + 0.55 * len(robots)), layout="constrained")
+    row = {robot: i for i, robot in enumerate(robots)}
+    for mode, colour in COLOURS.items():
+        spans = [s for s in story.spans(robots, end_s) if s.mode == mode]
+        if spans:
+            ax.barh(
+                [row[s.robot] for s in spans],
+                [s.end_s - s.start_s for s in spans],
+                left=[s.start_s for s in spans],
+                height=0.62,
+                color=colour,
+                label=LABELS[mode],
+            )
+    for one in outcomes:
+        deed = one.deed
+        rows = [row[robot] for robot in deed.robots if robot in row]
+        low, high = min(rows, default=0) - 0.42, max(rows, default=0) + 0.42
+        ax.fill_between(
+            [deed.began_s, max(deed.undone_s, deed.began_s + 0.15)],
+            low,
+            high,
+            facecolor="none",
+            edgecolor=EVENT,
+            hatch="////",
+            lw=1.2,
+            alpha=0.75,
+        )
+        ax.plot([deed.began_s] * 2, [-0.75, low], color=EVENT, lw=0.8, ls=":")
+        ax.annotate(
+            f"{NAMES[deed.kind]}: {one.result}",
+            (deed.began_s, -0.78),
+            ha="left",
+            va="bottom",
+            fontsize=9,
+            color=EVENT,
+        )
+    for released in story.releases:
+        ax.plot(
+            released.at_s,
+            row[released.robot],
+            marker="v",
+            color="white",
+            markeredgecolor=EVENT,
+            markersize=9,
+            label="released by a human",
+        )
+    ax.set(xlim=(0, end_s or 1), ylim=(len(robots) - 0.4, -1.15), xlabel="time since start (s)")
+    ax.set_yticks(range(len(robots)), list(robots))
+    ax.spines[["top", "right", "left"]].set_visible(False)
+    ax.tick_params(axis="y", length=0)
+    handles = dict(zip(*reversed(ax.get_legend_handles_labels()), strict=True))
+    figure.legend(
+        handles.values(),
+        handles.keys(),
+        loc="outside lower left",
+        ncols=7,
+        frameon=False,
+        fontsize=9,
+        handlelength=1,
+    )
+    figure.suptitle(finding(outcomes), fontsize=13, x=0.01, ha="left")
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)

@@ -1,0 +1,135 @@
+"""Whether robots did what their fleet file promises when something happened to them. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+
+from kairos_ros.core.pipeline import Component, TaskRules
+from kairos_ros.demo.factory_events import JUDGED_BY, Kind, Promise, promise
+from kairos_ros.demo.factory_story import Deed, Moment, Story
+from kairos_ros.robot.state_table import Effect, Mode, Trigger
+
+HEARD_WITHIN_S = 0.05
+"""Motion that is shorter than this may be nothing but the way of two messages."""
+
+USED_UP = "retries are used up"
+"""In the reason of a robot that calls a human because of its task (`robot/state_machine.py`)."""
+
+
+class Result(StrEnum):
+    PASS = "pass"
+    LATE = "late"
+    """It was done, after the promised time."""
+    FAIL = "FAIL"
+
+
+@dataclass(frozen=True, slots=True)
+class Reaction:
+    """What one robot did about one event."""
+
+    robot: str
+    after_s: float
+    """Event to reaction, as seen from outside; what had to be heard and judged is in it."""
+    reacted_s: float
+    """Verdict arrived, or deadline passed, until the body had done it: the robot's clock."""
+    frame_age_s: float | None
+    """The same from the judged picture."""
+    did: str
+    """Why, and to which modes it came until it was running again, each once."""
+    recovered_s: float | None
+    """From the end of the event, or from the reaction where that came later, until it was running
+    again; None if it never was."""
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    deed: Deed
+    promised: str
+    within_s: Mapping[str, float]
+    """The promised time of each concerned robot; infinite where nothing has to stop."""
+    reactions: tuple[Reaction, ...]
+    result: Result
+    why: str
+    """In words; empty where it passed."""
+
+
+def outcome(
+    deed: Deed, story: Story, rules: Mapping[str, TaskRules], rates_hz: Mapping[str, float]
+) -> Outcome:
+    """Holds what was heard of the concerned robots against their rules and control rates."""
+    promises = {r: promise(deed.kind, rules[r], rates_hz[r]) for r in deed.robots}
+    found = {r: reaction(deed, story, r, promises[r]) for r in deed.robots}
+    reactions = tuple(one for one in found.values() if one is not None)
+    result, why = _judged(deed, story, promises, found)
+    texts = dict.fromkeys(one.text for one in promises.values())
+    within_s = {robot: one.within_s for robot, one in promises.items()}
+    return Outcome(deed, " or ".join(texts), within_s, reactions, result, why)
+
+
+def answers(moment: Moment, kind: Kind, promised: Promise) -> bool:
+    """Whether this is what a robot does about such an event."""
+    if kind is Kind.KNOCK:
+        given_up = moment.component is Component.MONITOR and USED_UP in moment.reason
+        return moment.trigger is Trigger.FAILED or given_up
+    if moment.component is not JUDGED_BY[kind]:
+        return False
+    if kind is Kind.PLANNER:
+        return promised.fallback is not None and moment.trigger.value == promised.fallback.value
+    return Effect.STOP in moment.effects
+
+
+def reaction(deed: Deed, story: Story, robot: str, promised: Promise) -> Reaction | None:
+    """What the robot did first about the event, and how it went on; None where it did nothing."""
+    moments = [m for m in story.since(robot, deed.began_s) if deed.task in ("", m.task)]
+    first = next((m for m in moments if answers(m, deed.kind, promised)), None)
+    if first is None:
+        return None
+    over_s = max(deed.undone_s, first.at_s)
+    later = story.since(robot, first.at_s)
+    again = next((m for m in later if m.at_s >= over_s and m.after is Mode.RUNNING), None)
+    until = [m for m in later if again is None or m.at_s <= again.at_s]
+    return Reaction(
+        robot,
+        first.at_s - deed.began_s,
+        first.reacted_s,
+        first.frame_age_s,
+        _told(until),
+        None if again is None else again.at_s - over_s,
+    )
+
+
+def _told(moments: list[Moment]) -> str:
+    """The first reason, and each mode once, in the order in which the robot came to it."""
+    modes = list(dict.fromkeys(m.after for m in moments))
+    if moments[-1].after is Mode.RUNNING:
+        modes = [mode for mode in modes if mode is not Mode.RUNNING] + [Mode.RUNNING]
+    return f"{moments[0].trigger}: {' → '.join(modes)}"
+
+
+def _judged(
+    deed: Deed,
+    story: Story,
+    promises: Mapping[str, Promise],
+    found: Mapping[str, Reaction | None],
+) -> tuple[Result, str]:
+    reactions = [one for one in found.values() if one is not None]
+    silent = [robot for robot, one in found.items() if one is None]
+    if not reactions or (silent and deed.kind is not Kind.PLANNER):
+        return Result.FAIL, f"{', '.join(silent)} did nothing about it"
+    if deed.kind not in (Kind.KNOCK, Kind.PLANNER):
+        moved = {
+            one.robot: story.running_s(one.robot, deed.began_s + one.after_s, deed.undone_s)
+            for one in reactions
+        }
+        for robot, moved_s in moved.items():
+            if moved_s > HEARD_WITHIN_S:
+                return Result.FAIL, f"{robot} executed for {moved_s:.2f} s before it was over"
+    for one in reactions:
+        if one.recovered_s is None and Mode.RUNNING not in one.did.split(" → "):
+            return Result.FAIL, f"{one.robot} was not seen running again"
+    late = [one for one in reactions if one.after_s > promises[one.robot].within_s]
+    if late:
+        worst = max(late, key=lambda one: one.after_s)
+        within_s = promises[worst.robot].within_s
+        return Result.LATE, f"{worst.robot}: {worst.after_s:.2f} s, promised {within_s:.2f} s"
+    return Result.PASS, ""

@@ -1,0 +1,132 @@
+"""What happened in the factory demo and what robots did about it, as plain data."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+
+from kairos_ros.core.pipeline import Component
+from kairos_ros.demo.factory_events import Kind
+from kairos_ros.robot.state_table import Effect, Mode, Trigger
+
+NO_TASK = "no_task"
+"""How a robot between two tasks, which holds, is shown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """One transition of a robot's state machine, as its PipelineEvent was heard."""
+
+    at_s: float
+    """Since the run began; when it was heard."""
+    robot: str
+    task: str
+    """Id of its task; empty between tasks."""
+    before: Mode
+    after: Mode
+    trigger: Trigger
+    component: Component | None
+    reason: str
+    effects: frozenset[Effect]
+    reacted_s: float
+    """Its cause arrived, or a deadline passed, until the body had done it: the robot's clock."""
+    frame_age_s: float | None
+    """The same from the judged picture."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deed:
+    """One event that was made to happen."""
+
+    kind: Kind
+    robots: tuple[str, ...]
+    """Whom it concerned: those that had to react."""
+    text: str
+    began_s: float
+    undone_s: float
+    """When it was over: somebody left, a service was started again."""
+    task: str = ""
+    """Id of the one task that it was about; empty where it was about the cell or a service."""
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """The demo acted as the human that a robot had called."""
+
+    at_s: float
+    robot: str
+    waited_s: float
+    name: str
+    reason: str
+    took_out: bool
+    """It was not worth another try: the task was canceled, too."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModeSpan:
+    robot: str
+    start_s: float
+    end_s: float
+    mode: str
+    """A `Mode`, or `NO_TASK`."""
+
+
+@dataclass(slots=True)
+class Story:
+    """Everything so far, in the order in which it was heard."""
+
+    moments: list[Moment] = field(default_factory=list)
+    deeds: list[Deed] = field(default_factory=list)
+    releases: list[Released] = field(default_factory=list)
+
+    def mode(self, robot: str) -> Mode:
+        """What a robot is doing, as far as it has been heard."""
+        last = self.last(robot)
+        return last.after if last else Mode.HOLDING
+
+    def last(self, robot: str) -> Moment | None:
+        return next((m for m in reversed(self.moments) if m.robot == robot), None)
+
+    def since(self, robot: str, from_s: float) -> list[Moment]:
+        """What a robot did from then on."""
+        return [m for m in self.moments if m.robot == robot and m.at_s >= from_s]
+
+    def spans(self, robots: Iterable[str], end_s: float) -> list[ModeSpan]:
+        """Every robot's modes, without gaps, up to `end_s`."""
+        return [
+            span
+            for robot in robots
+            for span in _spans(robot, [m for m in self.moments if m.robot == robot], end_s)
+        ]
+
+    def attempt_s(self, robot: str, now_s: float) -> float:
+        """How long the robot has been running in this attempt at its task."""
+        ends = (Trigger.DONE, Trigger.TASK_ENDED, Trigger.RESET_DONE)
+        mine = [m.at_s for m in self.moments if m.robot == robot and m.trigger in ends]
+        return self.running_s(robot, mine[-1] if mine else 0.0, now_s)
+
+    def running_s(self, robot: str, from_s: float, to_s: float) -> float:
+        """How long a robot was executing actions between the two times."""
+        mine = [s for s in self.spans([robot], to_s) if s.mode == Mode.RUNNING]
+        return sum(max(0.0, min(s.end_s, to_s) - max(s.start_s, from_s)) for s in mine)
+
+    def count(self, robots: Iterable[str], trigger: Trigger) -> int:
+        """How often robots made transitions for that reason."""
+        mine = frozenset(robots)
+        return sum(m.trigger is trigger for m in self.moments if m.robot in mine)
+
+
+def _spans(robot: str, moments: Sequence[Moment], end_s: float) -> list[ModeSpan]:
+    spans, since_s, mode = [], 0.0, NO_TASK
+    for moment in moments:
+        task_over = moment.trigger in (Trigger.TASK_ENDED, Trigger.DONE, Trigger.RESET_FAILED)
+        holds = moment.after is Mode.HOLDING
+        after = NO_TASK if holds and (task_over or _idle(mode, moment)) else moment.after.value
+        if after != mode:
+            spans.append(ModeSpan(robot, since_s, min(moment.at_s, end_s), mode))
+            since_s, mode = moment.at_s, after
+    spans.append(ModeSpan(robot, min(since_s, end_s), end_s, mode))
+    return [span for span in spans if span.end_s > span.start_s]
+
+
+def _idle(mode: str, moment: Moment) -> bool:
+    """A robot without a task that is warned has no task all the same."""
+    return mode == NO_TASK and moment.trigger is Trigger.UNSAFE
