@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from kairos_ros.robot.answer_check import unwanted
 from kairos_ros.robot.exchange import (
     Answer,
     AnswerKind,
@@ -114,10 +115,10 @@ class Loop:
     def receive(self, answer: Answer, now_ns: int) -> list[Effect]:
         """An answer arrived at `now_ns`. What does not belong here is dropped and counted."""
         run = self._run
-        if reason := self._foreign(answer) or (run and self._unusable(run, answer)):
+        if reason := self._unusable(run, answer):
             self._drop(reason)
             return []
-        assert run is not None  # an answer without a task is foreign
+        assert run is not None  # an answer without a task is not wanted
         run.silences = 0
         match answer.kind:
             case AnswerKind.REFETCH:
@@ -180,27 +181,14 @@ class Loop:
         """Actions executed in the running task; 0 without one."""
         return self._run.executed if self._run else 0
 
-    def _foreign(self, answer: Answer) -> str:
-        """Why an answer is not for the running task; empty if it is."""
-        if answer.robot != self.config.robot:
-            return "other_robot"
-        if answer.session != self.config.session:
-            return "other_session"
-        if self._run is None:
-            return "no_task"
-        return "" if answer.task == self._run.task.id else "other_task"
-
-    def _unusable(self, run: Run, answer: Answer) -> str:
-        """Why an answer of this task is of no use; empty if it is."""
-        if answer.round < run.round:
-            return "old_round"
-        if answer.round > run.round or answer.attempt >= len(run.attempts):
-            return "never_requested"
-        if not run.awaiting:
-            return "stopped" if run.abandoned else "repeated"
-        if answer.kind is not AnswerKind.ACTIONS:
-            newest = answer.attempt == len(run.attempts) - 1 and not run.refused
-            return "" if newest else "repeated"
+    def _unusable(self, run: Run | None, answer: Answer) -> str:
+        """Why an answer is of no use; empty if it is."""
+        brings = answer.kind is AnswerKind.ACTIONS
+        robot, session = self.config.robot, self.config.session
+        if reason := unwanted(answer, robot, session, run, actions=brings):
+            return reason
+        if not brings:
+            return ""
         actions = answer.actions
         if actions is None or actions.ndim != 2 or actions.shape[1] != self.config.action_dim:
             return "malformed"

@@ -15,6 +15,7 @@ from kairos_ros.evaluation.replay.round_log import RoundLog
 from kairos_ros.evaluation.replay.rules import RECORDED, Rules
 from kairos_ros.evaluation.run import CANCELED, Activity, RoundRecord, Span, TaskRecord
 from kairos_ros.evaluation.trace import Trace, TraceRound
+from kairos_ros.robot.answer_check import unwanted
 from kairos_ros.robot.exchange import Execution, Request, Task
 from kairos_ros.robot.latency import LatencyEstimate, lead_actions
 from kairos_ros.robot.run import Attempt, Chunk, Run
@@ -133,12 +134,16 @@ class VirtualRobot:
         """An answer arrived. What does not belong here is dropped and counted."""
         effects = self.advance(now_ns - 1)
         run = self._run
-        if reason := self._foreign(run, answer) or (run and _unusable(run, answer)):
+        body = answer.body
+        brings = isinstance(body, Actions)
+        reason = unwanted(answer, self.name, self.session, run, actions=brings)
+        if isinstance(body, Actions) and not len(body.actions):
+            reason = reason or "malformed"
+        if reason:
             self._drop(reason)
             return effects
-        assert run is not None  # an answer without a task is foreign
+        assert run is not None  # an answer without a task is not wanted
         run.silences = 0
-        body = answer.body
         if isinstance(body, Refetch):
             effects.append(self._send(run, now_ns))
         elif isinstance(body, Refusal):
@@ -314,16 +319,6 @@ class VirtualRobot:
         actions = np.empty((length, 0), np.float32)  # they are counted, never looked at
         run.next = log.chunk = Chunk(run.round, actions, observed_at, len(run.latency_ns) - 1)
 
-    def _foreign(self, run: Run | None, answer: Answer) -> str:
-        """Why an answer is not for the running task; empty if it is."""
-        if answer.robot != self.name:
-            return "other_robot"
-        if answer.session != self.session:
-            return "other_session"
-        if run is None:
-            return "no_task"
-        return "" if answer.task == run.task.id else "other_task"
-
     def _drop(self, reason: str) -> None:
         self.dropped[reason] += 1
         if self._run is not None:
@@ -366,17 +361,3 @@ class VirtualRobot:
 
     def _seconds(self, ns: int) -> float:
         return (ns - self._epoch_ns) / 1e9
-
-
-def _unusable(run: Run, answer: Answer) -> str:
-    """Why an answer of this task is of no use; empty if it is."""
-    if answer.round < run.round:
-        return "old_round"
-    if answer.round > run.round or answer.attempt >= len(run.attempts):
-        return "never_requested"
-    if not run.awaiting:
-        return "repeated"
-    if not isinstance(answer.body, Actions):
-        newest = answer.attempt == len(run.attempts) - 1 and not run.refused
-        return "" if newest else "repeated"
-    return "" if len(answer.body.actions) else "malformed"
