@@ -100,7 +100,10 @@ def test_objectives_come_from_what_each_robot_works_under():
         Slo("safety", 0.9, 0.5, ("arm_3",)),
         Slo("monitor", 2.0, 2.0, ("arm_1", "arm_2")),
     ]
-    assert describe(promised(PipelineRecord(given))[3]) == "safety 2/s within 900 ms (arm_3)"
+    assert (
+        describe(promised(PipelineRecord(given))[3], tuple(given)) == "safety 2/s in 900 ms, arm_3"
+    )
+    assert describe(promised(PipelineRecord(given))[0], tuple(given)) == "system1 in 200 ms"
 
 
 ROUND = RoundRecord(

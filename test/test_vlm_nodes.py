@@ -30,8 +30,13 @@ from sensor_msgs.msg import CompressedImage
 from task_rules import MS
 from wire import Operator, done, in_executor, until
 
-from kairos_ros.bringup import robot, serving, vlm
-from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
+from kairos_ros.bringup import recorder, robot, serving, vlm
+from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules, TaskState
+from kairos_ros.evaluation.bag.fleet_run import read_bag
+from kairos_ros.evaluation.monitor_score import confusions
+from kairos_ros.evaluation.obligations import judge
+from kairos_ros.evaluation.reactions import reactions, stop_times
+from kairos_ros.evaluation.slo import Slo
 from kairos_ros.nodes import qos
 from kairos_ros.robot.rules_text import rules_text
 from kairos_ros.vlm.judge import Verdict
@@ -294,7 +299,7 @@ RULES = TaskRules(
         Component.MONITOR: ComponentRules(
             10_000 * MS, Fallback.STOP_AND_RESEND, period_ns=1000 * MS
         ),
-        Component.SYSTEM2: ComponentRules(20_000 * MS, Fallback.USE_LAST_PLAN),
+        Component.SYSTEM2: ComponentRules(8000 * MS, Fallback.USE_LAST_PLAN),
     },
     max_task_retries=1,
     on_max_task_retries=Fallback.STOP_AND_CALL_HUMAN,
@@ -306,8 +311,10 @@ RULES = TaskRules(
 
 
 @pytest.fixture(scope="module")
-def arm(start_for_module, judges, wire):
-    """A robot at work: its events and verdicts, and the services it offers."""
+def arm(start_for_module, judges, wire, tmp_path_factory):
+    """A robot at work: its events and verdicts, the services it offers, and a bag of it all."""
+    bag = tmp_path_factory.mktemp("recorded") / "bag"
+    recording = start_for_module(recorder(bag))
     start_for_module(serving(policy="emulated:latency_ms=20,chunk=20,state=39,dim=4"))
     parameters = {
         "adapter_options": [f"images={{{CAMERA}: [144, 144]}}"],
@@ -327,6 +334,8 @@ def arm(start_for_module, judges, wire):
     arm = SimpleNamespace(
         heard=heard,
         events=heard[PipelineEvent],
+        bag=bag,
+        recording=recording,
         operator=operator,
         release=wire.node.create_client(Release, "/arm_1/release"),
         disturb=wire.node.create_client(Disturb, "/arm_1/disturb"),
@@ -541,3 +550,45 @@ def test_the_judge_that_ships_sees_who_is_in_the_cell_and_how_far_the_task_is(
     assert said["empty"][1] == TaskProgress.ONGOING
     assert said["failed"][1] == TaskProgress.FAILED
     assert said["done"][1] == TaskProgress.DONE
+
+
+def test_the_bag_of_all_this_tells_what_judges_said_and_what_the_robot_did(arm, wire):
+    """Of every test above, from the recorder's side."""
+    assert arm.recording.stop(signal.SIGINT) == 0
+    run = read_bag(arm.bag)
+    record = run.pipeline
+    assert record.rules == {"arm_1": RULES}
+
+    told = [(e.before, e.after, e.trigger, e.reason, tuple(e.effects)) for e in arm.events]
+    held = [(m.before, m.after, m.trigger, m.reason, m.effects) for m in record.moves]
+    assert held == told
+    of_arm = [j for j in record.judged if j.component is Component.SAFETY]
+    assert len(of_arm) >= 0.9 * len([v for v in arm.heard[SafetyVerdict] if v.session])
+    assert {j.service for j in of_arm} >= {"/kairos/vlm", "/kairos/safety"}
+    assert all(0 <= j.answered_s - j.pictured_s < 60 for j in of_arm)
+    planned = {p.instruction for p in record.plans}
+    assert planned >= {"open the drawer"}
+
+    # the emulated policy never pushes the puck: whatever the oracle said, the task was ongoing
+    (score,) = confusions(run)
+    assert score.scene == GOAL["scene"]
+    assert {truth for truth, _ in score.counts} == {TaskState.ONGOING}
+    assert {said for _, said in score.counts} == set(TaskState)
+    assert (score.confirmed, score.succeeded > 3) == (0, True)
+
+    (arm_1,) = reactions(run)
+    assert arm_1.retries == 1
+    assert arm_1.released == ("Ada: cell is empty",)
+    causes = {stop.cause: stop for stop in stop_times(run)}
+    assert 0 < causes["safety: unsafe"].reacted_p50_s < causes["safety: unsafe"].frame_age_p50_s
+    assert "safety: overdue" in causes
+
+    kept = {slo.component: attained for slo, attained in judge(run).attained}
+    assert set(kept) == {"safety", "monitor", "system2"}
+    assert kept["safety"].missing > 5, "the judges were killed in the last test"
+    assert kept["safety"].met < kept["safety"].invocations
+    assert kept["system2"].met >= 2
+    # a robot that stops for want of a verdict executes few actions without one
+    rate = judge(run).rate
+    assert 0 < rate.qualified_per_s <= rate.actions_per_s
+    assert judge(run, [Slo("safety", 1e-4, period_s=0.2)]).rate.qualified_per_s == 0

@@ -37,6 +37,8 @@ class Judgement:
     attained: tuple[tuple[Slo, Attainment], ...]
     rate: Throughput
     """With all of these SLOs."""
+    robots: tuple[str, ...]
+    """Of the run."""
 
 
 def judge(run: FleetRun, slos: Sequence[Slo] = ()) -> Judgement:
@@ -65,6 +67,7 @@ def judge(run: FleetRun, slos: Sequence[Slo] = ()) -> Judgement:
     return Judgement(
         tuple((slo, attainment(slo, invoked[slo])) for slo in slos),
         throughput(run, slos, others),
+        run.robots,
     )
 
 
@@ -119,11 +122,12 @@ def invocations_of(run: FleetRun, slo: Slo) -> list[Invocation]:
     return found
 
 
-def describe(slo: Slo) -> str:
-    """In words: `safety 5/s within 200 ms (arm_1, arm_2)`."""
+def describe(slo: Slo, robots: Sequence[str]) -> str:
+    """In words: `safety 5/s in 200 ms`, and for whom where that is not all of `robots`."""
     often = f" {1 / slo.period_s:g}/s" if slo.period_s and slo.component in PERIODIC else ""
-    whom = f" ({', '.join(slo.robots)})" if slo.robots else ""
-    return f"{slo.component}{often} within {1000 * slo.latency_s:g} ms{whom}"
+    latency = f"{slo.latency_s:g} s" if slo.latency_s >= 1 else f"{1000 * slo.latency_s:g} ms"
+    whom = "" if all(map(slo.covers, robots)) else f", {', '.join(slo.robots)}"
+    return f"{slo.component}{often} in {latency}{whom}"
 
 
 def _missing(

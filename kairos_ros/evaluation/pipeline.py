@@ -18,8 +18,8 @@ class Judged:
     """`TaskRecord.task` of the same robot."""
     component: Component
     pictured_s: float
-    """When the judged pictures were published; where they were not recorded, when the judge says
-    that it received them."""
+    """When the recorder got the judged pictures, or the judge says that it did, whichever came
+    first."""
     answered_s: float
     said: str
     """`safe`, `unsafe`, or a `TaskState`."""

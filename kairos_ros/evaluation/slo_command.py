@@ -1,7 +1,7 @@
 """`kairos slo`: who met the objectives, and the actions that count because of it (001 §4.1)."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from math import isfinite
 from pathlib import Path
@@ -13,7 +13,7 @@ from rich.table import Table
 
 from kairos_ros.evaluation.obligations import Judgement, describe, judge
 from kairos_ros.evaluation.run_source import read_runs
-from kairos_ros.evaluation.slo import PERCENTILE, parse_slo
+from kairos_ros.evaluation.slo import PERCENTILE, Attainment, parse_slo
 
 _HEADS = (
     "invo-\ncations",
@@ -23,9 +23,8 @@ _HEADS = (
     "P50\nms",
     "P95\nms",
     "P99\nms",
-    "actions\nper s",
-    "qualified\nper s",
 )
+_RATES = ("actions\nper s", "qualified\nper s")
 
 
 def slo_command(
@@ -57,7 +56,8 @@ def slo_command(
     if format_ == "json":
         typer.echo(json.dumps([row for name, one in judged for row in _documents(name, one)]))
     else:
-        Console().print(_table(judged))
+        for table in _tables(judged):
+            Console().print(table)
 
 
 def _documents(name: str, judged: Judgement) -> list[dict[str, Any]]:
@@ -77,30 +77,46 @@ def _documents(name: str, judged: Judgement) -> list[dict[str, Any]]:
     return rows
 
 
-def _table(judged: Sequence[tuple[str, Judgement]]) -> Table:
-    table = Table(
-        title=f"held where {PERCENTILE:.0f} % of the invocations are in time",
-        title_justify="left",
-        box=None,
-    )
-    table.add_column("run", overflow="fold")
-    table.add_column("objective", overflow="fold")
-    for head in _HEADS:
-        table.add_column(head, justify="right", no_wrap=True)
+def _tables(judged: Sequence[tuple[str, Judgement]]) -> Iterator[Table]:
+    """One for all runs that have one objective, the same; else one for each."""
+    objectives = {tuple(slo for slo, _ in one.attained) for _, one in judged}
+    if len(objectives) == 1 and all(len(slos) == 1 for slos in objectives):
+        [(slo,)] = objectives
+        table = _table(f"{describe(slo, ())}; held where {PERCENTILE:.0f} % are", "run", *_RATES)
+        for name, one in judged:
+            table.add_row(name, *_cells(one.attained[0][1]), *_rates(one))
+        yield table
+        return
     for name, one in judged:
-        for i, (slo, attained) in enumerate(one.attained):
-            rates = (one.rate.actions_per_s, one.rate.qualified_per_s) if i == 0 else None
-            table.add_row(
-                name if i == 0 else "",
-                describe(slo),
-                str(attained.invocations),
-                str(attained.missing),
-                _number(100 * attained.share, 2) + " %",
-                "yes" if attained.held else "no",
-                *(_number(1000 * s, 0) for s in (attained.p50_s, attained.p95_s, attained.p99_s)),
-                *((_number(rate, 1) for rate in rates) if rates else ("", "")),
-            )
+        table = _table(f"{name}; held where {PERCENTILE:.0f} % are in time", "objective")
+        for slo, attained in one.attained:
+            table.add_row(describe(slo, one.robots), *_cells(attained))
+        actions, qualified = _rates(one)
+        share = _number(100 * one.rate.share, 1)
+        table.caption = f"{actions} actions per s, {qualified} qualified ({share} %)"
+        yield table
+
+
+def _table(title: str, first: str, *more: str) -> Table:
+    table = Table(title=title, box=None, title_justify="left", caption_justify="left")
+    table.add_column(first, overflow="fold")
+    for head in (*_HEADS, *more):
+        table.add_column(head, justify="right", no_wrap=True)
     return table
+
+
+def _cells(attained: Attainment) -> tuple[str, ...]:
+    return (
+        str(attained.invocations),
+        str(attained.missing),
+        _number(100 * attained.share, 2) + " %",
+        "yes" if attained.held else "no",
+        *(_number(1000 * s, 0) for s in (attained.p50_s, attained.p95_s, attained.p99_s)),
+    )
+
+
+def _rates(judged: Judgement) -> tuple[str, str]:
+    return _number(judged.rate.actions_per_s, 1), _number(judged.rate.qualified_per_s, 1)
 
 
 def _number(value: float, digits: int) -> str:

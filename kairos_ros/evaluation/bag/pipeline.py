@@ -24,6 +24,7 @@ _Stamp = tuple[str, int, int]
 
 @dataclass(slots=True)
 class _Found:
+    sessions: set[tuple[str, str]] = field(default_factory=set)
     rules: dict[str, TaskRules] = field(default_factory=dict)
     looks: dict[_Stamp, float] = field(default_factory=dict)
     truths: dict[_Stamp, TaskState] = field(default_factory=dict)
@@ -34,8 +35,8 @@ class _Found:
 
 
 def read_pipeline(bag: Bag) -> PipelineRecord:
-    """One pass. What is said of another robot than its topic's is left out, as robots do. Raises
-    ConfigError for a bag that is damaged."""
+    """One pass. What is said of another robot than its topic's, or of a session that robot never
+    had, is left out, as robots do. Raises ConfigError for a bag that is damaged."""
     found = _Found()
     for message in bag.messages(tuple(_READ)):
         _READ[message.type](found, message)
@@ -54,13 +55,15 @@ def read_pipeline(bag: Bag) -> PipelineRecord:
 def _judged(found: _Found) -> Iterator[Judged]:
     for component, said, message in found.said:
         body = message.body
+        if (body.robot, body.session) not in found.sessions:
+            continue
         look = body.robot, body.frame.sec, body.frame.nanosec
         yield Judged(
             robot=body.robot,
             task=_task(body),
             component=component,
-            # a picture that the recorder missed: by the judge's own word
-            pictured_s=found.looks.get(look, message.at_s - max(0.0, body.latency_s)),
+            # the recorder may miss a picture, or get it after the judge did
+            pictured_s=min(found.looks.get(look, math.inf), message.at_s - max(0, body.latency_s)),
             answered_s=message.at_s,
             said=said,
             service=body.service,
@@ -79,6 +82,10 @@ def _planned(found: _Found) -> Iterator[Planned]:
             goal=message.body.goal,
             instruction=answer.body.instruction if answer else "",
         )
+
+
+def _status(found: _Found, message: BagMessage) -> None:
+    found.sessions.add((message.body.robot, message.body.session))
 
 
 def _verdict(found: _Found, message: BagMessage) -> None:
@@ -158,6 +165,7 @@ def _question(body: Any) -> tuple[str, str, int]:
 
 
 _READ: dict[str, Callable[[_Found, BagMessage], None]] = {
+    "kairos_ros/msg/RobotStatus": _status,
     "kairos_ros/msg/SafetyVerdict": _verdict,
     "kairos_ros/msg/TaskProgress": _progress,
     "kairos_ros/msg/PlanRequest": _plan_request,

@@ -145,7 +145,7 @@ def _pipeline(named: NamedRun, figures: "_Figures") -> _Pipeline:
     return _Pipeline(
         named.name,
         figures.add(reaction_figure(named.run)),
-        tuple((describe(slo), attained) for slo, attained in judged.attained),
+        tuple((describe(slo, judged.robots), attained) for slo, attained in judged.attained),
         judged.rate,
         stop_times(named.run),
         reactions(named.run),
