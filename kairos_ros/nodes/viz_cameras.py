@@ -14,7 +14,7 @@ TILE = (240, 180)
 def mosaic_message(pictures: Mapping[str, bytes]) -> Image:
     """JPEG pictures by caption, in rows as wide as the mosaic is high. A broken one stays dark."""
     from PIL import Image as Pillow
-    from PIL import ImageDraw
+    from PIL import ImageDraw, ImageOps
 
     columns = math.ceil(math.sqrt(len(pictures)))
     rows = math.ceil(len(pictures) / columns)
@@ -27,11 +27,11 @@ def mosaic_message(pictures: Mapping[str, bytes]) -> Image:
         except OSError:
             caption += "  (broken picture)"
         else:
-            picture.thumbnail(TILE)
+            picture = ImageOps.contain(picture, TILE)
             whole.paste(
                 picture, (x + (TILE[0] - picture.width) // 2, y + (TILE[1] - picture.height) // 2)
             )
-        draw.text((x + 6, y + 4), caption, fill=(232, 237, 240), font_size=13)
+        draw.text((x + 6, y + 4), caption, fill=(232, 237, 240), font_size=17)
     return Image(
         height=whole.height,
         width=whole.width,

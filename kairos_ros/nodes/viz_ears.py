@@ -5,7 +5,7 @@ many came meanwhile (see `recorder_topics`).
 """
 
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -82,8 +82,8 @@ class Ears:
         self.robots: dict[str, Heard] = {}
         self.fleet: FleetState | None = None
         self.fleet_ns = 0
-        self.placed: dict[str, TransformStamped] = {}
-        """Frames that others have placed, by name."""
+        self.placed: set[str] = set()
+        """Static frames that others have placed."""
         self._node = node
         self._more = sources
         self._status = self._open(RobotStatus, "/kairos/robot_status", qos.ROSTER)
@@ -91,12 +91,15 @@ class Ears:
         self._serving: dict[str, Subscription[Any]] = {}
         self._of_robots: dict[str, dict[str, tuple[Source, Subscription[Any]]]] = {}
 
-    def listen(self, purposes: frozenset[str]) -> None:
-        """Opens what `purposes` need, closes the rest, takes what has come."""
+    def listen(self, purposes: frozenset[str], own: Sequence[TransformStamped]) -> None:
+        """Opens what `purposes` need, closes the rest, takes what has come.
+
+        own: static frames that this node has published, and hears, too.
+        """
         now_ns = time.monotonic_ns()
         self._hear_statuses(now_ns)
         for message in _taken(self._tf):
-            self.placed |= {one.child_frame_id: one for one in message.transforms}
+            self.placed |= {one.child_frame_id for one in message.transforms if one not in own}
         self._hear_serving(now_ns, purposes)
         for robot in list(self.robots):
             self._hear_robot(robot, now_ns, purposes)

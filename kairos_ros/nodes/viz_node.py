@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from geometry_msgs.msg import TransformStamped
 from rclpy.event_handler import PublisherEventCallbacks, QoSPublisherMatchedInfo
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
@@ -95,6 +96,7 @@ class VizNode(Node):
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
         self.create_timer(1.0, self._publish_diagnostics)
         self._origins: dict[str, tuple[float, float, float]] = {}
+        self._placed: list[TransformStamped] = []
         self._cameras_due_s = 0.0
         self._told: dict[str, str] = {}
         self._drawn = self._late = self._sent = self._pictures = 0
@@ -110,7 +112,7 @@ class VizNode(Node):
         layers = [layer for layer in LAYERS if self._topics[layer.name].get_subscription_count()]
         purposes = frozenset[str]().union(*(layer.hears for layer in layers))
         watched = self._cameras.get_subscription_count() > 0
-        self._ears.listen(purposes | ({CAMERAS} if watched else set()))
+        self._ears.listen(purposes | ({CAMERAS} if watched else set()), self._placed)
         scene = self.stage.scene(self._ears)
         self._place(scene)
         if layers:
@@ -147,7 +149,9 @@ class VizNode(Node):
         if scene.origins != self._origins:
             self._origins = dict(scene.origins)
             stamp = self.get_clock().now().to_msg()
-            self._tf_static.publish(tf_message(transforms(scene.frame, self._origins, stamp)))
+            newest = list(transforms(scene.frame, self._origins, stamp))
+            self._placed += newest
+            self._tf_static.publish(tf_message(newest))
 
     def _move(self, scene: Scene) -> None:
         if not self._tf.get_subscription_count():
@@ -155,9 +159,9 @@ class VizNode(Node):
         stamp = self.get_clock().now().to_msg()
         moving = []
         for robot in scene.robots.values():
-            where = robot.body.hand(robot.joint_names, robot.joints) if robot.body else None
-            if where is not None:
-                moving += transforms(robot.frame, {f"{robot.name}/tool": where}, stamp)
+            tools = robot.body.tools(robot.joint_names, robot.joints) if robot.body else []
+            names = [f"{robot.name}/tool_{i + 1}" for i in range(len(tools))]
+            moving += transforms(robot.frame, dict(zip(names, tools, strict=True)), stamp)
         if moving:
             self._tf.publish(tf_message(moving))
 

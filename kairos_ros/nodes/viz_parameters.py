@@ -1,11 +1,10 @@
 """Parameters of the viz node, and what they configure."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Annotated
 
 import yaml
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.nodes.parameters import STRINGS, ParameterSpec
@@ -18,7 +17,7 @@ VIZ_PARAMETERS = (
     P("columns", 4, "Robots in a row, of those that TF does not place.", 1, 100),
     P("spacing_m", 1.6, "Between neighbours in a row.", 0.1, 100.0),
     P("row_spacing_m", 2.2, "Between rows.", 0.1, 100.0),
-    P("arms", STRINGS, "Arms with a URDF, each 'robot={tip: LINK, ...}' (docs/rviz.md)."),
+    P("arms", STRINGS, "Arms with a URDF, each 'robot={contract: ..., tips: [...]}'."),
     P("diagnostics.late_warn", 0.2, "Share of drawings that came late: warn.", 0.0, 1.0),
 )
 
@@ -32,66 +31,39 @@ class Corners(BaseModel):
     high: tuple[float, float, float]
 
 
-class _Written(BaseModel):
-    """The YAML of one entry of `arms`."""
+class ArmEntry(BaseModel):
+    """How to draw one robot that has a contract and a URDF."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
-    tip: str
-    description: str = ""
-    joint_states: str = ""
-    joints: tuple[str, ...] = ()
-    degrees: bool = False
+    contract: str
+    """Name of a shipped one, or its file: joints and units of the policy."""
+    tips: Annotated[tuple[str, ...], Field(min_length=1, max_length=2)]
+    """Links whose ways are drawn."""
+    urdf: str = ""
+    """File; empty: `robot_description` of the contract's first driver."""
     frame: str = ""
+    """Of the URDF's root, where TF places that; empty: ROBOT/base, on the grid."""
     zone: Corners | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class ArmEntry:
-    """How to draw one robot that has a URDF."""
-
-    tip: str
-    """Link whose way is drawn."""
-    description: str
-    """Topic of the URDF."""
-    joint_states: str
-    """Topic of the joint states."""
-    own_units: bool
-    """They come from the robot node, in the units of its policy, and not in rad from a driver."""
-    joints: tuple[str, ...]
-    """First entries of the policy's state and action; empty: those up to the tip, in order."""
-    degrees: bool
-    """Unit of state and action; false: rad."""
-    frame: str
-    """Of the base."""
-    zone: tuple[tuple[float, float, float], tuple[float, float, float]] | None
+    """Where the tools may be."""
 
 
 def arm_entries(texts: list[str]) -> Mapping[str, ArmEntry]:
-    """`["arm_1={tip: gripper_link}"]` by robot. Raises ConfigError for a text that is no such."""
+    """`["arm_1={contract: so101, tips: [gripper_frame_link]}"]` by robot.
+
+    Raises ConfigError for a text that is no such.
+    """
     entries = {}
     for text in texts:
         robot, equals, rest = text.partition("=")
         if not equals or not robot.isidentifier():
-            raise ConfigError(f"arms entry {text!r} must read 'robot={{tip: LINK, ...}}'")
-        entries[robot] = _entry(robot, text, rest)
+            raise ConfigError(f"arms entry {text!r} must read 'robot={{contract: ..., ...}}'")
+        try:
+            entries[robot] = ArmEntry.model_validate(yaml.safe_load(rest))
+        except yaml.YAMLError as error:
+            raise ConfigError(f"arms entry {text!r} has no YAML value: {error}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            where = ".".join(map(str, first["loc"]))
+            raise ConfigError(f"arms entry {text!r}: {where}: {first['msg']}") from error
     return entries
-
-
-def _entry(robot: str, text: str, rest: str) -> ArmEntry:
-    try:
-        data: Any = yaml.safe_load(rest)
-        written = _Written.model_validate(data)
-    except (yaml.YAMLError, ValidationError) as error:
-        raise ConfigError(f"arms entry {text!r}: {error}") from error
-    zone = (written.zone.low, written.zone.high) if written.zone else None
-    return ArmEntry(
-        tip=written.tip,
-        description=written.description or f"/{robot}/robot_description",
-        joint_states=written.joint_states or f"/{robot}/joint_states",
-        own_units=not written.joint_states,
-        joints=written.joints,
-        degrees=written.degrees,
-        frame=written.frame or f"{robot}/base",
-        zone=zone,
-    )

@@ -3,8 +3,8 @@
 import math
 import time
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from sensor_msgs.msg import JointState
 from std_msgs.msg import String
 
 from kairos_ros.core.errors import ConfigError
@@ -16,9 +16,9 @@ from kairos_ros.nodes.viz_ears import (
     Heard,
     Source,
     hear_description,
-    hear_joints,
 )
 from kairos_ros.nodes.viz_parameters import ArmEntry
+from kairos_ros.robot.contract_file import contract_path, read_contract
 from kairos_ros.viz.bodies import Body, MetaWorldBody, UrdfBody
 from kairos_ros.viz.places import Grid, Slots
 from kairos_ros.viz.scene import (
@@ -37,7 +37,7 @@ from kairos_ros.viz.shape import Point
 class Stage:
     """Gives robots their places and looks, and tells how everything stands.
 
-    arms: how to draw those with a URDF.
+    arms: how to draw those with a URDF. Raises ConfigError for files that cannot be read.
     """
 
     def __init__(self, frame: str, grid: Grid, arms: Mapping[str, ArmEntry]) -> None:
@@ -46,26 +46,32 @@ class Stage:
         self._frame = frame
         self._grid = grid
         self._arms = arms
+        self._contracts = {
+            robot: read_contract(contract_path(entry.contract)) for robot, entry in arms.items()
+        }
+        self._urdfs = {
+            robot: _text(Path(entry.urdf).expanduser())
+            for robot, entry in arms.items()
+            if entry.urdf
+        }
         self._slots = Slots()
         self._bodies: dict[str, tuple[str, Body | None]] = {}  # by URDF
 
     def sources(self, robot: str) -> Iterable[Source]:
         """Topics beyond those of every robot node."""
-        if entry := self._arms.get(robot):
-            yield Source(JOINTS, entry.description, String, qos.ANNOUNCEMENT, hear_description)
-            if not entry.own_units:
-                yield Source(JOINTS, entry.joint_states, JointState, qos.TELEMETRY, hear_joints)
+        entry = self._arms.get(robot)
+        if entry is not None and not entry.urdf:
+            topic = self._contracts[robot].arms[0].topic("robot_description")
+            yield Source(JOINTS, topic, String, qos.ANNOUNCEMENT, hear_description)
 
     def scene(self, ears: Ears) -> Scene:
         now_ns = time.monotonic_ns()
-        for robot in self._slots.of.keys() - ears.robots.keys():
-            self._slots.free(robot)
+        self._slots.update(ears.robots)
+        for robot in (self._bodies.keys() | self.problems.keys()) - ears.robots.keys():
             self._bodies.pop(robot, None)
             self.problems.pop(robot, None)
         fleet = ears.fleet
         scheduled = {one.robot: one for one in fleet.robots} if fleet else {}
-        for robot in sorted(ears.robots, key=lambda name: (len(name), name)):
-            self._slots.take(robot)
         robots = {
             name: self._robot(now_ns, name, heard, scheduled.get(name))
             for name, heard in ears.robots.items()
@@ -77,14 +83,10 @@ class Stage:
             origins={
                 view.frame: self._origin(view)
                 for view in robots.values()
-                if not self._placed_by_others(ears, view.frame)
+                if view.frame not in ears.placed
             },
             back=self._grid.back(self._slots.size),
         )
-
-    def _placed_by_others(self, ears: Ears, frame: str) -> bool:
-        placed = ears.placed.get(frame)
-        return placed is not None and placed.header.frame_id != self._frame
 
     def _origin(self, view: RobotView) -> Point:
         x, y, _ = self._grid.at(view.slot, self._slots.size)
@@ -99,11 +101,11 @@ class Stage:
         entry = self._arms.get(name)
         asks = ""
         if scheduled is not None:
-            asks = "queued" if scheduled.pending else "in an engine" if scheduled.running else ""
+            asks = "queued" if scheduled.pending else "computed" if scheduled.running else ""
         return RobotView(
             name=name,
             slot=self._slots.of[name],
-            frame=entry.frame if entry else f"{name}/base",
+            frame=(entry.frame if entry else "") or f"{name}/base",
             state=STATES[status.state] if status.state < len(STATES) else "unknown",
             instruction=status.instruction,
             round=status.round,
@@ -123,31 +125,33 @@ class Stage:
         )
 
     def _body(self, robot: str, heard: Heard) -> Body | None:
-        entry = self._arms.get(robot)
-        if entry is None:
+        if robot not in self._arms:
             fits = MetaWorldBody.fits(heard.status.state_dim, heard.status.action_dim)
             return MetaWorldBody() if fits else None
-        if not heard.description:
+        text = self._urdfs.get(robot, heard.description)
+        if not text:
             return None
         known = self._bodies.get(robot)
-        if known is None or known[0] != heard.description:
-            known = self._bodies[robot] = heard.description, self._made(robot, entry, heard)
+        if known is None or known[0] != text:
+            known = self._bodies[robot] = text, self._made(robot, text)
         return known[1]
 
-    def _made(self, robot: str, entry: ArmEntry, heard: Heard) -> Body | None:
+    def _made(self, robot: str, urdf: str) -> Body | None:
+        entry = self._arms[robot]
+        zone = (entry.zone.low, entry.zone.high) if entry.zone else None
         self.problems.pop(robot, None)
         try:
-            return UrdfBody.from_urdf(
-                heard.description,
-                entry.tip,
-                entry.joints,
-                degrees=entry.degrees,
-                own_units=entry.own_units,
-                zone=entry.zone,
-            )
+            return UrdfBody.from_urdf(urdf, entry.tips, self._contracts[robot].joints, zone)
         except ConfigError as error:
             self.problems[robot] = str(error)
             return None
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text()
+    except OSError as error:
+        raise ConfigError(f"the URDF {path} cannot be read: {error.strerror}") from error
 
 
 def _chunks(now_ns: int, heard: Heard, body: Body) -> Chunks:
@@ -179,7 +183,8 @@ def _transition(now_ns: int, heard: Heard) -> Transition | None:
     event = heard.event
     if event is None or event.session != heard.status.session:
         return None
-    return Transition(event.after, event.reason, (now_ns - heard.event_ns) / 1e9)
+    ago_s = (now_ns - heard.event_ns) / 1e9
+    return Transition(event.after, event.reason, ago_s, told=bool(event.component))
 
 
 def _serving(now_ns: int, fleet: FleetState, heard_ns: int) -> Serving:

@@ -1,14 +1,16 @@
 """What a robot looks like, and where its tool goes: Meta-World's arm, and arms with a URDF."""
 
-import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Protocol
 
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.robot.contract import Joint
+from kairos_ros.robot.joint_units import JointUnits
 from kairos_ros.robot.kinematics import Chain
 from kairos_ros.robot.metaworld_scenes import ACTION_DIM, GRIPPER, STATE_DIM
 from kairos_ros.robot.urdf import read_urdf
@@ -20,21 +22,19 @@ Box = tuple[Point, Point]
 
 
 class Body(Protocol):
-    """How one robot is drawn. Positions are in m, in the robot's base frame."""
+    """How one robot is drawn. Positions are in m, in the robot's base frame; T: its tools."""
 
     zone: Box | None
-    """Where its tool may be; None: not known."""
+    """Where its tools may be; None: not known."""
     centre: Point
     """Of its cell, on the ground."""
 
-    def tool(self, state: np.ndarray) -> np.ndarray | None:
-        """float64 [3], from the state that the policy reads; None where that cannot be."""
+    def paths(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
+        """float64 [T, N + 1, 3]: the tools at the policy's `state`, then after each of N actions,
+        [N, D]. None where they do not fit this body."""
 
-    def path(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
-        """float64 [N + 1, 3]: the tool at `state`, then after each of N actions, [N, D]."""
-
-    def hand(self, names: Sequence[str], values: np.ndarray) -> Point | None:
-        """Where the newest joint states (names, values) put the tool; None: they do not say."""
+    def tools(self, names: Sequence[str], values: np.ndarray) -> list[Point]:
+        """Where the newest joint states (names, values) put them; none: they do not say."""
 
     def draw(self, pen: Pen, names: Sequence[str], values: np.ndarray) -> list[Shape]:
         """The arm, by the newest joint states."""
@@ -48,6 +48,8 @@ UPPER_ARM_M, FOREARM_M = 0.62, 0.62
 _OBJECTS = (slice(4, 7), slice(11, 14))
 _GOAL = slice(36, 39)
 _OPENING = 3
+IDS_PER_ARM = 40
+"""Of one robot, for the shapes of each of its arms."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,25 +64,21 @@ class MetaWorldBody:
     def fits(state_dim: int, action_dim: int) -> bool:
         return (state_dim, action_dim) == (STATE_DIM, ACTION_DIM)
 
-    def tool(self, state: np.ndarray) -> np.ndarray | None:
-        return np.asarray(state[:3], np.float64) if len(state) == STATE_DIM else None
-
-    def path(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
-        hand = self.tool(state)
-        if hand is None or actions.ndim != 2 or actions.shape[1] != ACTION_DIM:
+    def paths(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
+        if len(state) != STATE_DIM or actions.shape[1:] != (ACTION_DIM,):
             return None
+        hand = np.asarray(state[:3], np.float64)
         steps = METRES_PER_ACTION * np.clip(actions[:, :GRIPPER].astype(np.float64), -1, 1)
         way = np.vstack([hand, hand + np.cumsum(steps, axis=0)])
-        return np.clip(way, self.zone[0], self.zone[1]) if self.zone else way
+        return (np.clip(way, self.zone[0], self.zone[1]) if self.zone else way)[None]
 
-    def hand(self, names: Sequence[str], values: np.ndarray) -> Point | None:
-        where = self.tool(values)
-        return None if where is None else point(where)
+    def tools(self, names: Sequence[str], values: np.ndarray) -> list[Point]:
+        return [point(values)] if len(values) == STATE_DIM else []
 
     def draw(self, pen: Pen, names: Sequence[str], values: np.ndarray) -> list[Shape]:
-        hand = self.tool(values)
-        if hand is None:
+        if len(values) != STATE_DIM:
             return []
+        hand = np.asarray(values[:3], np.float64)
         wrist = hand + np.array([0.0, 0.0, 0.10])
         elbow = two_bones(SHOULDER, wrist, UPPER_ARM_M, FOREARM_M)
         opening = 0.02 + 0.06 * float(np.clip(values[_OPENING], 0, 1))
@@ -108,101 +106,111 @@ class MetaWorldBody:
         for number, where in enumerate(_OBJECTS):
             if np.any(values[where]):
                 shapes.append(
-                    pen.box(11 + number, point(values[where]), (0.05, 0.05, 0.05), colours.OBJECT)
+                    pen.box(
+                        11 + number, point(values[where]), (0.045, 0.045, 0.045), colours.OBJECT
+                    )
                 )
         return [shape for shape in shapes if shape is not None]
 
 
 @dataclass(frozen=True, slots=True)
 class UrdfBody:
-    """An arm whose actions are joint positions. Its links are drawn as rods between the frames of
-    the URDF, which needs no meshes (rviz's RobotModel display shows those)."""
+    """An arm, or several on one base, whose actions are joint positions.
 
-    chain: Chain
-    entries: tuple[int, ...]
-    """Of the policy's state and action: where each joint of the chain is."""
-    to_rad: float = 1.0
-    """Of the policy's unit."""
-    own_units: bool = False
-    """Joint states are in the policy's unit, too, and not in rad."""
+    Its links are drawn as rods between the frames of the URDF, which needs no meshes (rviz's
+    RobotModel display shows those).
+    """
+
+    chains: tuple[Chain, ...]
+    """One per tool, all from the root of the URDF."""
+    entries: tuple[tuple[int, ...], ...]
+    """Where each chain's joints are in the policy's state and action."""
+    features: tuple[str, ...]
+    """Names of the first entries of the policy's state."""
+    units: JointUnits
+    """Of those entries."""
     zone: Box | None = None
     centre: Point = (0.0, 0.0, 0.0)
 
     @classmethod
     def from_urdf(
-        cls,
-        text: str,
-        tip: str,
-        joints: Sequence[str],
-        *,
-        degrees: bool = False,
-        own_units: bool = False,
-        zone: Box | None = None,
+        cls, text: str, tips: Sequence[str], joints: Sequence[Joint], zone: Box | None = None
     ) -> "UrdfBody":
-        """joints: names of the first entries of the policy's state and action, in their order.
+        """joints: of the robot's contract, in the order of the policy's state and action.
 
-        Raises ConfigError where the URDF has no such tip, or a joint on the way to it is missing in
+        Raises ConfigError where the URDF has no such tip, or a joint on the way to it is none of
         `joints`.
         """
         urdf = read_urdf(text)
-        children = {joint.child for joint in urdf.joints.values()}
-        roots = [link for link in urdf.links if link not in children]
-        if len(roots) != 1:
-            raise ConfigError(
-                f"the robot description has {len(roots)} root links, {', '.join(roots)}"
-            )
-        chain = Chain.from_urdf(text, roots[0], tip)
-        order = [joint.removesuffix(".pos") for joint in joints] or list(chain.joints)
-        if missing := [joint for joint in chain.joints if joint not in order]:
-            raise ConfigError(
-                f"joint {missing[0]!r} leads to {tip!r} but is none of {', '.join(order)}"
-            )
-        entries = tuple(order.index(joint) for joint in chain.joints)
-        return cls(chain, entries, math.pi / 180 if degrees else 1.0, own_units, zone)
+        chains = tuple(Chain.from_urdf(text, urdf.root, tip) for tip in tips)
+        order = [joint.name for joint in joints]
+        for chain, tip in zip(chains, tips, strict=True):
+            if missing := [joint for joint in chain.joints if joint not in order]:
+                raise ConfigError(
+                    f"joint {missing[0]!r} leads to {tip!r} but is none of the contract's, "
+                    f"{', '.join(order)}"
+                )
+        entries = tuple(tuple(order.index(joint) for joint in chain.joints) for chain in chains)
+        features = tuple(joint.feature for joint in joints)
+        return cls(chains, entries, features, JointUnits(joints), zone)
 
-    def tool(self, state: np.ndarray) -> np.ndarray | None:
-        q = self._joints(state)
-        return None if q is None else self.chain.tip(q)[:3, 3]
-
-    def path(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
-        start = self.tool(state)
-        targets = [self._joints(action) for action in actions]
-        if start is None or any(target is None for target in targets):
+    def paths(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
+        count = len(self.features)
+        if len(state) < count or actions.ndim != 2 or actions.shape[1] != count:
             return None
-        return np.vstack([start, *(self.chain.tip(target)[:3, 3] for target in targets)])
+        stops = [self.units.positions(q) for q in (np.asarray(state[:count]), *actions)]
+        return np.array(
+            [
+                [chain.tip(stop[list(entries)])[:3, 3] for stop in stops]
+                for chain, entries in zip(self.chains, self.entries, strict=True)
+            ]
+        )
 
-    def hand(self, names: Sequence[str], values: np.ndarray) -> Point | None:
-        q = self._measured(names, values)
-        return None if q is None else point(self.chain.tip(q)[:3, 3])
+    def tools(self, names: Sequence[str], values: np.ndarray) -> list[Point]:
+        return [point(list(frames.values())[-1][:3, 3]) for frames in self._links(names, values)]
 
     def draw(self, pen: Pen, names: Sequence[str], values: np.ndarray) -> list[Shape]:
-        q = self._measured(names, values)
-        if q is None:
-            return []
-        frames = self.chain.links(q)
-        points = [frame[:3, 3] for frame in frames.values()]
-        reach = sum(float(np.linalg.norm(b - a)) for a, b in itertools.pairwise(points))
-        thick = max(0.015, 0.06 * reach)
         shapes: list[Shape | None] = []
-        for number, (a, b) in enumerate(itertools.pairwise(points)):
-            width = thick * (1 - 0.5 * number / len(points))
-            shapes.append(pen.rod(number, point(a), point(b), width, colours.METAL))
-        shapes.append(pen.balls(60, [point(p) for p in points[:-1]], 1.25 * thick, colours.JOINT))
-        shapes.append(pen.ball(61, point(points[-1]), 0.9 * thick, colours.OBJECT))
+        links = self._links(names, values)
+        for arm, frames in enumerate(links):
+            points = [point(frame[:3, 3]) for frame in frames.values()]
+            pieces = list(pairwise(points))
+            thick = max(0.015, 0.05 * sum(math.dist(a, b) for a, b in pieces))
+            first = arm * IDS_PER_ARM
+            for number, (a, b) in enumerate(pieces):
+                width = round(thick * (1 - 0.5 * number / len(pieces)), 4)
+                shapes.append(pen.rod(first + number, a, b, width, colours.METAL))
+            shapes.append(pen.balls(first + 30, points[:-1], 1.25 * thick, colours.JOINT))
+            shapes.append(pen.ball(first + 31, points[-1], 0.8 * thick, colours.INK))
+        for number, target in enumerate(self._targets(names, values, links)):
+            shapes.append(pen.ball(90 + number, target, 0.05, colours.GOAL))
         return [shape for shape in shapes if shape is not None]
 
-    def _measured(self, names: Sequence[str], values: np.ndarray) -> np.ndarray | None:
-        """In rad, float64 [n]."""
-        now = {name.removesuffix(".pos"): value for name, value in zip(names, values, strict=True)}
-        if not set(self.chain.joints) <= set(now):
-            return None
-        factor = self.to_rad if self.own_units else 1.0
-        return factor * np.array([now[joint] for joint in self.chain.joints], np.float64)
+    def _links(self, names: Sequence[str], values: np.ndarray) -> list[dict[str, np.ndarray]]:
+        """The frames of every chain's links, by name."""
+        now = dict(zip(names, values, strict=True))
+        if not set(self.features) <= set(now):
+            return []
+        q = self.units.positions(np.array([now[feature] for feature in self.features]))
+        return [
+            chain.links(q[list(entries)])
+            for chain, entries in zip(self.chains, self.entries, strict=True)
+        ]
 
-    def _joints(self, values: np.ndarray) -> np.ndarray | None:
-        if len(values) <= max(self.entries, default=-1):
-            return None
-        return self.to_rad * np.asarray(values, np.float64)[list(self.entries)]
+    @staticmethod
+    def _targets(
+        names: Sequence[str], values: np.ndarray, links: Sequence[dict[str, np.ndarray]]
+    ) -> Iterator[Point]:
+        """Entries `PREFIXtarget.x`, `.y` and `.z` of the state, in m in the frame of the link
+        `PREFIXbase_link`, or of the root where there is none: what shipped policies reach for."""
+        now = dict(zip(names, values, strict=True))
+        frames = {name: frame for arm in links for name, frame in arm.items()}
+        for name in names:
+            prefix, ends, _ = name.partition("target.x")
+            where = [now.get(f"{prefix}target.{axis}") for axis in "xyz"]
+            if ends and None not in where and np.isfinite(where).all():
+                base = frames.get(f"{prefix}base_link", np.eye(4))
+                yield point((base @ np.array([*where, 1.0]))[:3])
 
 
 def two_bones(start: np.ndarray, end: np.ndarray, upper: float, lower: float) -> np.ndarray:

@@ -29,11 +29,11 @@ class _Parts:
 
 @dataclass(frozen=True, slots=True)
 class ChunkPath:
-    """One chunk in space. A point per action, and the one that it starts from."""
+    """One chunk in space, for each of a robot's T tools (see `Body.paths`)."""
 
     round: int
     points: np.ndarray
-    """float64 [N + 1, 3] in m, in the robot's base frame."""
+    """float64 [T, N + 1, 3] in m, in the robot's base frame."""
     horizon: int
     """Actions that were sent; the rest of the N was trimmed away."""
     confidence: np.ndarray
@@ -87,7 +87,7 @@ class ChunkBook:
             whole = parts.whole[1]
             if whole.shape[1] == actions.shape[1] and len(whole) > len(actions):
                 actions = np.vstack([actions, whole[len(actions) :]])
-        points = body.path(parts.states[parts.attempt], actions)
+        points = body.paths(parts.states[parts.attempt], actions)
         if points is None or not np.isfinite(points).all():
             return None
         return ChunkPath(round, points, len(parts.actions), parts.confidence, parts.reason)

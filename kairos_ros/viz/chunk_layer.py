@@ -24,37 +24,42 @@ def chunks(scene: Scene) -> list[Shape]:
 
 def _robot(robot: RobotView) -> list[Shape]:
     shapes: list[Shape | None] = []
-    running = robot.chunks.running
+    running, following = robot.chunks.running, robot.chunks.next
     if running is not None:
-        shapes += _running(robot, running, robot.chunks.done)
-    if (following := robot.chunks.next) is not None:
-        ahead = following.points[: following.horizon + 1]
-        shapes.append(pen("chunk: next", robot).strip(0, ahead, 0.006, colours.NEXT))
+        for tool, points in enumerate(running.points):
+            shapes += _running(robot, tool, points, running, robot.chunks.done)
+    if following is not None:
+        for tool, points in enumerate(following.points):
+            ahead = points[: following.horizon + 1]
+            shapes.append(pen("chunk: next", robot).strip(tool, ahead, 0.006, colours.NEXT))
     return [shape for shape in shapes if shape is not None]
 
 
-def _running(robot: RobotView, chunk: ChunkPath, done: float) -> list[Shape | None]:
+def _running(
+    robot: RobotView, tool: int, points: np.ndarray, chunk: ChunkPath, done: float
+) -> list[Shape | None]:
     executed, to_come, trimmed, now, cut = (
         pen(f"chunk: {ns}", robot) for ns in ("executed", "to come", "trimmed", "now", "cut")
     )
     done = min(done, float(chunk.horizon))
     shapes: list[Shape | None] = [
-        executed.strip(0, part(chunk.points, 0.0, done), 0.010, colours.EXECUTED)
+        executed.strip(tool, part(points, 0.0, done), 0.010, colours.EXECUTED)
     ]
-    for level, ends in enumerate(by_confidence(chunk, done)):
+    for level, ends in enumerate(by_confidence(points, chunk, done)):
         share = UNSURE + (1 - UNSURE) * level / (len(WIDTHS_M) - 1)
         colour = colours.mixed(colours.EXECUTED, colours.TO_COME, share)
-        shapes.append(to_come.segments(level, ends, WIDTHS_M[level], colour))
-    beyond = part(chunk.points, chunk.horizon, len(chunk.points) - 1)
-    shapes.append(trimmed.segments(0, dashes(beyond, DASH_M), 0.006, colours.TRIMMED))
-    here = part(chunk.points, done, done)[0]
-    shapes.append(now.ball(0, point(here), 0.035, colours.INK))
+        number = tool * len(WIDTHS_M) + level
+        shapes.append(to_come.segments(number, ends, WIDTHS_M[level], colour))
+    beyond = part(points, chunk.horizon, len(points) - 1)
+    shapes.append(trimmed.segments(tool, dashes(beyond, DASH_M), 0.006, colours.TRIMMED))
+    here = part(points, done, done)[0]
+    shapes.append(now.ball(tool, point(here), 0.035, colours.INK))
     if done < chunk.horizon:
-        end = chunk.points[chunk.horizon]
-        shapes.append(cut.ball(0, point(end), 0.035, colours.TO_COME))
-        text = f"{chunk.horizon} of {len(chunk.points) - 1}"
+        end = points[chunk.horizon]
+        shapes.append(cut.ball(2 * tool, point(end), 0.035, colours.TO_COME))
+        text = f"{chunk.horizon} of {len(points) - 1}"
         above = (end[0], end[1], end[2] + 0.07)
-        shapes.append(cut.label(1, point(above), 0.05, text, colours.TO_COME))
+        shapes.append(cut.label(2 * tool + 1, point(above), 0.05, text, colours.TO_COME))
     return shapes
 
 
@@ -65,14 +70,14 @@ def part(points: np.ndarray, start: float, end: float) -> np.ndarray:
     return np.array(ends if end == start else [*ends, _at(points, end)])
 
 
-def by_confidence(chunk: ChunkPath, done: float) -> list[list[np.ndarray]]:
+def by_confidence(points: np.ndarray, chunk: ChunkPath, done: float) -> list[list[np.ndarray]]:
     """Ends of the pieces of the path to come, one list per width, unsure first."""
     levels: list[list[np.ndarray]] = [[] for _ in WIDTHS_M]
     for action in range(math.floor(done), chunk.horizon):
         start = max(done, float(action))
         sure = float(chunk.confidence[action])
         level = min(int(sure * len(levels)), len(levels) - 1)
-        levels[level] += [_at(chunk.points, start), chunk.points[action + 1]]
+        levels[level] += [_at(points, start), points[action + 1]]
     return levels
 
 

@@ -11,12 +11,12 @@ def _hex(text: str, opacity: float = 1.0) -> Colour:
 INK = _hex("#e8edf0")
 FAINT = _hex("#8b979f")
 FLOOR = _hex("#262d33")
-TABLE = _hex("#4a535b")
+TABLE = _hex("#5a656e")
 EMPTY = _hex("#39424a")
 """The part of a bar that is not filled."""
 METAL = _hex("#c3ccd2")
 JOINT = _hex("#7d8991")
-OBJECT = _hex("#f2b134")
+OBJECT = _hex("#f2b134", 0.85)
 GOAL = _hex("#8fd14f", 0.55)
 
 TO_COME = _hex("#17c3b2")
@@ -31,13 +31,13 @@ QUEUE = _hex("#f2b134")
 WAITING = _hex("#f2b134")
 
 RUNNING = _hex("#17c3b2")
-HOLDING = _hex("#e5566d")
+HOLDING = _hex("#f07b3c")
 IDLE = _hex("#6b767e")
 RETURNING = _hex("#f2b134")
 NEEDS_HUMAN = _hex("#c04cfd")
 
 SAFE = _hex("#8fd14f")
-UNSAFE = _hex("#ff3b4e")
+UNSAFE = _hex("#ff2d46")
 UNJUDGED = _hex("#6b767e")
 
 

@@ -54,7 +54,7 @@ def _robot(robot: RobotView) -> list[Shape]:
             captions.label(1, (x, front + 0.03, z - 0.33), 0.085, robot.instruction, colours.INK)
         )
     if text := details(robot):
-        shapes.append(captions.label(2, (x, front + 0.03, z - 0.44), 0.075, text, colours.FAINT))
+        shapes.append(captions.label(2, (x, front + 0.03, z - 0.44), 0.07, text, colours.FAINT))
     if robot.wait_ratio is not None and robot.instruction:
         shapes += _bar(waits, (x, front - 0.06, z - 0.05), PAD_M[0] - 0.1, robot.wait_ratio)
     return shapes
@@ -62,7 +62,7 @@ def _robot(robot: RobotView) -> list[Shape]:
 
 def title(robot: RobotView) -> str:
     """Name and state."""
-    return f"{robot.name}   {robot.mode.replace('_', ' ')}"
+    return f"{robot.name}: {robot.mode.replace('_', ' ')}"
 
 
 def details(robot: RobotView) -> str:
@@ -78,7 +78,7 @@ def details(robot: RobotView) -> str:
             parts.append(robot.asks)
     if robot.tasks_done:
         parts.append(f"{robot.tasks_succeeded} of {robot.tasks_done} done")
-    return "  ·  ".join(parts)
+    return " · ".join(parts)
 
 
 def _bar(pen: Pen, at: Point, length: float, share: float) -> list[Shape]:

@@ -1,5 +1,7 @@
 """Where robots without a place of their own stand: rows of a grid, the first nearest to the eye."""
 
+import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kairos_ros.viz.shape import Point
@@ -29,21 +31,26 @@ class Grid:
 
 
 class Slots:
-    """Gives every robot the first free slot and keeps it until the robot has gone."""
+    """Robots stand in the order of their names; who comes may shift the others, who leaves not."""
 
     def __init__(self) -> None:
         self.of: dict[str, int] = {}
 
-    def take(self, robot: str) -> int:
-        if robot not in self.of:
-            taken = set(self.of.values())
-            self.of[robot] = next(slot for slot in range(len(taken) + 1) if slot not in taken)
-        return self.of[robot]
-
-    def free(self, robot: str) -> None:
-        self.of.pop(robot, None)
+    def update(self, robots: Iterable[str]) -> None:
+        """Those who are there now."""
+        here = set(robots)
+        if here - self.of.keys():
+            order = sorted(here, key=_natural)
+            self.of = {robot: slot for slot, robot in enumerate(order)}
+        for robot in self.of.keys() - here:
+            del self.of[robot]
 
     @property
     def size(self) -> int:
         """Slots up to the last one taken."""
         return max(self.of.values(), default=-1) + 1
+
+
+def _natural(name: str) -> list[tuple[int, str]]:
+    """arm_2 before arm_10."""
+    return [(int(part), "") if part.isdigit() else (0, part) for part in re.split(r"(\d+)", name)]

@@ -37,8 +37,8 @@ def _robot(robot: RobotView) -> list[Shape]:
         above = (x, y, top + 0.08)
         text = verdict_text(robot.judged)
         shapes.append(verdicts.label(0, above, 0.085, text, colours.faded(colour, 1.0)))
-    if robot.transition is not None and robot.transition.ago_s < EVENT_SHOWN_S:
-        reason = robot.transition.reason
+    if (moved := robot.transition) is not None and moved.told and moved.ago_s < EVENT_SHOWN_S:
+        reason = moved.reason
         reason = reason if len(reason) <= WORDS else reason[: WORDS - 1] + "…"
         above = (x, y, top + 0.20)
         shapes.append(events.label(0, above, 0.075, reason, state_colour(robot)))
@@ -58,7 +58,7 @@ def verdict_text(judged: Judged) -> str:
         return f"judge silent for {judged.ago_s:.0f} s"
     said = "safe" if judged.safe else "UNSAFE"
     sure = "" if judged.probability != judged.probability else f" {100 * judged.probability:.0f} %"
-    return f"{said}{sure}  ·  {1e3 * judged.latency_s:.0f} ms"
+    return f"{said}{sure} · {1e3 * judged.latency_s:.0f} ms"
 
 
 def edges(box: Box) -> list[Point]:

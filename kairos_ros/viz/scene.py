@@ -34,6 +34,8 @@ class Transition:
     """running, holding, returning_to_safe_state, retrying, waiting_for_human."""
     reason: str
     ago_s: float
+    told: bool = True
+    """People want to know why: a judge or the planner caused it, not the course of the task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +67,7 @@ class RobotView:
     wait_ratio: float | None = None
     """None where no serving node knows the robot."""
     asks: str = ""
-    """"queued", "in an engine" or nothing."""
+    """queued, computed or nothing."""
     body: Body | None = None
     """None: not known what it looks like."""
     joint_names: tuple[str, ...] = ()

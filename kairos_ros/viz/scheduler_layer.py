@@ -38,14 +38,14 @@ def scheduler(scene: Scene) -> list[Shape]:
     ]
     if serving is None:
         return shapes
-    policies = f"{serving.scheduling}  ·  {serving.horizon}"
+    policies = f"{serving.scheduling} · {serving.horizon}"
     shapes.append(title.label(2, (0.0, y + 0.02, top + 0.06), 0.11, policies, colours.FAINT))
     shapes += _row(
         queue,
         0,
         y,
         FOOT_M + ROW_M * len(engines),
-        f"queue  {serving.queue}",
+        f"queue {serving.queue}",
         serving.queue / LONGEST_QUEUE,
         colours.QUEUE,
     )
@@ -62,21 +62,21 @@ def headline(scene: Scene) -> str:
     robots = f"{len(scene.robots)} robot{'s' if len(scene.robots) != 1 else ''}"
     serving = scene.serving
     if serving is None:
-        return f"{robots}  ·  no serving node"
+        return f"{robots} · no serving node"
     if serving.ago_s > SILENT_S:
-        return f"{robots}  ·  serving node silent for {serving.ago_s:.0f} s"
+        return f"{robots} · serving node silent for {serving.ago_s:.0f} s"
     if not serving.active:
-        return f"{robots}  ·  serving node not active"
-    return f"{robots}  ·  {serving.chunks_per_s:.1f} chunks/s"
+        return f"{robots} · serving node not active"
+    return f"{robots} · {serving.chunks_per_s:.1f} chunks/s"
 
 
 def engine_text(engine: EngineView) -> str:
-    parts = [f"{engine.name}  {engine.state}", f"load {100 * engine.load:.0f} %"]
+    parts = [f"{engine.name} {engine.state}", f"load {100 * engine.load:.0f} %"]
     if engine.batch:
         parts.append(f"batch {engine.batch} of {engine.max_batch}")
     if engine.rtt_s > 0:
         parts.append(f"{1e3 * engine.rtt_s:.0f} ms away")
-    return "  ·  ".join(parts)
+    return " · ".join(parts)
 
 
 def engine_colour(engine: EngineView) -> Colour:
