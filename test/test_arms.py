@@ -142,6 +142,24 @@ def test_the_expert_touches_every_ball(name):
     assert len(state(driver.world)) == len(state_names(arm))
 
 
+def test_an_arm_without_torque_sinks_and_is_held_where_it_is_when_that_is_back():
+    driver = SimulatedDriver(arm_called("so101"))
+    driver.torque(False)
+    with pytest.raises(RejectedError, match="torque is off"):
+        driver.controller.go_to(driver.world.arm.home, driver.time_s)
+    before = driver.world.tip(0)
+    for _ in range(20):
+        driver.tick()
+    assert driver.world.tip(0)[2] < before[2] - 0.01
+    driver.torque(True)
+    held = driver.world.read().position
+    for _ in range(100):
+        driver.tick()
+    # to where it stood still, but for its swing and what servos give way
+    assert np.abs(driver.world.read().position - held).max() < 0.2
+    assert np.abs(driver.world.read().velocity).max() < 1e-2
+
+
 def test_the_same_seed_lays_out_the_same_balls():
     arm = arm_called("bi_so101")
     first, again, other = (Reach(arm, seed).next_goal()[0] for seed in (1, 1, 2))

@@ -87,6 +87,12 @@ class Cell:
     def joints(self) -> np.ndarray:
         return np.array(self.next("joint_states").position)
 
+    def at_rest(self) -> np.ndarray:
+        """The joints once they stand still."""
+        still = lambda: np.abs(self.next("joint_states").velocity).max() < 1e-3  # noqa: E731
+        until(still, what="for the arm to stand still")
+        return self.joints()
+
     def reach(self, goal, within=0.04) -> None:
         until(lambda: np.abs(self.joints() - goal).max() < within, what=f"for the arm at {goal}")
 
@@ -120,8 +126,11 @@ class Cell:
                 continue
         raise AssertionError(f"{service} does not answer")
 
+    def switch(self, name: str, on: bool) -> None:
+        assert self.ask(SetBool, name, SetBool.Request(data=on)).success
+
     def fault(self, name: str, on: bool) -> None:
-        assert self.ask(SetBool, f"fault/{name}", SetBool.Request(data=on)).success
+        self.switch(f"fault/{name}", on)
 
     def diagnostic(self, key: str) -> str:
         return self.wire.diagnostic(f"{self.driver}/driver", key)
@@ -169,7 +178,7 @@ def test_a_trajectory_is_carried_out_and_its_end_held(cell):
     goal = [0.3, -0.8, 0.9, 0.6, 0.2, 0.4]
     cell.follow(reversed(SO101.joints), (0.5, [0] * 6), (1.0, goal[::-1]))
     cell.reach(goal)
-    before = cell.joints()
+    before = cell.at_rest()
     cell.next("task_done")
     assert np.allclose(cell.joints(), before, atol=0.01)
 
@@ -198,7 +207,7 @@ def test_commands_of_a_forward_controller_are_carried_out(cell):
 
 
 def test_a_command_that_does_not_fit_is_rejected_and_the_arm_holds(cell):
-    before, rejected = cell.joints(), int(cell.diagnostic("rejected") or 0)
+    before, rejected = cell.at_rest(), int(cell.diagnostic("rejected") or 0)
     cell.follow(["shoulder_pan", "elbow"], (0.1, [1.0, 1.0]))
     until(lambda: int(cell.diagnostic("rejected") or 0) > rejected, what="for the rejection")
     assert "unknown elbow; missing elbow_flex" in cell.diagnostic("last_rejection")
@@ -218,11 +227,22 @@ def test_a_target_beyond_a_limit_is_approached_as_far_as_it_goes(cell):
 
 def test_a_controller_that_was_stopped_takes_no_commands(cell):
     cell.fault("reject", True)
-    rejected, before = int(cell.diagnostic("rejected") or 0), cell.joints()
+    rejected, before = int(cell.diagnostic("rejected") or 0), cell.at_rest()
     cell.go_to(SO101.home)
     until(lambda: int(cell.diagnostic("rejected") or 0) > rejected, what="for the rejection")
     assert np.allclose(cell.joints(), before, atol=0.01)
     cell.fault("reject", False)
+    cell.go_to(SO101.home)
+    cell.reach(SO101.home)
+
+
+def test_an_arm_whose_torque_is_off_sinks_and_takes_no_commands(cell):
+    before, rejected = cell.joints(), int(cell.diagnostic("rejected") or 0)
+    cell.switch("torque_enable", False)
+    cell.go_to(SO101.home)
+    until(lambda: int(cell.diagnostic("rejected") or 0) > rejected, what="for the rejection")
+    until(lambda: np.abs(cell.joints() - before).max() > 0.2, what="for the arm to sink")
+    cell.switch("torque_enable", True)
     cell.go_to(SO101.home)
     cell.reach(SO101.home)
 

@@ -30,6 +30,7 @@ class PositionController:
         """Periods in which a command asked for more than a limit of a joint allows."""
         self.last_rejection = ""
         self.rejects_all = False
+        self.powered = True
         self._limits, self._velocities = limits, velocities
         self._command: Trajectory | None = None
         self._since_s = 0.0
@@ -94,6 +95,8 @@ class PositionController:
     def _refuse_if_told(self) -> None:
         if self.rejects_all:
             raise RejectedError("the controller is not active")
+        if not self.powered:
+            raise RejectedError("the torque is off")
 
     def _accept(self, command: Trajectory, now_s: float) -> None:
         self.accepted += 1

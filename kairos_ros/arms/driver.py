@@ -41,6 +41,12 @@ class SimulatedDriver:
             self.tick()
             self._owed_s -= self.period_s
 
+    def torque(self, on: bool) -> None:
+        """Off: the joints are let go and commands rejected. On: they are held where they are."""
+        self.world.power(on)
+        self.controller.powered = on
+        self.controller.hold_at(self.world.read().position)
+
     def place(self, positions: np.ndarray) -> None:
         """Put the joints there, at rest, float64 [joints], as by hand; the command is forgotten."""
         self.world.place(positions)

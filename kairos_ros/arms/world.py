@@ -61,6 +61,12 @@ class ArmWorld:
         self.data.qpos[:], self.data.mocap_pos[:] = qpos, mocap_pos
         mujoco.mj_forward(self.model, self.data)
 
+    def power(self, on: bool) -> None:
+        """Without power the servos only brake by their own friction: the arm sinks."""
+        stiffness = [servo.stiffness * on for servo in self.arm.servos.values()]
+        self.model.actuator_gainprm[:, 0] = stiffness
+        self.model.actuator_biasprm[:, 1] = np.negative(stiffness)
+
     def step(self, setpoint: np.ndarray, duration_s: float) -> None:
         """Let the servos pull towards `setpoint` float64 [n] for `duration_s`."""
         self.data.ctrl[:] = setpoint[self._driven]

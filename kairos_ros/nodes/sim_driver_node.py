@@ -113,10 +113,11 @@ class SimDriver(Node):
             Float64MultiArray, "position_controller/commands", self._on_command, qos.EXCHANGE
         )
         self.create_service(Trigger, "new_task", self._on_new_task)
-        self._fault("silent", self._set_silent)
-        self._fault("reject", lambda on: setattr(self._controller, "rejects_all", on))
-        self._fault("freeze_cameras", lambda on: setattr(self._cameras, "frozen", on))
-        self._fault("stop_cameras", lambda on: setattr(self._cameras, "stopped", on))
+        self._switch("torque_enable", self._driver.torque)
+        self._switch("fault/silent", self._set_silent)
+        self._switch("fault/reject", lambda on: setattr(self._controller, "rejects_all", on))
+        self._switch("fault/freeze_cameras", lambda on: setattr(self._cameras, "frozen", on))
+        self._switch("fault/stop_cameras", lambda on: setattr(self._cameras, "stopped", on))
         self.create_timer(self._driver.period_s, self._tick)
         self.create_timer(1.0 / values["tf_rate_hz"], self._publish_tf)
         self.create_timer(1.0 / TARGET_RATE_HZ, self._publish_task)
@@ -174,14 +175,14 @@ class SimDriver(Node):
         answer.message = "; ".join(f"ball at {np.round(place, 3).tolist()} m" for place in places)
         return answer
 
-    def _fault(self, name: str, set_it: Callable[[bool], None]) -> None:
+    def _switch(self, name: str, set_it: Callable[[bool], None]) -> None:
         def serve(request: SetBool.Request, answer: SetBool.Response) -> SetBool.Response:
             set_it(request.data)
-            self.get_logger().warning(f"fault {name}: {'on' if request.data else 'off'}")
+            self.get_logger().info(f"{name}: {'on' if request.data else 'off'}")
             answer.success = True
             return answer
 
-        self.create_service(SetBool, f"fault/{name}", serve)
+        self.create_service(SetBool, name, serve)
 
     def _set_silent(self, on: bool) -> None:
         self._silent = on
