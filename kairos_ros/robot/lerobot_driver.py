@@ -13,6 +13,9 @@ from kairos_ros.robot.lerobot_torch import torch_deferred
 
 TORQUE_AT_END = "disable_torque_on_disconnect"
 RETRIES = "num_read_retries"
+CAMERA_TIMEOUT_MS = 1000
+"""LeRobot's network camera waits 2 s for its thread when it disconnects, then closes the socket
+under it, which aborts the process: its reads must end sooner."""
 
 
 def build_driver(name: str, fields: Mapping[str, Any]) -> Any:
@@ -102,6 +105,9 @@ def _settle(config: Any, *, keep_retries: bool) -> None:
         setattr(config, TORQUE_AT_END, False)
     if hasattr(config, RETRIES) and not keep_retries:
         setattr(config, RETRIES, 0)
+    for camera in getattr(config, "cameras", {}).values():
+        if getattr(camera, "timeout_ms", 0) > CAMERA_TIMEOUT_MS:
+            camera.timeout_ms = CAMERA_TIMEOUT_MS
     for field in dataclasses.fields(config):
         part = getattr(config, field.name)
         if dataclasses.is_dataclass(part):

@@ -10,13 +10,12 @@ from contextlib import contextmanager
 from types import ModuleType
 from typing import Any
 
+ANNOTATED = ("Tensor", "device", "dtype")
+"""What modules mention while they are imported."""
+
 
 class _Deferred(ModuleType):
-    """Stands in for torch while modules are imported; whatever else is asked of it loads torch."""
-
-    Tensor = type("Tensor", (), {})
-    device = type("device", (), {})
-    dtype = type("dtype", (), {})
+    """Stands in for torch while modules are imported; whatever is not annotated loads torch."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):  # what the import system asks a module about itself
@@ -39,8 +38,12 @@ def torch_deferred() -> Iterator[None]:
         yield
         return
     stand_in = sys.modules["torch"] = _Deferred("torch")
+    for name in ANNOTATED:
+        setattr(stand_in, name, type(name, (), {}))
     try:
         yield
     finally:
+        for name in ANNOTATED:
+            delattr(stand_in, name)  # from now on they are torch's
         if sys.modules.get("torch") is stand_in:
             del sys.modules["torch"]
