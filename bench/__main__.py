@@ -57,6 +57,7 @@ PROGRAMS = {
     "link": "whether links can be emulated here, and how true they are",
     "horizon_signals": "which signals inside a chunk know the delicate phase of a task",
     "fuzz": "fuzzes the decoder of engine messages",
+    "robot_driver": "what LeRobot's driver costs a robot node, and how soon it notices faults",
     "pool": "what replicas behind one worker cost and bring",
 }
 """Each run as `python -m bench.NAME`."""

@@ -11,12 +11,12 @@ import cv2
 import numpy as np
 import pytest
 import zmq
-from so101_arm import SimulatedArm
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.adapter import Homing, Limited, RobotAdapter, TaskGoal, Tolerating
 from kairos_ros.robot.adapters import make_adapter
 from kairos_ros.robot.body_error import BodyError
+from kairos_ros.robot.feetech_process import SimulatedArm
 
 GOAL = TaskGoal("pick up the cube")
 PATIENT = {"max_blind_s": 10.0}

@@ -7,10 +7,10 @@ import signal
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
-from so101_arm import SimulatedArm
 from wire import Operator, until
 
 from kairos_ros.bringup import NodeSpec, serving
+from kairos_ros.robot.feetech_process import SimulatedArm
 
 NAME = "desk"
 HEALTH = f"kairos: {NAME}"

@@ -1,4 +1,4 @@
-"""An SO-101 of simulated motors on a serial port, in a process of its own."""
+"""An SO-101 of simulated motors in a process of its own, for tests of whoever drives it."""
 
 import json
 import os
@@ -13,7 +13,10 @@ PROGRAM = (
 
 
 class SimulatedArm:
-    """What a person beside an arm can do to it, and see. The port is `folder/so101`."""
+    """`kairos sim-so101`, and what a person beside an arm can do to it, and see.
+
+    The port is `folder/name`, the calibration `folder/name.json`.
+    """
 
     def __init__(self, folder: Path, name: str = "so101") -> None:
         self.port = folder / name
