@@ -34,20 +34,14 @@ def check_command(file: FleetArgument) -> None:
 
     Exit code 2 then, 0 for a file that is right.
     """
-    from kairos_ros.document.faults import FaultyFileError
+    from kairos_ros.document.faults import FaultyFileError, shown
     from kairos_ros.fleet.checks import unlocated
 
     path = fleet_path(file)
     try:
         fleet = read(path)
     except FaultyFileError as error:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        for fault, text in zip(error.faults, str(error).splitlines(), strict=True):
-            typer.echo(text, err=True)
-            if 0 < fault.place.line <= len(lines):
-                typer.echo(f"    {lines[fault.place.line - 1]}", err=True)
-                typer.echo(f"    {' ' * (fault.place.column - 1)}^", err=True)
-        typer.echo(f"{len(error.faults)} to mend", err=True)
+        typer.echo("\n".join(shown(path, error)), err=True)
         raise typer.Exit(2) from None
     typer.echo(f"{path}: {summary(fleet)}")
     for model, users in unlocated(fleet).items():

@@ -36,6 +36,18 @@ class FaultyFileError(ConfigError):
         super().__init__("\n".join(_line(path, fault) for fault in self.faults))
 
 
+def shown(path: Path, error: FaultyFileError) -> list[str]:
+    """Every fault with the line that it is in and a caret below its column, then their number."""
+    lines = path.read_text(encoding="utf-8").splitlines()
+    told = []
+    for fault, text in zip(error.faults, str(error).splitlines(), strict=True):
+        told.append(text)
+        if 0 < fault.place.line <= len(lines):
+            told.append(f"    {lines[fault.place.line - 1]}")
+            told.append(f"    {' ' * (fault.place.column - 1)}^")
+    return [*told, f"{len(error.faults)} to mend"]
+
+
 def read_document(path: Path) -> MarkedYaml:
     """Raises FaultyFileError for what is no YAML, ConfigError for a file that cannot be read."""
     try:

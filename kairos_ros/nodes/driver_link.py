@@ -5,7 +5,9 @@ import math
 import threading
 import time
 import uuid
+from collections import Counter
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,11 @@ import rclpy
 from geometry_msgs.msg import PointStamped, PoseStamped
 from rclpy.context import Context
 from rclpy.duration import Duration
-from rclpy.event_handler import PublisherEventCallbacks
+from rclpy.event_handler import (
+    PublisherEventCallbacks,
+    QoSSubscriptionMatchedInfo,
+    SubscriptionEventCallbacks,
+)
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.serialization import deserialize_message
 from rclpy.task import Future
@@ -27,7 +33,7 @@ from kairos_ros.nodes.driver_topics import (
     Channel,
     channels,
     commanders,
-    service_mismatches,
+    service_mismatch,
     services,
     topic_mismatches,
 )
@@ -69,7 +75,7 @@ class _Heard:
         stamp = data[STAMP]
         if not self._stamped or stamp != before[STAMP] or stamp == UNSTAMPED:
             at_ns = now_ns
-        if not self._watched or data[AFTER_STAMP:] != before[AFTER_STAMP:]:
+        if not self._watched or data[AFTER_STAMP] != before[AFTER_STAMP]:
             changed_ns = now_ns
         self.newest = data, at_ns, changed_ns
 
@@ -103,12 +109,22 @@ class RosDriverLink:
             for a, arm in enumerate(contract.arms)
             for c, camera in enumerate(arm.cameras)
         }
+        self._lives: Counter[str] = Counter()
+        """Publishers that were found since the start, by field."""
         for channel in self._channels:
             if channel.heard:
                 hear = self._on_done if channel.kind is Bool else self._heard[channel.field]
                 raw = channel.kind is not Bool
                 self._node.create_subscription(
-                    channel.kind, channel.topic, hear, channel.qos, raw=raw
+                    channel.kind,
+                    channel.topic,
+                    hear,
+                    channel.qos,
+                    raw=raw,
+                    event_callbacks=SubscriptionEventCallbacks(
+                        matched=partial(self._on_matched, channel.field),
+                        use_default_callbacks=False,
+                    ),
                 )
         self._clients = {
             service.field: self._node.create_client(service.kind, service.name)
@@ -117,7 +133,6 @@ class RosDriverLink:
         self._publishers: dict[str, Any] = {}
         self._decoded: dict[str, tuple[bytes, Any]] = {}
         self._objection: Objection | None = None
-        self._lives: dict[int, frozenset[bytes]] = {}
         self._asked: tuple[Future, int] | None = None
         """The cell's answer to the newest task, and when it was asked for."""
         self._task_ns = time.monotonic_ns()
@@ -152,11 +167,17 @@ class RosDriverLink:
             time.sleep(0.05)  # the other one sees us, too, and steps back
         self._look()
 
+    def commanders(self) -> list[str]:
+        """Everybody else who commands the arm, in words."""
+        return [rival.text for rival in self._rivals()]
+
     def mismatches(self) -> list[Mismatch]:
         """Everything that does not fit the contract now, but for who else commands the arm."""
-        found: list[Mismatch] = []
-        for service in self._services:
-            found += service_mismatches(self._node, service)
+        found = [
+            service_mismatch(self._node, service)
+            for service in self._services
+            if not self._clients[service.field].service_is_ready()
+        ]
         for channel in self._channels:
             wrong = list(topic_mismatches(self._node, channel))
             if not wrong and channel.heard and self._is_silent(channel):
@@ -205,7 +226,7 @@ class RosDriverLink:
                 client.call_async(SetBool.Request(data=on))
 
     def lives(self, arm: int) -> object:
-        return self._lives.get(arm)
+        return self._lives[f"arms.{arm}.joint_states"]
 
     def objection(self) -> Objection | None:
         return self._objection
@@ -257,6 +278,9 @@ class RosDriverLink:
         if client := self._clients.get("cell.new_task"):
             self._asked = client.call_async(Trigger.Request()), time.monotonic_ns()
 
+    def _on_matched(self, field: str, info: QoSSubscriptionMatchedInfo) -> None:
+        self._lives[field] = info.total_count
+
     def _on_done(self, message: Bool) -> None:
         self._done = message.data, time.monotonic_ns()
 
@@ -293,11 +317,6 @@ class RosDriverLink:
 
     def _look(self) -> None:
         """Asks the graph who is there."""
-        for a, arm in enumerate(self._contract.arms):
-            topic = arm.topic(arm.joint_states.topic)
-            self._lives[a] = frozenset(
-                bytes(end.endpoint_gid) for end in self._node.get_publishers_info_by_topic(topic)
-            )
         objection = None
         for rival in self._rivals():
             objection = Objection(rival.code, f"{rival.text}; end one of them")

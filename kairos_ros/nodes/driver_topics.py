@@ -146,15 +146,13 @@ def topic_mismatches(node: Node, channel: Channel) -> Iterator[Mismatch]:
     yield Mismatch("QoS mismatch", f"{name}: {'; '.join(told)}")
 
 
-def service_mismatches(node: Node, service: Service) -> Iterator[Mismatch]:
-    """Nobody serves it, or as another type."""
-    name = f"{service.name} ({service.field})"
-    types = dict(node.get_service_names_and_types()).get(service.name)
-    wanted = type_name(service.kind)
-    if types is None:
-        yield Mismatch("missing service", f"nobody serves {name}")
-    elif wanted not in types:
-        yield Mismatch("wrong type", f"{name} is {', '.join(types)}; the contract says {wanted}")
+def service_mismatch(node: Node, service: Service) -> Mismatch:
+    """Why a client of it finds no server."""
+    name, wanted = f"{service.name} ({service.field})", type_name(service.kind)
+    types = dict(node.get_service_names_and_types()).get(service.name, [])
+    if other := [told for told in types if told != wanted]:
+        return Mismatch("wrong type", f"{name} is {other[0]}; the contract says {wanted}")
+    return Mismatch("missing service", f"nobody serves {name}")
 
 
 def commanders(node: Node, channel: Channel) -> list[Any]:

@@ -127,7 +127,8 @@ class ContractedRobot:
             raise BodyError(objection.reason, objection.text)
         for a, arm in enumerate(self._contract.arms):
             if self._lives and self._link.lives(a) != self._lives[a]:
-                text = f"the driver {arm.driver} was restarted; give the task again"
+                where = arm.topic(arm.joint_states.topic)
+                text = f"somebody new publishes {where}: the driver was restarted, or is not alone"
                 raise self._lost("driver restarted", text)
         for text in self._silent_drivers():
             raise self._lost("stale joint states", text)

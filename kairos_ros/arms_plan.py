@@ -1,0 +1,154 @@
+"""Which nodes run one arm, simulated or real: the plan of so101, bimanual_so101 and franka launch.
+
+The launch files map it to `launch_ros` nodes; `kairos arm` and the tests start the very same plan.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from kairos_ros.bringup import NodeSpec, recorder, robot, serving, viz
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.robot.contract_file import contract_path, read_contract
+from kairos_ros.share import share
+
+_COMMON = {
+    "use_sim": ("true", "true: a simulated driver; false: the arm itself"),
+    "robot": ("", "Name in the fleet; empty: the arm's with _1 behind it"),
+    "driver": ("", "Namespace of the ROS 2 driver, such as /so101; empty: the contract's"),
+    "contract": ("", "Contract file, or name in config/robots; empty: ARM, or ARM_real for an arm"),
+    "cameras": ("", "Cameras of the simulated driver, separated by commas, such as front,wrist"),
+    "policy": ("", "Policy folder, hub id or emulated:...; empty: the one for the simulated arm"),
+    "serving": ("true", "false: a serving node runs elsewhere"),
+    "fleet": ("", "Fleet file that names this robot, for judges and more robots; empty: none"),
+    "horizon": ("", "Horizon policy, such as static:10; empty: as in serving.yaml"),
+    "seed": ("0", "Of the simulated tasks"),
+    "record": ("", "Folder of the bag to record into; empty: no bag"),
+    "rviz": ("false", "true: draw the robot for rviz"),
+}
+_LEROBOT = {
+    "id": ("", "LeRobot's name of the arm, that its calibration is kept under"),
+    "lerobot": ("", "More options of adapter lerobot, as YAML: {cameras: {front: {type: ...}}}"),
+}
+_PORT = {"port": ("", "Serial port, such as /dev/ttyACM0, without a ROS 2 driver: LeRobot has it")}
+_PORTS = {
+    "left_port": ("", "Serial port of the left arm, without a ROS 2 driver: LeRobot has it"),
+    "right_port": ("", "Serial port of the right arm"),
+}
+ARGUMENTS: Mapping[str, Mapping[str, tuple[str, str]]] = {
+    "so101": _COMMON | _PORT | _LEROBOT,
+    "bi_so101": _COMMON | _PORTS | _LEROBOT,
+    "franka": _COMMON,
+}
+"""Arm -> launch argument -> (default, description)."""
+
+
+def shipped_policy(arm: str) -> Path:
+    """The folder of the policy for the simulated arm."""
+    return share() / "models" / f"{arm}_reach"
+
+
+def arm_plan(arm: str, given: Mapping[str, str]) -> list[NodeSpec]:
+    """The driver where it is simulated, the robot, the serving node, and what else was asked for.
+
+    Args:
+        arm: so101, bi_so101 or franka.
+        given: launch arguments of `ARGUMENTS[arm]`, as text; those left out have their defaults.
+
+    Raises ConfigError for an argument that does not exist or does not fit the others.
+    """
+    if arm not in ARGUMENTS:
+        raise ConfigError(f"arm {arm!r} is none of {', '.join(ARGUMENTS)}")
+    if unknown := sorted(given.keys() - ARGUMENTS[arm].keys()):
+        known = ", ".join(ARGUMENTS[arm])
+        raise ConfigError(f"{arm} has no argument {unknown[0]!r}; it has {known}")
+    values = {name: default for name, (default, _) in ARGUMENTS[arm].items()} | dict(given)
+    simulated, serves = _flag(values, "use_sim"), _flag(values, "serving")
+    specs = _body(arm, values, simulated)
+    if values["fleet"]:
+        specs = [*(spec for spec in specs if spec.name != "robot"), *_fleet(Path(values["fleet"]))]
+    elif serves:
+        if not (simulated or values["policy"]):
+            raise ConfigError(
+                f"use_sim is false: name the policy of this {arm}; the one that ships knows only "
+                "the simulated cell"
+            )
+        horizon = {"horizon": values["horizon"]} if values["horizon"] else {}
+        specs.append(serving(policy=values["policy"] or str(shipped_policy(arm)), **horizon))
+    if _flag(values, "rviz"):
+        specs.append(viz())
+    return [*specs, recorder(values["record"])] if values["record"] else specs
+
+
+def _body(arm: str, values: Mapping[str, str], simulated: bool) -> list[NodeSpec]:
+    """The simulated driver, if there is one, and the robot node."""
+    name = values["robot"] or f"{arm}_1"
+    ports = [values.get(key, "") for key in ("port", "left_port", "right_port")]
+    if any(ports):
+        if simulated:
+            raise ConfigError("a serial port is an arm's: say use_sim:=false, too")
+        return [_robot(name, "lerobot", _lerobot_options(arm, values))]
+    contract = values["contract"] or (arm if simulated else f"{arm}_real")
+    read = read_contract(contract_path(contract))
+    drivers = [one.strip("/ ") for one in values["driver"].split(",") if one.strip("/ ")]
+    options: dict[str, Any] = {"contract": contract}
+    if drivers:
+        options["drivers"] = [f"/{driver}" for driver in drivers]
+    body = _robot(name, "ros2", options, control_rate_hz=float(read.control_rate_hz))
+    if not simulated:
+        return [body]
+    driver = drivers[0] if drivers else read.arms[0].driver.strip("/")
+    if driver == name:
+        raise ConfigError(f"robot and driver are both called {name!r}; name one of them otherwise")
+    return [_simulated_driver(arm, driver, values), body]
+
+
+def _simulated_driver(arm: str, driver: str, values: Mapping[str, str]) -> NodeSpec:
+    parameters: dict[str, Any] = {"arm": arm}
+    if not values["seed"].isdecimal():
+        raise ConfigError(f"seed is {values['seed']!r}; it must be 0 or a positive whole number")
+    parameters["seed"] = int(values["seed"])
+    if cameras := [one.strip() for one in values["cameras"].split(",") if one.strip()]:
+        parameters["cameras"] = cameras
+    return NodeSpec("sim_driver_node", "driver", namespace=driver, parameters=parameters)
+
+
+def _robot(name: str, adapter: str, options: Mapping[str, Any], **parameters: Any) -> NodeSpec:
+    texts = [f"{key}={json.dumps(value)}" for key, value in options.items()]
+    spec = robot(name, adapter=adapter, adapter_options=texts, **parameters)
+    return replace(spec, params_file=share() / "config" / "arm.yaml")
+
+
+def _lerobot_options(arm: str, values: Mapping[str, str]) -> dict[str, Any]:
+    """As `lerobot.robots` wants them."""
+    try:
+        more = yaml.safe_load(values["lerobot"] or "{}")
+    except yaml.YAMLError as error:
+        raise ConfigError(f"argument lerobot is no YAML: {error}") from error
+    if not isinstance(more, dict):
+        raise ConfigError(f"argument lerobot is {values['lerobot']!r}; write {{name: value, ...}}")
+    named = {"id": values["id"]} if values["id"] else {}
+    if arm == "so101":
+        return {"robot": "so101_follower", "port": values["port"], **named, **more}
+    if not (values["left_port"] and values["right_port"]):
+        raise ConfigError("two arms have two ports: give left_port and right_port")
+    ports = {f"{side}_arm_config": {"port": values[f"{side}_port"]} for side in ("left", "right")}
+    return {"robot": "bi_so_follower", **ports, **named, **more}
+
+
+def _fleet(path: Path) -> list[NodeSpec]:
+    """Robots, judges and serving node of a fleet file, which names the arm among its robots."""
+    from kairos_ros.fleet_command import read
+    from kairos_ros.fleet_plan import fleet_plan
+
+    return fleet_plan(read(path), path.parent)
+
+
+def _flag(values: Mapping[str, str], name: str) -> bool:
+    if values[name] not in ("true", "false"):
+        raise ConfigError(f"argument {name} is {values[name]!r}; say true or false")
+    return values[name] == "true"

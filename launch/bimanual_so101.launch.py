@@ -1,0 +1,16 @@
+"""Two SO-101 as one robot: simulated, behind ROS 2 drivers, or on two serial ports.
+
+ros2 launch kairos_ros bimanual_so101.launch.py use_sim:=true
+"""
+
+from kairos_ros.arms_plan import ARGUMENTS, arm_plan
+from kairos_ros.bringup import launch_description, rviz
+
+
+def generate_launch_description():
+    return launch_description(ARGUMENTS["bi_so101"], _nodes)
+
+
+def _nodes(values):
+    view = values.get("rviz") == "true"
+    return [*arm_plan("bi_so101", values), *([rviz()] if view else [])]

@@ -1,0 +1,341 @@
+"""A contracted robot over real topics: drivers that fit, that do not, and that fail."""
+
+import io
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import rclpy
+import yaml
+from fake_driver import FakeDriver
+from PIL import Image
+from rclpy.qos import QoSDurabilityPolicy, QoSProfile
+from sensor_msgs.msg import PointCloud
+from std_msgs.msg import Float64MultiArray
+from wire import until
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.nodes.driver_link import RosDriverLink
+from kairos_ros.nodes.driver_topics import channels
+from kairos_ros.robot.adapter import Homing, Limited, RobotAdapter, TaskGoal
+from kairos_ros.robot.body_error import BodyError
+from kairos_ros.robot.contract import RobotContract
+from kairos_ros.robot.contract_file import read_contract
+from kairos_ros.robot.contracted_robot import ContractedRobot
+from kairos_ros.share import share
+
+GOAL = TaskGoal("touch the ball")
+HOME = {"pan": 0.5, "lift": -1.0, "gripper": 0.2}
+
+
+def contract_of(driver: str, **changes) -> RobotContract:
+    joint = {"unit": "degrees", "lower": -1.6, "upper": 1.6, "max_velocity": 2.0, "safe": 0.0}
+    joints = [{"name": name, "feature": f"{name}.pos", **joint} for name in ("pan", "lift")]
+    gripper = {"name": "gripper", "feature": "gripper.pos", **joint, "unit": "range_0_100"}
+    arm = {
+        "driver": driver,
+        "joint_states": {"stale_after_s": 0.5},
+        "commands": [
+            {
+                "kind": "joint_trajectory",
+                "topic": "joint_trajectory_controller/joint_trajectory",
+                "joints": ["lift", "pan"],
+            },
+            {
+                "kind": "float64_multi_array",
+                "topic": "gripper_controller/commands",
+                "joints": ["gripper"],
+            },
+        ],
+        "joints": [*joints, gripper | {"lower": 0.0, "upper": 1.0}],
+        "cameras": [
+            {
+                "key": key,
+                "topic": topic,
+                "kind": kind,
+                "height_px": 24,
+                "width_px": 32,
+                "frozen_after_s": 0.7,
+            }
+            for key, topic, kind in (
+                ("front", "camera/front/image_raw", "raw"),
+                ("wrist", "camera/wrist/compressed", "compressed"),
+            )
+        ],
+        "torque": {"service": "torque_enable"},
+    }
+    document = {
+        "robot": "test_arm",
+        "control_rate_hz": 30,
+        "when_lost": "hold",
+        "arms": [arm],
+        "extra_state": [
+            {"topic": "target", "kind": "point", "features": ["target.x", "target.y", "target.z"]}
+        ],
+        "cell": {"new_task": "new_task", "done_topic": "task_done"},
+    }
+    return RobotContract.model_validate(document | changes)
+
+
+@pytest.fixture(scope="module")
+def context(domain_id):
+    context = rclpy.Context()
+    rclpy.init(context=context, domain_id=domain_id)
+    yield context
+    rclpy.shutdown(context=context)
+
+
+@pytest.fixture(scope="module")
+def driver(context):
+    driver = FakeDriver(context, "/good", HOME)
+    yield driver
+    driver.close()
+
+
+@pytest.fixture(scope="module")
+def link(context, driver):
+    link = RosDriverLink(contract_of("/good"), "/arm_1", context)
+    link.start(60.0)
+    yield link
+    link.close()
+
+
+@pytest.fixture
+def robot(driver, link):
+    """Ready for a task; the driver is well again afterwards."""
+    robot = ContractedRobot(contract_of("/good"), link)
+    until(
+        lambda: driver.joints.update(HOME) or not fault_of(lambda: robot.reset(GOAL)),
+        what="for the driver to be well",
+    )
+    # what was sent before may still arrive
+    until(
+        lambda: driver.joints.update(HOME) or abs(robot.state()[0] - 28.648) < 0.01,
+        what="for the arm at home",
+    )
+    yield robot
+    driver.silent = driver.stamp_frozen = driver.camera_silent = driver.pixels_frozen = False
+    driver.factor = 1.0
+    until(lambda: not fault_of(robot.hold), what="for the driver to be well")
+
+
+def fault_of(act) -> str:
+    """Reason of the BodyError that it raises; empty without one."""
+    try:
+        act()
+    except BodyError as error:
+        return error.reason
+    return ""
+
+
+def moved(robot, target: np.ndarray, driver: FakeDriver, **joints: float) -> bool:
+    """Commands it once more: the first message may be lost while topics find each other."""
+    robot.act(target)
+    return all(driver.joints[name] == pytest.approx(at, abs=1e-4) for name, at in joints.items())
+
+
+def test_it_is_an_adapter_with_limits_and_a_safe_state(robot):
+    assert isinstance(robot, RobotAdapter)
+    assert isinstance(robot, Limited)
+    assert isinstance(robot, Homing)
+    assert robot.spec.state_names[-1] == "target.z"
+    assert robot.limits.maximum == pytest.approx([91.67, 91.67, 100.0], abs=0.01)
+
+
+def test_state_and_actions_are_in_the_policy_s_order_and_units(robot, driver):
+    assert robot.state()[:3] == pytest.approx([28.648, -57.296, 20.0], abs=0.01)
+    target = np.array([10.0, -20.0, 50.0], np.float32)
+    until(lambda: moved(robot, target, driver, gripper=0.5, pan=0.17453), what="for the arm")
+    assert driver.joints["lift"] == pytest.approx(-0.34907, abs=1e-4)
+    until(lambda: robot.state()[2] == pytest.approx(50.0), what="for the new state")
+
+
+def test_pictures_come_as_jpeg_in_the_contract_s_size(robot):
+    images = robot.observe().images
+    for key in ("front", "wrist"):
+        picture = Image.open(io.BytesIO(images[key]))
+        assert (picture.format, picture.size) == ("JPEG", (32, 24))
+    red, _, blue = Image.open(io.BytesIO(images["front"])).getpixel((4, 4))
+    assert red > blue  # it is told as bgr
+
+
+def test_every_task_begins_with_a_cell_that_prepared_it(robot, driver):
+    first = robot.state()[3]
+    driver.done = True
+    until(robot.succeeded, what="for the cell to see success")
+    robot.reset(GOAL)
+    assert robot.state()[3] == first + 1
+    assert robot.succeeded() is False
+
+
+@pytest.mark.parametrize(
+    ("fault", "reason", "notices"),
+    [
+        ("silent", "stale joint states", "hold"),
+        ("stamp_frozen", "stale joint states", "state"),
+        ("camera_silent", "stale camera", "observe"),
+        ("pixels_frozen", "frozen camera", "observe"),
+    ],
+)
+def test_who_falls_silent_or_repeats_itself_stops_the_arm(robot, driver, fault, reason, notices):
+    setattr(driver, fault, True)
+    until(lambda: fault_of(getattr(robot, notices)) == reason, what=f"for {reason}")
+    sent = len(driver.commands)
+    assert fault_of(lambda: robot.act(np.zeros(3, np.float32))) == reason
+    setattr(driver, fault, False)
+    until(lambda: not fault_of(robot.observe), what="for the driver to be well")
+    time.sleep(0.1)
+    assert len(driver.commands) == sent  # nothing moves because it is back
+
+
+def test_an_arm_that_shall_let_go_is_let_go_when_it_is_lost(driver, link, robot):
+    limp = ContractedRobot(contract_of("/good", when_lost="torque_off"), link)
+    limp.reset(GOAL)
+    until(lambda: driver.torques and driver.torques[-1], what="for torque")
+    driver.silent = True
+    until(lambda: fault_of(limp.hold), what="for the arm to be lost")
+    until(lambda: not driver.torques[-1], what="for the torque to be off")
+
+
+@pytest.mark.parametrize(
+    ("joints", "factor", "reason", "said"),
+    [
+        ({"pan": 1.8}, 1.0, "joint out of limits", "pan is at 1.8 rad, above its 1.6 rad"),
+        ({"pan": 0.5}, 57.29578, "looks like degrees", "joint_states.unit"),
+        ({"pan": float("nan")}, 1.0, "not finite", "pan is at nan"),
+    ],
+)
+def test_no_task_begins_with_joints_where_they_cannot_be(
+    robot, driver, joints, factor, reason, said
+):
+    driver.factor = factor
+    driver.joints |= joints
+    time.sleep(0.1)
+    with pytest.raises(BodyError, match=said) as caught:
+        until(lambda: robot.reset(GOAL), what="for the driver's new positions")
+    assert caught.value.reason == reason
+
+
+def test_the_way_home_is_slow_and_ends(robot):
+    robot.act(np.array([20.0, 30.0, 50.0], np.float32))
+    steps, last = 0, np.array([20.0, 30.0, 50.0])
+    while (action := robot.toward_safe_state()) is not None:
+        assert (np.abs(action - last) < np.array(robot.limits.max_rate) / 30 / 2).all()
+        robot.act(action)
+        steps, last = steps + 1, action
+    assert last == pytest.approx([0.0, 0.0, 0.0], abs=1e-4)
+    assert 10 < steps < 200
+
+
+def test_who_comes_second_is_refused_and_the_first_goes_on(robot, driver, context):
+    second = RosDriverLink(contract_of("/good"), "/arm_2", context)
+    with pytest.raises(ConfigError, match=r"/arm_1/driver_link_.* commands /good/joint_traj"):
+        second.start(1.0)
+    second.close()
+    robot.act(np.zeros(3, np.float32))
+
+
+def test_somebody_who_commands_the_arm_meanwhile_stops_it(robot, driver):
+    topic = "/good/gripper_controller/commands"
+    made = []
+    driver.within(lambda: made.append(driver.node.create_publisher(Float64MultiArray, topic, 1)))
+    until(lambda: fault_of(robot.hold) == "commanded by another", what="for the objection")
+    driver.within(lambda: driver.node.destroy_publisher(made[0]))
+    until(lambda: not fault_of(robot.hold), what="for the other one to leave")
+
+
+def test_of_two_who_begin_at_once_one_stays(context):
+    driver = FakeDriver(context, "/both", HOME)
+    links = [RosDriverLink(contract_of("/both"), f"/arm_{i}", context) for i in (3, 4)]
+    refused = []
+
+    def begin(link):
+        try:
+            link.start(3.0)
+        except ConfigError as error:
+            refused.append(str(error))
+            link.close()
+
+    threads = [threading.Thread(target=begin, args=(link,)) for link in links]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert len(refused) == 1
+    stayed = next(link for link in links if link.commanders() == [])
+    until(lambda: stayed.objection() is None, what="for the other one to leave")
+    stayed.close()
+    driver.close()
+
+
+def test_a_driver_that_was_restarted_moves_nothing_before_a_new_task(context):
+    driver = FakeDriver(context, "/again", HOME)
+    link = RosDriverLink(contract_of("/again"), "/arm_5", context)
+    link.start(60.0)
+    robot = ContractedRobot(contract_of("/again"), link)
+    robot.reset(GOAL)
+    act = lambda: robot.act(np.zeros(3, np.float32))  # noqa: E731
+    act()
+    driver.close()
+    driver = FakeDriver(context, "/again", HOME)
+    until(lambda: fault_of(robot.hold) == "driver restarted", what="for the new driver")
+    assert fault_of(act) == "driver restarted"
+    time.sleep(0.1)
+    assert driver.commands == []
+    until(lambda: not fault_of(lambda: robot.reset(GOAL)), what="for the new driver to talk")
+    until(lambda: act() or driver.commands, what="for the new task to move")
+    link.close()
+    driver.close()
+
+
+def test_whatever_does_not_fit_the_live_drivers_is_named(context, domain_id):
+    latched = QoSProfile(depth=1, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
+    bad = FakeDriver(context, "/bad", {"pan": 0.0, "lfit": 0.0}, command_qos=latched)
+    elsewhere = rclpy.Context()  # one participant does not know a topic as two types
+    rclpy.init(context=elsewhere, domain_id=domain_id)
+    typed = FakeDriver(elsewhere, "/typed", HOME, state_type=PointCloud)
+    names = ("bad", "typed", "gone")
+    links = {name: RosDriverLink(contract_of(f"/{name}"), "/arm_6", context) for name in names}
+
+    def told(name: str) -> set[str]:
+        return {problem.code for problem in links[name].mismatches()}
+
+    until(lambda: told("bad") == {"wrong joint", "joint missing", "QoS mismatch"})
+    until(lambda: told("typed") == {"wrong type"})
+    assert told("gone") == {"missing topic", "missing service"}
+    texts = " ".join(problem.text for problem in links["bad"].mismatches())
+    assert "did you mean 'lfit'?" in texts
+    with pytest.raises(ConfigError, match=r"wrong type: /typed/joint_states .*PointCloud"):
+        links["typed"].start(0.5)
+    for link in links.values():
+        link.close()
+    bad.close()
+    typed.close()
+    rclpy.shutdown(context=elsewhere)
+
+
+def test_a_driver_in_degrees_is_told_and_understood_in_degrees(context):
+    driver = FakeDriver(context, "/old", {name: np.degrees(at) for name, at in HOME.items()})
+    contract = contract_of("/old").model_dump()
+    contract["arms"][0]["joint_states"]["unit"] = "degrees"
+    contract = RobotContract.model_validate(contract)
+    link = RosDriverLink(contract, "/arm_7", context)
+    link.start(60.0)
+    robot = ContractedRobot(contract, link)
+    robot.reset(GOAL)
+    assert robot.state()[:3] == pytest.approx([28.648, -57.296, 20.0], abs=0.01)
+    target = np.array([10.0, -20.0, 50.0], np.float32)
+    until(lambda: moved(robot, target, driver, pan=10.0), what="for the arm")
+    link.close()
+    driver.close()
+
+
+def test_shipped_contracts_name_topics_that_ros_allows():
+    files = sorted((share() / "config" / "robots").glob("*.yaml"))
+    assert len(files) == 6
+    for file in files:
+        for channel in channels(read_contract(Path(file))):
+            assert channel.topic.startswith("/")
+        assert yaml.safe_load(file.read_text())["robot"] in file.stem
