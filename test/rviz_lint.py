@@ -117,7 +117,7 @@ def graph_faults(displays: Iterable[Display], node: Node) -> list[str]:
                     f"reads {READS[display.kind]}"
                 )
             answer = qos_check_compatible(publisher.qos_profile, asked(display))
-            if answer[0] is not QoSCompatibility.OK:
+            if answer[0] == QoSCompatibility.ERROR:
                 faults.append(f"{display.name}: {display.topic}: {answer[1]}")
     return faults
 
