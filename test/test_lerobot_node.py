@@ -3,13 +3,14 @@
 All of it in real processes; what is simulated are the six motors behind the serial port.
 """
 
+import json
 import signal
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from wire import Operator, until
 
-from kairos_ros.bringup import NodeSpec, serving
+from kairos_ros.arms_plan import arm_plan
 from kairos_ros.robot.feetech_process import SimulatedArm
 
 NAME = "desk"
@@ -27,14 +28,14 @@ def arm(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def node(start_for_module, arm, wire):
-    options = {"robot": "so101_follower", "max_blind_s": 10.0, "on_stop": "torque_off"}
-    texts = [f"{name}={value}" for name, value in (options | arm.options).items()]
-    start_for_module(serving(policy=POLICY, horizon="static:10"))
-    node = start_for_module(
-        NodeSpec("robot_node", "robot", NAME, {"adapter": "lerobot", "adapter_options": texts})
-    )
+    """What so101.launch.py starts for an arm on a serial port; the robot node."""
+    more = {"calibration_dir": str(arm.port.parent), "max_blind_s": 10.0, "on_stop": "torque_off"}
+    given = {"use_sim": "false", "robot": NAME, "policy": POLICY, "horizon": "static:10"}
+    port = {"port": str(arm.port), "id": "so101", "lerobot": json.dumps(more)}
+    started = {spec.executable: start_for_module(spec) for spec in arm_plan("so101", given | port)}
+    assert set(started) == {"robot_node", "serving_node"}
     wire.serving_since()
-    return node
+    return started["robot_node"]
 
 
 @pytest.fixture
