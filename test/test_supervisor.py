@@ -88,7 +88,7 @@ class Bench:
                     self.motions.append(None)
                 case Moved(transition):
                     self.transitions.append(transition)
-                case AskPlan(_, number):
+                case AskPlan(_, number, _):
                     self.plans.append(number)
                 case ResetBody():
                     self.resets += 1
@@ -102,6 +102,9 @@ class Bench:
     def homeward(self):
         return np.array([HOME], np.float32) if self.way_home > 0 else None
 
+    def plan(self, text="reach", number=None):
+        self.note(self.supervisor.planned(number or self.plans[-1], text, self.now))
+
     def answer(self, horizon=10, *, back=0):
         """Answers the newest request, or one before."""
         request = self.sent[-1 - back]
@@ -113,9 +116,12 @@ class Bench:
 
 
 def running(task_rules=NO_PLANNER, **options):
-    """A bench that has executed two actions of ten."""
+    """A bench that has executed two actions of ten, by its first plan if it has a planner."""
     bench = Bench(task_rules, **options)
     bench.tick()
+    if bench.plans:
+        bench.plan()
+        bench.tick()
     bench.answer()
     bench.tick(2)
     assert bench.motions[-2:] == [0, 1]
@@ -215,6 +221,8 @@ def test_an_answer_that_comes_in_the_same_period_as_its_deadline_passes_is_still
 
 def test_a_plan_is_asked_for_at_the_start_and_then_every_so_many_rounds():
     bench = Bench(rules(safety=None, monitor=None, system2_ratio=3))
+    bench.tick()
+    bench.plan()
     for _ in range(7):
         bench.tick(2)
         bench.answer(horizon=1)
@@ -222,10 +230,10 @@ def test_a_plan_is_asked_for_at_the_start_and_then_every_so_many_rounds():
 
 
 def test_a_plan_changes_the_instruction_of_the_requests_that_follow_and_not_the_task():
-    bench = Bench(rules(safety=None))
-    bench.tick()
-    bench.note(bench.supervisor.planned(1, "open the left drawer", bench.now))
-    bench.answer(horizon=1)
+    bench = running(rules(safety=None, monitor=None, system2_ratio=9))
+    bench.tick(6)
+    bench.plan("open the left drawer")
+    assert bench.loop.instruction == "open the left drawer"
     bench.tick(2)
     assert [r.task.instruction for r in bench.sent] == ["reach", "open the left drawer"]
     assert bench.loop.finish("canceled", bench.now).result.task.instruction == "reach"
@@ -234,20 +242,69 @@ def test_a_plan_changes_the_instruction_of_the_requests_that_follow_and_not_the_
 def test_only_the_answer_to_the_newest_question_is_a_plan():
     bench = Bench(rules(safety=None))
     bench.tick()
-    bench.note(bench.supervisor.planned(0, "nonsense", bench.now))
-    bench.note(bench.supervisor.planned(1, " ", bench.now))
+    bench.plan("nonsense", number=7)
+    bench.plan(" ")
     assert bench.loop.dropped == {"old_plan": 1, "empty_plan": 1}
-    assert bench.sent[-1].task.instruction == "reach"
+    assert not bench.sent
+
+
+def test_a_goal_in_free_words_is_planned_before_actions_are_asked_for():
+    bench = Bench(rules(), safe=False, task=Task("1", "could you tidy up, please?"))
+    bench.tick(3)
+    assert (bench.plans, bench.sent) == ([], []), "nothing before the cell is known to be safe"
+    bench.judge()
+    bench.tick(5)
+    assert (bench.plans, bench.sent) == ([1], [])
+    bench.plan("open the drawer")
+    bench.tick()
+    assert [r.task.instruction for r in bench.sent] == ["open the drawer"]
+    bench.loop.finish("canceled", bench.now)
+    bench.feed(TaskEnded(bench.now, "canceled"))
+    bench.loop.start(Task("2", "and now the lamp"), bench.now)
+    bench.feed(TaskStarted(bench.now))
+    bench.judge()
+    bench.tick(2)
+    assert (bench.plans, len(bench.sent)) == ([1, 2], 1), "another goal needs another plan"
+
+
+def test_a_planner_that_is_silent_from_the_start_leaves_the_goals_own_words():
+    bench = Bench(rules(safety=None, monitor=None))
+    bench.tick(30)
+    assert not bench.sent
+    bench.tick(2)  # 32 periods: 1056 ms
+    assert [t.reason for t in bench.transitions if "system2" in t.reason] == ["system2 is overdue"]
+    assert [r.task.instruction for r in bench.sent] == ["reach"]
+
+
+def test_a_first_plan_that_must_come_is_asked_for_until_it_does():
+    bench = Bench(rules(safety=None, monitor=None, system2=Fallback.STOP_AND_RESEND))
+    bench.tick(40)
+    assert (bench.plans, bench.sent, bench.mode) == ([1, 2], [], HOLDING)
+    bench.plan("open the drawer")
+    bench.tick()
+    assert [r.task.instruction for r in bench.sent] == ["open the drawer"]
+
+
+def test_a_robot_that_a_human_released_before_its_first_plan_asks_again():
+    bench = Bench(rules(safety=None, monitor=None, system2=Fallback.STOP_AND_CALL_HUMAN))
+    bench.tick(40)
+    assert (bench.mode, bench.plans) == (WAITING, [1])
+    bench.feed(Release(bench.now, "Ada", "the planner is back"))
+    bench.tick(2)
+    assert (bench.plans, bench.sent) == ([1, 2], [])
+    bench.plan("open the drawer")
+    bench.tick()
+    assert len(bench.sent) == 1
 
 
 def test_a_replan_waits_for_the_new_plan_before_actions_are_asked_for():
-    bench = running(rules())
+    bench = running(rules(system2_ratio=9))
     bench.judge(safe=False)
     assert bench.plans == [1, 2]
     bench.judge()
     bench.tick(3)
     assert len(bench.sent) == 1
-    bench.note(bench.supervisor.planned(2, "go around", bench.now))
+    bench.plan("go around")
     bench.tick()
     assert bench.sent[-1].task.instruction == "go around"
 
@@ -287,7 +344,6 @@ def test_a_body_that_never_arrives_at_its_safe_state_calls_a_human():
 
 def test_a_failed_attempt_goes_home_resets_once_and_begins_again():
     bench = running(rules(safety=None, system2_ratio=9))
-    bench.note(bench.supervisor.planned(1, "plan of the first attempt", bench.now))
     bench.feed(Progress(bench.now, bench.now, TaskState.FAILED))
     assert bench.mode is RETRYING
     bench.tick(9)

@@ -70,11 +70,10 @@ def plan_request_message(
     observation: Observation,
     observed_ago_ns: int,
     *,
-    instruction: str,
     round: int,
     slo_ns: int,
 ) -> PlanRequest:
-    """instruction: what is being followed now. round: the newest one."""
+    """round: the newest one."""
     return PlanRequest(
         robot=who.robot,
         session=who.session,
@@ -82,7 +81,7 @@ def plan_request_message(
         number=ask.number,
         round=round,
         goal=ask.task.instruction,
-        instruction=instruction,
+        instruction=ask.instruction,
         slo_s=slo_ns / 1e9,
         observed_ago_s=observed_ago_ns / 1e9,
         image_keys=list(observation.images),

@@ -99,7 +99,7 @@ def status_message(who: Identity, report: Report) -> RobotStatus:
         session=who.session,
         state=report.state,
         task=task.id if task else "",
-        instruction=task.instruction if task else "",
+        instruction=report.instruction,
         round=report.execution.round,
         horizon=report.horizon,
         buffered=report.execution.remaining,

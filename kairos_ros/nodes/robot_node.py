@@ -186,8 +186,6 @@ class RobotNode(Node):
 
     def send(self, request: Request, observation: Observation, observed_ago_ns: int) -> None:
         self._cameras.show(observation, time.monotonic_ns() - observed_ago_ns, request.task.id)
-        if self._pipeline is not None:
-            self._pipeline.follows(request.task.instruction)
         if not self._values["request_images"]:
             observation = Observation(observation.state)
         deadline_s = self._values["deadline_s"]

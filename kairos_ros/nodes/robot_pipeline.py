@@ -56,7 +56,6 @@ class RobotPipeline:
         self._told: deque[tuple[Transition, str]] = deque()
         self._judged: OrderedDict[int, int] = OrderedDict()  # heard -> when its picture was taken
         self._lock = threading.Lock()
-        self._following = ""
         self._asked: AskPlan | None = None  # the newest question to the planner
         components = supervisor.rules.components
         self._rules = node.create_publisher(String, "rules", qos.ANNOUNCEMENT)
@@ -84,7 +83,6 @@ class RobotPipeline:
                 ask,
                 observation,
                 observed_ago_ns,
-                instruction=self._following or ask.task.instruction,
                 round=self.controller.report.execution.round,
                 slo_ns=rules.slo_ns,
             )
@@ -114,10 +112,6 @@ class RobotPipeline:
     def period(self) -> None:
         """The motion of this control period has been carried out."""
         self.publish()
-
-    def follows(self, instruction: str) -> None:
-        """What System 1 was just asked to do."""
-        self._following = instruction
 
     # Any thread.
 

@@ -54,6 +54,8 @@ class Report:
 
     state: RobotState = RobotState.IDLE
     task: Task | None = None
+    instruction: str = ""
+    """What is being followed: the newest plan, else the task's own words."""
     execution: Execution = field(default_factory=Execution)
     horizon: int = 0
     task_actions: int = 0
@@ -410,6 +412,7 @@ class Controller:
         self.report = Report(
             state=RobotState.IDLE if task is None else busy,
             task=task,
+            instruction=self._loop.instruction,
             execution=execution,
             horizon=self._loop.horizon,
             task_actions=self._loop.task_executed,
@@ -430,8 +433,8 @@ class Controller:
             retries=state.retries if state else 0,
             body_succeeded=self._adapter.succeeded() if task and self._ready else None,
         )
-        changed = (before.state, before.task, before.mode)
-        if changed != (self.report.state, task, self.report.mode):
+        changed = (before.state, before.task, before.mode, before.instruction)
+        if changed != (self.report.state, task, self.report.mode, self.report.instruction):
             self._outside.changed(self.report)
 
 

@@ -172,6 +172,11 @@ class Loop:
         return self._run is not None and self._run.awaiting
 
     @property
+    def instruction(self) -> str:
+        """What the requests carry: the newest plan, else the task's own; empty without a task."""
+        return (self._run.plan or self._run.task.instruction) if self._run else ""
+
+    @property
     def horizon(self) -> int:
         """Actions of the running chunk, counted from its observation; 0 without one."""
         return len(self._run.chunk.actions) if self._run and self._run.chunk else 0
@@ -246,7 +251,7 @@ class Loop:
             self.config.timeout_ns << doublings, self.config.timeout_max_ns
         )
         attempt = len(run.attempts) - 1
-        task = replace(run.task, instruction=run.plan) if run.plan else run.task
+        task = replace(run.task, instruction=self.instruction)
         return Send(Request(task, run.round, attempt, self.execution(now_ns)))
 
     def _move(self, run: Run, now_ns: int, approve: Approve) -> Act | Hold:

@@ -19,10 +19,11 @@ from kairos_ros.robot.state_events import (
     Event,
     SafeStateMissed,
     SafeStateReached,
+    TaskStarted,
     Tick,
 )
 from kairos_ros.robot.state_machine import State, Transition, step, wants_actions
-from kairos_ros.robot.state_table import Effect, Mode
+from kairos_ros.robot.state_table import Effect, Mode, Trigger
 
 HOMING_LIMIT_NS = 20_000_000_000
 """An arm that has not reached its safe state by then needs a human."""
@@ -48,6 +49,8 @@ class AskPlan:
     task: Task
     number: int
     """Comes back with the plan; counts up over the session."""
+    instruction: str
+    """What is being followed now."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +74,15 @@ class Supervisor:
         self._loop = loop
         self._plans_asked = 0
         self._rounds = 0  # of System 1, since the last plan was asked for
+        self._planless = False  # the goal may be in words that only the planner knows
         self._homing_since_ns: int | None = None
         self._pause = False  # before a motion home begins, or goes on, the arm holds for one period
         self._resetting = False
 
     def feed(self, event: Event) -> list[SupervisedEffect]:
         """Something happened. What is of no use is dropped and counted in the loop."""
+        if isinstance(event, TaskStarted):
+            self._planless = Component.SYSTEM2 in self.rules.components
         done = step(self.rules, self.state, event)
         self.state = done.state
         if done.dropped:
@@ -94,6 +100,10 @@ class Supervisor:
         effects = self.feed(Tick(now_ns))
         moves = self.state.mode is Mode.RUNNING
         asks = wants_actions(self.rules, self.state)
+        if asks and self._planless:
+            asks = False
+            if Component.SYSTEM2 not in self.state.due_ns:
+                effects += self._ask_plan(now_ns)
         for effect in self._loop.tick(now_ns, approve, ask=asks, move=moves):
             if isinstance(effect, Send):
                 effects += self._ask_plan_in_turn(effect, now_ns)
@@ -126,12 +136,15 @@ class Supervisor:
         effects = self.feed(Tick(now_ns))
         if number == self._plans_asked:  # else that deadline has just made it ask anew
             self._loop.instruct(instruction)
+            self._planless = False
             effects += self.feed(Answered(now_ns, Component.SYSTEM2))
         return effects
 
     def _obey(self, transition: Transition) -> list[SupervisedEffect]:
         effects, now_ns = transition.effects, transition.now_ns
         of_system1 = transition.component is Component.SYSTEM1
+        if transition.trigger is Trigger.USE_LAST_PLAN:
+            self._planless = False  # before the first plan, the last one is the goal itself
         if Effect.STOP in effects:
             self._pause = True
             self._loop.stop(now_ns, keep_round=of_system1 and Effect.RESEND in effects)
@@ -150,12 +163,12 @@ class Supervisor:
         return []
 
     def _ask_plan_in_turn(self, send: Send, now_ns: int) -> list[SupervisedEffect]:
-        """Before the first round, and then once every so many rounds."""
+        """Once every so many rounds."""
         if send.request.attempt > 0:
             return []
+        asked = self._ask_plan(now_ns) if self._rounds >= self.rules.system2_ratio else []
         self._rounds += 1
-        first = send.request.round == 1
-        return self._ask_plan(now_ns) if first or self._rounds >= self.rules.system2_ratio else []
+        return asked
 
     def _ask_plan(self, now_ns: int) -> list[SupervisedEffect]:
         task = self._loop.task
@@ -163,7 +176,8 @@ class Supervisor:
             return []
         self._plans_asked += 1
         self._rounds = 0
-        return [*self.feed(Asked(now_ns, Component.SYSTEM2)), AskPlan(task, self._plans_asked)]
+        asked = AskPlan(task, self._plans_asked, self._loop.instruction)
+        return [*self.feed(Asked(now_ns, Component.SYSTEM2)), asked]
 
     def _home(
         self, hold: SupervisedEffect, now_ns: int, approve: Approve, homeward: Homeward | None
