@@ -96,6 +96,10 @@ class Driver:
         """Hands every message of a topic to `callback`, from `spin`."""
         self._node.create_subscription(kind, topic, callback, qos)
 
+    def publisher(self, topic: str, kind: type, qos: QoSProfile = EVENTS) -> Any:
+        """Of a topic, for whoever drives the fleet to say something itself."""
+        return self._node.create_publisher(kind, topic, qos)
+
     def client(self, kind: type, service: str) -> Any:
         """Of a service; the same one every time. Its futures are done by `spin`."""
         if service not in self._services:

@@ -4,7 +4,8 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from diagnostic_msgs.msg import DiagnosticArray
+from builtin_interfaces.msg import Time
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
 from kairos_ros.bringup import Fleet, NodeSpec
 from kairos_ros.core.errors import KairosError
@@ -45,7 +46,9 @@ ABOUT_S = 14.0
 HUMAN_COMES_AFTER_S = 1.5
 HUMAN = "Ada"
 ANSWER_WITHIN_S = 5.0
-MAX_ACTIONS = 2000
+SCRIPT = "kairos factory: script"
+"""Name of the status in /diagnostics that says what is being done to the fleet."""
+MAX_ACTIONS = 900
 """Of one task, over all its attempts."""
 TASKS_OF_ONE_ROBOT = 1000
 
@@ -274,11 +277,13 @@ class FactoryStage:
     def _begins(self, text: str) -> None:
         self._teller.say(text, "bold red")
         self._teller.undone = text
+        self._publish(DiagnosticStatus.WARN, text)
 
     def _over(
         self, kind: Kind, robots: tuple[str, ...], text: str, began_s: float, said: str
     ) -> Deed:
         self._teller.say(said, "bold")
+        self._publish(DiagnosticStatus.OK, said)
         return Deed(kind, robots, text, began_s, self.now_s)
 
     def _reacted(self, deed: Deed, robot: str) -> bool:
@@ -376,8 +381,22 @@ class FactoryStage:
             )
             self._teller.say(f"{HUMAN} (the demo) releases {robot}: {reason}", "bold magenta")
 
+    def _publish(self, level: bytes, text: str) -> None:
+        """What the script does, for the bag."""
+        values = [KeyValue(key="concerns", value=", ".join(self._teller.about))]
+        status = DiagnosticStatus(
+            level=level, name=SCRIPT, hardware_id="kairos", message=text, values=values
+        )
+        message = DiagnosticArray(status=[status])
+        sec, nanosec = divmod(time.time_ns(), 1_000_000_000)
+        message.header.stamp = Time(sec=sec, nanosec=nanosec)
+        self._diagnostics.publish(message)
+
     def _listen(self) -> None:
         listen = self.session.driver.listen
+        self._diagnostics = self.session.driver.publisher(
+            "/diagnostics", DiagnosticArray, qos.DIAGNOSTICS
+        )
         listen("/diagnostics", DiagnosticArray, self._on_diagnostics, qos.DIAGNOSTICS)
         kinds = {
             Component.SAFETY: ("safety_verdict", SafetyVerdict),
