@@ -5,6 +5,7 @@ from task_rules import MONITOR, MS, SAFETY, SYSTEM1, SYSTEM2, rules
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import FALLBACKS, Fallback, TaskState
+from kairos_ros.robot.state import State, wants_actions
 from kairos_ros.robot.state_events import (
     Answered,
     Asked,
@@ -19,7 +20,7 @@ from kairos_ros.robot.state_events import (
     Tick,
     Verdict,
 )
-from kairos_ros.robot.state_machine import State, step, wants_actions
+from kairos_ros.robot.state_machine import step
 from kairos_ros.robot.state_table import (
     HOLDING,
     RETRYING,

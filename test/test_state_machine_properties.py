@@ -8,6 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from task_rules import MONITOR, MS, SAFETY, SYSTEM1, SYSTEM2, rules
 
 from kairos_ros.core.pipeline import ESCALATIONS, FALLBACKS, Component, Fallback, TaskState
+from kairos_ros.robot.state import State, wants_actions
 from kairos_ros.robot.state_events import (
     Answered,
     Asked,
@@ -22,7 +23,7 @@ from kairos_ros.robot.state_events import (
     Tick,
     Verdict,
 )
-from kairos_ros.robot.state_machine import State, step, wants_actions
+from kairos_ros.robot.state_machine import step
 from kairos_ros.robot.state_table import (
     HOLDING,
     RETRYING,

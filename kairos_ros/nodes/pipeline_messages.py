@@ -11,7 +11,7 @@ from kairos_ros.core.pipeline import TaskState
 from kairos_ros.msg import PipelineEvent, Plan, PlanRequest, SafetyVerdict, TaskProgress
 from kairos_ros.nodes.robot_messages import Identity
 from kairos_ros.robot.adapter import Observation
-from kairos_ros.robot.control import Planned
+from kairos_ros.robot.control_events import Planned
 from kairos_ros.robot.frame_book import Frame
 from kairos_ros.robot.state_events import Progress, Verdict
 from kairos_ros.robot.state_machine import Transition

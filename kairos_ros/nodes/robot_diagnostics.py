@@ -5,7 +5,7 @@ from typing import Any
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
-from kairos_ros.robot.control import Report, RobotState
+from kairos_ros.robot.control_report import Report, RobotState
 from kairos_ros.robot.state_machine import Transition
 from kairos_ros.robot.state_table import Mode
 

@@ -11,7 +11,7 @@ from kairos_ros.action import ExecuteTask
 from kairos_ros.core.errors import WireError
 from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus, TaskEvent
 from kairos_ros.robot.adapter import Observation, RobotSpec, TaskGoal
-from kairos_ros.robot.control import Report
+from kairos_ros.robot.control_report import Report
 from kairos_ros.robot.exchange import Answer, AnswerKind, Execution, Request, Task, TaskResult
 
 

@@ -61,17 +61,16 @@ from kairos_ros.nodes.ros2_body import ros2_body
 from kairos_ros.robot.adapter import Observation, TaskGoal
 from kairos_ros.robot.adapters import make_adapter
 from kairos_ros.robot.body_log import BodyLog, LoggedBody, log_path
-from kairos_ros.robot.control import (
+from kairos_ros.robot.control import Controller
+from kairos_ros.robot.control_events import (
     Arrived,
     Cancel,
-    Controller,
     Malformed,
-    Report,
-    RobotState,
     ServerFound,
     Start,
     Stop,
 )
+from kairos_ros.robot.control_report import Report, RobotState
 from kairos_ros.robot.exchange import Request, Task, TaskResult
 from kairos_ros.robot.guard import ActionGuard
 from kairos_ros.robot.loop import Loop

@@ -23,7 +23,8 @@ from kairos_ros.nodes.pipeline_messages import (
 from kairos_ros.nodes.robot_cameras import RobotCameras
 from kairos_ros.nodes.robot_messages import Identity
 from kairos_ros.robot.adapter import Observation
-from kairos_ros.robot.control import Controller, Judgement
+from kairos_ros.robot.control import Controller
+from kairos_ros.robot.control_events import Judgement
 from kairos_ros.robot.rules_text import rules_text
 from kairos_ros.robot.state_events import Progress, Release, Verdict
 from kairos_ros.robot.state_machine import Transition

@@ -8,9 +8,7 @@ import logging
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import IntEnum
+from collections.abc import Callable, Sequence
 from typing import Protocol, cast
 
 import numpy as np
@@ -19,9 +17,21 @@ from kairos_ros.core.errors import KairosError
 from kairos_ros.core.pipeline import Component
 from kairos_ros.robot.adapter import Homing, Observation, RobotAdapter, TaskGoal
 from kairos_ros.robot.body_error import BodyError
-from kairos_ros.robot.exchange import Answer, Execution, Request, Task, TaskResult
+from kairos_ros.robot.control_events import (
+    Arrived,
+    Cancel,
+    Event,
+    Malformed,
+    Planned,
+    ServerFound,
+    Start,
+    Stop,
+)
+from kairos_ros.robot.control_report import Report, RobotState
+from kairos_ros.robot.exchange import Request, Task, TaskResult
 from kairos_ros.robot.guard import ActionGuard
 from kairos_ros.robot.loop import Act, Finished, Hold, Loop, Send
+from kairos_ros.robot.state import is_warned
 from kairos_ros.robot.state_events import (
     Progress,
     Release,
@@ -31,57 +41,12 @@ from kairos_ros.robot.state_events import (
     TaskStarted,
     Verdict,
 )
-from kairos_ros.robot.state_machine import Transition, is_warned
+from kairos_ros.robot.state_machine import Transition
 from kairos_ros.robot.state_table import Mode
 from kairos_ros.robot.supervisor import AskPlan, Moved, ResetBody, SupervisedEffect, Supervisor
 
 log = logging.getLogger(__name__)
 STOPPED = "failed: the robot node was stopped"
-
-
-class RobotState(IntEnum):
-    """Values are those of RobotStatus.msg."""
-
-    IDLE = 0
-    RUNNING = 1
-    HOLDING = 2
-    LEAVING = 3
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """The robot as of one control period, for status, telemetry and diagnostics."""
-
-    state: RobotState = RobotState.IDLE
-    task: Task | None = None
-    instruction: str = ""
-    """What is being followed: the newest plan, else the task's own words."""
-    execution: Execution = field(default_factory=Execution)
-    horizon: int = 0
-    task_actions: int = 0
-    """Executed in the running task."""
-    tasks_done: int = 0
-    tasks_succeeded: int = 0
-    actions_executed: int = 0
-    actions_guarded: int = 0
-    guarded_by: Mapping[str, int] = field(default_factory=dict)
-    dropped: Mapping[str, int] = field(default_factory=dict)
-    silences: int = 0
-    missed_periods: int = 0
-    periods: int = 0
-    network_ns: int = 0
-    body_fault: str = ""
-    """Why the body failed last; empty after it was reset successfully."""
-    body_faults: Mapping[str, int] = field(default_factory=dict)
-    """How often it failed, by reason."""
-    body_tolerated: Mapping[str, int] = field(default_factory=dict)
-    """Its reads and writes that failed and did no harm, by reason."""
-    mode: Mode | None = None
-    """Of a supervised robot."""
-    retries: int = 0
-    """Of the running task, by a supervised robot."""
-    body_succeeded: bool | None = None
-    """What the body itself says of the running task, where it can tell: scores the monitor."""
 
 
 class Outside(Protocol):
@@ -90,7 +55,7 @@ class Outside(Protocol):
     def send(self, request: Request, observation: Observation, observed_ago_ns: int) -> None: ...
 
     def changed(self, report: Report) -> None:
-        """The state or the task changed."""
+        """The state, the task, its instruction or the mode changed."""
 
     def finished(self, result: TaskResult) -> None: ...
 
@@ -106,59 +71,6 @@ class Judges(Protocol):
     def moved(self, transition: Transition) -> None:
         """The state machine made a transition, for the record. To be carried out here: `RESEND` to
         safety or monitor, `CALL_HUMAN`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Reset the body for this goal and do this task. Only while no task is running. A supervised
-    robot that was warned begins when its cell is not known to be unsafe any more."""
-
-    task: Task
-    goal: TaskGoal
-
-
-@dataclass(frozen=True, slots=True)
-class Arrived:
-    """An answer, with the monotonic time of its arrival."""
-
-    answer: Answer
-    now_ns: int
-
-
-@dataclass(frozen=True, slots=True)
-class Malformed:
-    """A message from the server that is not even an answer."""
-
-
-@dataclass(frozen=True, slots=True)
-class ServerFound:
-    """Somebody new listens to requests."""
-
-
-@dataclass(frozen=True, slots=True)
-class Cancel:
-    """End this task, if it is the running one."""
-
-    task: str
-
-
-@dataclass(frozen=True, slots=True)
-class Stop:
-    """Leave the arm holding and end the thread."""
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """System 2's answer, with the number of its question and the monotonic time of its arrival."""
-
-    number: int
-    instruction: str
-    now_ns: int
-
-
-Judgement = Verdict | Progress | Release | Planned
-"""For a supervised robot only; counted as dropped by one that is not."""
-Event = Start | Arrived | Malformed | ServerFound | Cancel | Stop | Judgement | ResetDone
 
 
 class Controller:
@@ -431,7 +343,6 @@ class Controller:
             body_tolerated=dict(getattr(self._adapter, "tolerated", {})),
             mode=state.mode if state else None,
             retries=state.retries if state else 0,
-            body_succeeded=self._adapter.succeeded() if task and self._ready else None,
         )
         changed = (before.state, before.task, before.mode, before.instruction)
         if changed != (self.report.state, task, self.report.mode, self.report.instruction):

@@ -9,10 +9,11 @@ them up in `state_table.TABLE`. Two promises follow (test/test_state_machine.py)
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from kairos_ros.core.pipeline import PERIODIC, Component, Fallback, TaskRules, TaskState
+from kairos_ros.robot.state import MONITOR, SAFETY, SYSTEM1, SYSTEM2, State, fresh, is_safe
 from kairos_ros.robot.state_events import (
     Answered,
     Asked,
@@ -31,45 +32,12 @@ from kairos_ros.robot.state_table import (
     HOLDING,
     RETRYING,
     ROWS,
-    RUNNING,
     WAITING,
     WORKING,
     Effect,
     Mode,
     Trigger,
 )
-
-SYSTEM1, SYSTEM2, SAFETY, MONITOR = Component
-
-
-@dataclass(frozen=True, slots=True)
-class State:
-    """Everything that `step` remembers."""
-
-    mode: Mode = HOLDING
-    task: bool = False
-    now_ns: int = 0
-    """Newest time seen; an older event counts as of this."""
-    judged_ns: int = 0
-    """Newest frame that the monitor judged; when the attempt began, before the first."""
-    verdicts: Mapping[str, tuple[int, bool]] = field(default_factory=dict)
-    """Service -> (frame_ns, safe) of its newest verdict, while that is not overdue."""
-    due_ns: Mapping[Component, int] = field(default_factory=dict)
-    """When a component's silence becomes a violation."""
-    late: frozenset[Component] = frozenset()
-    """Whose next answer is late: it does not end a series of violations."""
-    stopped_by: frozenset[Component] = frozenset()
-    """Who must answer before the robot goes on; safety is asked for its verdict instead."""
-    slo_violations: Mapping[Component, int] = field(default_factory=dict)
-    """In a row."""
-    unsafe: int = 0
-    """Unsafe verdicts in a row, during tasks."""
-    retries: int = 0
-    """Of the running task."""
-    reset_owed: bool = False
-    """A retry has begun and its reset was not completed."""
-    human_next: bool = False
-    """A limit is used up: at the safe state the robot waits for a human."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,29 +62,6 @@ class Step:
     transitions: tuple[Transition, ...] = ()
     dropped: str = ""
     """Why the event was not used; empty if it was."""
-
-
-def is_safe(rules: TaskRules, state: State, now_ns: int) -> bool:
-    """No safety service says otherwise, and at least one has spoken of a recent frame."""
-    if SAFETY not in rules.components:
-        return True
-    fresh = _fresh(rules, state, now_ns).values()
-    return bool(fresh) and all(safe for _, safe in fresh)
-
-
-def is_warned(rules: TaskRules, state: State, now_ns: int) -> bool:
-    """A safety service has lately said "unsafe"; silence is no warning."""
-    if SAFETY not in rules.components:
-        return False
-    return not all(safe for _, safe in _fresh(rules, state, now_ns).values())
-
-
-def wants_actions(rules: TaskRules, state: State) -> bool:
-    """Whether System 1 may be asked: the robot runs, or only waits for what it answers."""
-    if state.mode is RUNNING:
-        return True
-    waits = state.task and state.stopped_by == {SYSTEM1} and not state.reset_owed
-    return state.mode is HOLDING and waits and is_safe(rules, state, state.now_ns)
 
 
 def step(rules: TaskRules, state: State, event: Event) -> Step:
@@ -172,7 +117,7 @@ class _Turn:
     def watch_deadlines(self) -> None:
         """Every deadline that has passed is one violation."""
         now_ns = self.state.now_ns
-        self._set(verdicts=_fresh(self.rules, self.state, now_ns))
+        self._set(verdicts=fresh(self.rules, self.state, now_ns))
         for component in Component:
             if self._watches(component) and now_ns > self.state.due_ns.get(component, now_ns):
                 self._late(component)
@@ -207,7 +152,7 @@ class _Turn:
 
     def _expect_anew(self) -> None:
         """Judges get a whole deadline from now; a safety verdict that is there counts."""
-        self._set(verdicts=_fresh(self.rules, self.state, self.state.now_ns))
+        self._set(verdicts=fresh(self.rules, self.state, self.state.now_ns))
         state, due_ns = self.state, {}
         for component in PERIODIC & self.rules.components.keys():
             due_ns[component] = state.now_ns + self.rules.components[component].deadline_ns
@@ -389,14 +334,6 @@ class _Turn:
 
     def _set(self, **changes: Any) -> None:
         self.state = replace(self.state, **changes)
-
-
-def _fresh(rules: TaskRules, state: State, now_ns: int) -> dict[str, tuple[int, bool]]:
-    """Verdicts of frames that are not older than their deadline."""
-    if not state.verdicts:
-        return {}
-    oldest_ns = now_ns - rules.components[SAFETY].deadline_ns
-    return {name: said for name, said in state.verdicts.items() if said[0] >= oldest_ns}
 
 
 def _without(counts: Mapping[Component, int], component: Component) -> dict[Component, int]:

@@ -13,6 +13,7 @@ from kairos_ros.core.pipeline import Component, TaskRules
 from kairos_ros.robot.exchange import Answer, Task
 from kairos_ros.robot.loop import Act, Approve, Loop, Send
 from kairos_ros.robot.loop import Effect as LoopEffect
+from kairos_ros.robot.state import State, wants_actions
 from kairos_ros.robot.state_events import (
     Answered,
     Asked,
@@ -22,7 +23,7 @@ from kairos_ros.robot.state_events import (
     TaskStarted,
     Tick,
 )
-from kairos_ros.robot.state_machine import State, Transition, step, wants_actions
+from kairos_ros.robot.state_machine import Transition, step
 from kairos_ros.robot.state_table import Effect, Mode, Trigger
 
 HOMING_LIMIT_NS = 20_000_000_000

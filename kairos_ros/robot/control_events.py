@@ -1,0 +1,60 @@
+"""What other threads tell a robot's control thread."""
+
+from dataclasses import dataclass
+
+from kairos_ros.robot.adapter import TaskGoal
+from kairos_ros.robot.exchange import Answer, Task
+from kairos_ros.robot.state_events import Progress, Release, ResetDone, Verdict
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Reset the body for this goal and do this task. Only while no task is running. A supervised
+    robot that was warned begins when its cell is not known to be unsafe any more."""
+
+    task: Task
+    goal: TaskGoal
+
+
+@dataclass(frozen=True, slots=True)
+class Arrived:
+    """An answer, with the monotonic time of its arrival."""
+
+    answer: Answer
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
+class Malformed:
+    """A message from the server that is not even an answer."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServerFound:
+    """Somebody new listens to requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """End this task, if it is the running one."""
+
+    task: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """Leave the arm holding and end the thread."""
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """System 2's answer, with the number of its question and the monotonic time of its arrival."""
+
+    number: int
+    instruction: str
+    now_ns: int
+
+
+Judgement = Verdict | Progress | Release | Planned
+"""For a supervised robot only; counted as dropped by one that is not."""
+Event = Start | Arrived | Malformed | ServerFound | Cancel | Stop | Judgement | ResetDone
