@@ -294,7 +294,7 @@ class PictureServer:
         self._thread.join()
 
 
-def test_a_frozen_camera_ends_the_task_by_name(body):
+def test_a_camera_that_gives_no_more_pictures_ends_the_task_by_name(body):
     server = PictureServer()
     camera = {"type": "zmq", "server_address": "127.0.0.1", "port": server.port}
     size = {"camera_name": "top", "width": 64, "height": 48, "fps": 30}
@@ -316,7 +316,7 @@ def test_a_frozen_camera_ends_the_task_by_name(body):
         time.sleep(0.05)
 
     error = fault(look)
-    assert error.reason == "camera frozen"
+    assert error.reason == "stale camera"
     assert "camera top has given no picture for" in str(error)
 
 

@@ -9,6 +9,7 @@ import pytest
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.lerobot_faults import reason_of
 from kairos_ros.robot.lerobot_features import read_features
+from kairos_ros.robot.lerobot_pictures import PixelWatch
 
 OBSERVED = {"pan.pos": float, "grip.pos": float, "x.vel": float, "front": (480, 640, 3)}
 ACCEPTED = {"grip.pos": float, "x.vel": float, "pan.pos": float}
@@ -68,10 +69,22 @@ def caused(error, cause):
         (caused(ConnectionError("no port"), FileNotFoundError(errno.ENOENT, "gone")), "cable"),
         (ConnectionError("Failed to sync read: [TxRxResult] There is no status packet!"), "silent"),
         (ConnectionError("Failed to sync read: [TxRxResult] Incorrect status packet!"), "torn"),
-        (TimeoutError("latest frame is too old"), "camera"),
-        (RuntimeError("OpenCVCamera(0) read thread is not running."), "camera"),
+        (TimeoutError("latest frame is too old"), "stale camera"),
+        (RuntimeError("OpenCVCamera(0) read thread is not running."), "stale camera"),
         (ZeroDivisionError("division by zero"), "driver"),
     ],
 )
 def test_a_driver_s_error_is_called_by_its_reason(error, reason):
     assert reason_of(error).startswith(reason)
+
+
+def test_a_camera_that_shows_the_same_pixels_for_too_long_is_frozen_and_a_noisy_one_is_not():
+    watch = PixelWatch(frozen_after_s=2.0)
+    noise = np.random.default_rng(1)
+    for tenth in range(50):
+        seen = {"still": PICTURE, "alive": noise.integers(0, 9, (480, 640, 3), np.uint8)}
+        said = watch.frozen(("alive", "still"), seen, now_ns=tenth * 10**8)
+        assert said == (
+            "" if tenth <= 20 else f"camera still has shown the same pixels for {tenth / 10:.1f} s"
+        )
+    assert PixelWatch(0.0).frozen(("still",), {"still": PICTURE}, 10**18) == ""

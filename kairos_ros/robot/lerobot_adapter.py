@@ -28,8 +28,9 @@ from kairos_ros.robot.lerobot_connection import Connection
 from kairos_ros.robot.lerobot_driver import build_driver, calibration_command
 from kairos_ros.robot.lerobot_faults import (
     ADVICE,
-    CAMERA,
+    FROZEN,
     LIMITS,
+    STALE,
     TORQUE,
     TRANSIENT,
     reason_of,
@@ -41,10 +42,10 @@ from kairos_ros.robot.lerobot_options import (
     guard_limits,
     split_options,
 )
+from kairos_ros.robot.lerobot_pictures import PixelWatch, as_jpeg
 
 log = logging.getLogger(__name__)
 
-JPEG_QUALITY = 90
 TORQUE_CHECK_S = 1.0
 """How often the motors are asked whether they still have torque, at the control rate."""
 
@@ -110,6 +111,7 @@ class LeRobotAdapter:
         self._seen: Mapping[str, Any] = {}
         self._state = np.zeros(len(self._features.state), np.float32)
         self._blind_since_ns: int | None = None
+        self._pixels = PixelWatch(options.frozen_after_s)
         self._looks = 0
         self._torque_every = max(1, round(TORQUE_CHECK_S * control_rate_hz))
         self._told: np.ndarray | None = None  # the last action of the running task
@@ -142,7 +144,7 @@ class LeRobotAdapter:
         self._require_sound()
         self._look()
         pictures = {
-            self._key(camera): _jpeg(self._seen[camera], size)
+            self._key(camera): as_jpeg(self._seen[camera], size)
             for camera, size in self._sizes.items()
         }
         return Observation(self._state, pictures)
@@ -195,6 +197,7 @@ class LeRobotAdapter:
         try:
             self._link.open()
             self._fault = None
+            self._pixels = PixelWatch(self._options.frozen_after_s)
             self._look(patient=True)
         except BodyError as error:
             self._fault = error
@@ -217,7 +220,7 @@ class LeRobotAdapter:
             except Exception as error:  # a driver raises whatever it likes
                 self._tolerate(error, again=left > 0, old=patient)
             else:
-                self._check_cameras()
+                self._check_cameras(seen)
                 self._seen, self._state, self._blind_since_ns = seen, state, None
                 self._looks += 1
                 if self._looks % self._torque_every == 0:
@@ -243,10 +246,12 @@ class LeRobotAdapter:
             return
         raise self._give_up(self._link.named(error)) from error
 
-    def _check_cameras(self) -> None:
-        """Raises BodyError for a camera whose newest picture is too old."""
-        if frozen := self._link.frozen(self._options.max_image_age_s):
-            raise self._give_up(BodyError(CAMERA, f"{frozen}; {ADVICE[CAMERA]}"))
+    def _check_cameras(self, seen: Mapping[str, Any]) -> None:
+        """Raises BodyError for a camera that gives no pictures, or always the same."""
+        if stale := self._link.stale_camera(self._options.max_image_age_s):
+            raise self._give_up(BodyError(STALE, f"{stale}; {ADVICE[STALE]}"))
+        if frozen := self._pixels.frozen(self._features.cameras, seen, time.monotonic_ns()):
+            raise self._give_up(BodyError(FROZEN, f"{frozen}; {ADVICE[FROZEN]}"))
 
     def _check_torque(self) -> None:
         """Raises BodyError for motors that lost their torque: their power was gone, or overload."""
@@ -307,14 +312,3 @@ class LeRobotAdapter:
 
     def _key(self, camera: str) -> str:
         return self._options.image_keys.get(camera, camera)
-
-
-def _jpeg(frame: np.ndarray, size: tuple[int, int]) -> bytes:
-    """`frame`, uint8 RGB [h, w, 3], as JPEG of `size` (height_px, width_px)."""
-    import cv2
-
-    if frame.shape[:2] != size:
-        frame = cv2.resize(frame, (size[1], size[0]), interpolation=cv2.INTER_AREA)
-    bgr = cv2.cvtColor(frame, cv2.COLOR_RGB2BGR)
-    _, encoded = cv2.imencode(".jpg", bgr, [cv2.IMWRITE_JPEG_QUALITY, JPEG_QUALITY])
-    return encoded.tobytes()

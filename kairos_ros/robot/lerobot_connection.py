@@ -12,8 +12,8 @@ from kairos_ros.robot.lerobot_arms import Arm, arms_of, claim, close_port, prepa
 from kairos_ros.robot.lerobot_faults import (
     ADVICE,
     CALIBRATION,
-    CAMERA,
     SILENT,
+    STALE,
     TORN,
     TRANSIENT,
     reason_of,
@@ -90,7 +90,7 @@ class Connection:
         """Switches the torque off; motors that did not hear."""
         return [motor for arm in self.arms for motor in release(arm)]
 
-    def frozen(self, max_age_s: float) -> str:
+    def stale_camera(self, max_age_s: float) -> str:
         """Which camera has no picture younger than that; empty where all have, or do not tell."""
         for name, camera in getattr(self.robot, "cameras", {}).items():
             taken_s = getattr(camera, "latest_timestamp", None)
@@ -109,8 +109,8 @@ class Connection:
                 quiet = [motor for arm in self.arms for motor in silent(arm)]
             if quiet:
                 reason, said = SILENT, f"no answer from {', '.join(quiet)}"
-        elif reason == CAMERA:
-            said = self.frozen(0.0) or said
+        elif reason == STALE:
+            said = self.stale_camera(0.0) or said
         ports = ", ".join(arm.bus.port for arm in self.arms)
         place = f" ({ports})" if ports else ""
         return BodyError(reason, f"{reason}: {said}; {ADVICE[reason]}{place}")

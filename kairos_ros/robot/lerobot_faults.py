@@ -5,7 +5,8 @@ import errno
 CABLE = "cable"
 SILENT = "silent motor"
 TORN = "torn packets"
-CAMERA = "camera frozen"
+STALE = "stale camera"
+FROZEN = "frozen camera"
 LIMITS = "joint out of limits"
 TORQUE = "torque lost"
 CALIBRATION = "not calibrated"
@@ -19,7 +20,8 @@ ADVICE = {
     CABLE: "check the cable and the port",
     SILENT: "check the cables between the motors, and their power",
     TORN: "check the cables between the motors, and whether something else uses the port",
-    CAMERA: "check its cable; another program may have it open",
+    STALE: "check its cable; another program may have it open",
+    FROZEN: "unplug the camera and plug it in again",
     LIMITS: "move it back by hand, with the power of the arm off if it holds",
     TORQUE: "check the power of the arm, and what blocks it",
     DRIVER: "see the message of LeRobot's driver",
@@ -51,5 +53,5 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, OSError) and number in GONE:
         return CABLE
     if isinstance(error, TimeoutError) or "read thread is not running" in text:
-        return CAMERA
+        return STALE
     return ""

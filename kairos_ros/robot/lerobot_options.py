@@ -38,7 +38,9 @@ class LeRobotOptions:
     max_blind_s: float = 0.25
     """Reads and writes may fail for so long (they are counted) before the task does."""
     max_image_age_s: float = 0.5
-    """A camera whose newest picture is older is frozen."""
+    """Older pictures end the task; LeRobot's own drivers accept none older than 0.5 or 1 s."""
+    frozen_after_s: float = 0.0
+    """The same pixels for so long are no camera's; 0: they may be."""
 
 
 def split_options(options: Mapping[str, Any]) -> tuple[LeRobotOptions, dict[str, Any]]:
@@ -105,6 +107,10 @@ def _check(options: LeRobotOptions) -> None:
         values = list(value.values()) if isinstance(value, Mapping) else [value]
         if not (_numbers(values, len(values)) and all(v > 0 for v in values)):
             raise ConfigError(f"adapter lerobot: {name} is {value!r}; it must be above 0")
+    if not (_numbers([options.frozen_after_s], 1) and options.frozen_after_s >= 0):
+        raise ConfigError(
+            f"adapter lerobot: frozen_after_s is {options.frozen_after_s!r}; it must be 0 or more"
+        )
     if not _numbers(list(options.safe_state.values()), len(options.safe_state)):
         raise ConfigError(f"adapter lerobot: safe_state is {options.safe_state!r}, not numbers")
     if options.image_size and not (_numbers(options.image_size, 2) and min(options.image_size) > 0):
