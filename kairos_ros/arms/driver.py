@@ -51,3 +51,4 @@ class SimulatedDriver:
         """Put the joints there, at rest, float64 [joints], as by hand; the command is forgotten."""
         self.world.place(positions)
         self.controller.hold_at(positions)
+        self._owed_s = 0.0

@@ -20,19 +20,8 @@ def evaluate_arm_command(
     episodes: Annotated[int, typer.Option(min=1, help="Episodes per horizon.")] = 100,
 ) -> None:
     """Measure success on held-out starts and balls; writes evaluation JSON and model card."""
-    import torch
-    from rich.console import Console
-    from rich.table import Table
-
     from kairos_ros.arms.arm import arm_called
     from kairos_ros.robot.sim_cameras import render_off_screen
-
-    render_off_screen()  # before anything imports MuJoCo
-    from kairos_ros.training.arm_card import FILM, HEADER, row, write_card, write_evaluation
-    from kairos_ros.training.arm_film import write_film
-    from kairos_ros.training.arm_trial import try_expert, try_policy
-    from kairos_ros.training.demonstrations import HELD_OUT_SEED
-    from kairos_ros.training.rollout import PolicyUnderTest
 
     known = arm_called(arm)
     folder = policy or Path("models", f"{arm}_reach")
@@ -41,6 +30,18 @@ def evaluate_arm_command(
             f"{folder} holds no policy of kairos train; train one: kairos train --tasks {arm}-reach"
         )
     lengths = _lengths(horizons)
+    render_off_screen()  # before anything imports MuJoCo
+
+    import torch
+    from rich.console import Console
+    from rich.table import Table
+
+    from kairos_ros.training.arm_card import FILM, HEADER, row, write_card, write_evaluation
+    from kairos_ros.training.arm_film import write_film
+    from kairos_ros.training.arm_trial import try_expert, try_policy
+    from kairos_ros.training.demonstrations import HELD_OUT_SEED
+    from kairos_ros.training.rollout import PolicyUnderTest
+
     torch.set_num_threads(1)
     under_test = PolicyUnderTest(folder)
     seeds = range(HELD_OUT_SEED, HELD_OUT_SEED + episodes)

@@ -7,7 +7,7 @@ import numpy as np
 
 from kairos_ros.arms.arm import Arm
 from kairos_ros.arms.driver import SimulatedDriver
-from kairos_ros.arms.reach import CONTROL_RATE_HZ, INSTRUCTION, distances, done, state
+from kairos_ros.arms.reach import CONTROL_RATE_HZ, DONE_M, INSTRUCTION, distances, done, state
 from kairos_ros.robot.sim_cameras import MujocoCameras
 from kairos_ros.training.arm_demonstrations import begin
 from kairos_ros.training.arm_trial import MAX_ACTIONS
@@ -35,7 +35,13 @@ def write_film(policy: PolicyUnderTest, arm: Arm, seed: int, horizon: int, path:
         axes.imshow(frames[at])
         axes.set_axis_off()
         axes.set_title(f"{at / CONTROL_RATE_HZ:.1f} s, {misses[at]:.0f} mm to go", fontsize=10)
-    figure.suptitle(f"{policy.policy_id}: “{INSTRUCTION}”, horizon {horizon}, seed {seed}")
+    seconds = (len(frames) - 1) / CONTROL_RATE_HZ
+    end = (
+        f"touches the ball after {seconds:.1f} s"
+        if misses[-1] < 1000 * DONE_M
+        else "misses the ball"
+    )
+    figure.suptitle(f"{path.parent.name} {end} (horizon {horizon}, seed {seed})")
     figure.savefig(path, dpi=100, metadata={"Software": None})
     plt.close(figure)
 
