@@ -162,6 +162,36 @@ def test_a_training_is_not_continued_with_other_settings(trained):
         )
 
 
+def test_a_training_may_be_made_longer_or_shorter_until_it_cools(tmp_path, monkeypatch):
+    shuffle, passes = torch.randperm, []
+
+    def train(epochs, most):
+        passes.clear()
+        monkeypatch.setattr(torch, "randperm", lambda n: _counted(passes, most) or shuffle(n))
+        return train_judge(
+            replace(SMALL, epochs=epochs),
+            Pictures(coloured(32)),
+            name="small",
+            out=tmp_path / "small",
+            work=tmp_path,
+            report=lambda _: None,
+        )
+
+    assert train(10, most=3) is False
+    with pytest.raises(ConfigError, match="other settings"):
+        train(4, most=9)  # would have cooled since its third pass
+    assert train(5, most=9) is True
+    assert len(passes) == 2
+    with pytest.raises(ConfigError, match="other settings"):
+        train(20, most=9)
+
+
+def _counted(passes, most):
+    passes.append(1)
+    if len(passes) > most:
+        raise KeyboardInterrupt
+
+
 def test_every_word_of_every_wording_is_in_the_vocabulary_and_the_held_out_ones_are_not_trained():
     known = set(vocabulary())
     for kind in (SAFETY, TASK_STATE):

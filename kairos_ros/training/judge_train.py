@@ -1,7 +1,6 @@
 """Trains the embedded judge: rendered cells in, a folder that `vlm/embedded.py` reads out."""
 
 import json
-import math
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
@@ -30,6 +29,9 @@ FORGET = 0.05
 """Share of the words that a training prompt loses to `<unknown>`."""
 SHIFT_PX = 5
 """Pictures are moved by up to this much in training."""
+COOLING = 0.4
+"""Share of the training, at its end, in which the learning rate falls to nothing; it is constant
+before, so that until then a training may be made shorter or longer."""
 POINT_WEIGHT, PLACE_WEIGHT = 0.1, 0.5
 """Of the losses for pointing at hand, object and goal, and for telling where they are."""
 CENTRE_M, REACH_M, FAR = (0.0, 0.65, 0.1), 0.2, 3.0
@@ -173,7 +175,8 @@ def train_judge(
 ) -> bool:
     """Train, and write the model folder `out` after every epoch. False where it was interrupted.
 
-    A rerun with the same settings continues after the last whole epoch in `work`.
+    A rerun with the same settings continues after the last whole epoch in `work`; one with more or
+    fewer epochs does, too, while neither course has begun to cool.
     """
     torch.manual_seed(settings.seed)
     words = vocabulary()
@@ -183,8 +186,8 @@ def train_judge(
     optimizer = torch.optim.AdamW(
         network.parameters(), settings.learning_rate, weight_decay=0.03, fused=True
     )
-    state, identity = work / "judge.safetensors", json.dumps(asdict(settings))
-    epoch, elapsed_s = _restore(state, network, optimizer, identity)
+    state = work / "judge.safetensors"
+    epoch, elapsed_s = _restore(state, network, optimizer, settings)
     steps = len(pictures) // settings.batch_size
     report(
         f"training on {len(pictures)} pictures, {_count(network) / 1e6:.2f} M parameters,"
@@ -199,10 +202,9 @@ def train_judge(
             network.train()
             for step in range(steps):
                 done = (epoch * steps + step) / (settings.epochs * steps)
-                warm_up = min(1.0, (epoch * steps + step + 1) / 200)
+                warm_up = (epoch * steps + step + 1) / 200
                 for group in optimizer.param_groups:
-                    half_wave = 0.5 * (1 + math.cos(math.pi * done))
-                    group["lr"] = settings.learning_rate * warm_up * half_wave
+                    group["lr"] = settings.learning_rate * min(1.0, warm_up, (1 - done) / COOLING)
                 rows = order[step * settings.batch_size : (step + 1) * settings.batch_size]
                 losses.append(_step(network, optimizer, questions, pictures, rows))
                 if (step + 1) % 100 == 0:
@@ -211,7 +213,7 @@ def train_judge(
                         f"epoch {epoch + 1}/{settings.epochs}  step {step + 1}/{steps}"
                         f"  loss {recent:.3f}  {(time.monotonic() - start) / 60:.1f} min"
                     )
-            _save(state, network, optimizer, epoch + 1, time.monotonic() - start, identity)
+            _save(state, network, optimizer, epoch + 1, time.monotonic() - start, settings)
             write_description(out, describe(name, shape, words, settings.scenes))
             write_weights(out, network.weights())
     except KeyboardInterrupt:
@@ -275,7 +277,7 @@ def _save(
     optimizer: torch.optim.Optimizer,
     epochs: int,
     elapsed_s: float,
-    identity: str,
+    settings: JudgeSettings,
 ) -> None:
     tensors = {f"network/{name}": value for name, value in network.state_dict().items()}
     for name, parameter in network.named_parameters():
@@ -283,13 +285,17 @@ def _save(
             tensors[f"{key}/{name}"] = value
     path.parent.mkdir(parents=True, exist_ok=True)
     partial = path.with_suffix(".partial")
-    metadata = {"epochs": str(epochs), "elapsed_s": repr(elapsed_s), "settings": identity}
+    metadata = {
+        "epochs": str(epochs),
+        "elapsed_s": repr(elapsed_s),
+        "settings": json.dumps(asdict(settings)),
+    }
     save_file({k: v.detach().contiguous() for k, v in tensors.items()}, partial, metadata)
     partial.replace(path)
 
 
 def _restore(
-    path: Path, network: JudgeNetwork, optimizer: torch.optim.Optimizer, identity: str
+    path: Path, network: JudgeNetwork, optimizer: torch.optim.Optimizer, settings: JudgeSettings
 ) -> tuple[int, float]:
     """Whole epochs done and seconds spent; (0, 0) where there is no file.
 
@@ -299,7 +305,10 @@ def _restore(
         return 0, 0.0
     with safe_open(path, "pt") as run:
         metadata = run.metadata()
-        if metadata["settings"] != identity:
+        done, began = int(metadata["epochs"]), json.loads(metadata["settings"])
+        wanted = json.loads(json.dumps(asdict(settings)))
+        warm = done <= (1 - COOLING) * min(began["epochs"], settings.epochs)
+        if wanted != (began | {"epochs": settings.epochs} if warm else began):
             raise ConfigError(
                 f"{path} belongs to a training with other settings ({metadata['settings']}); delete"
                 " it to start over, or choose another --work folder"
@@ -311,4 +320,4 @@ def _restore(
                 key: torch.empty_like(parameter).copy_(run.get_tensor(f"{key}/{name}"))
                 for key in ("exp_avg", "exp_avg_sq")
             }
-        return int(metadata["epochs"]), float(metadata["elapsed_s"])
+        return done, float(metadata["elapsed_s"])
