@@ -11,6 +11,7 @@ from typing import Any
 
 import yaml
 
+from kairos_ros.arms.arm import arm_called
 from kairos_ros.bringup import NodeSpec, recorder, robot, serving, viz
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.contract_file import contract_path, read_contract
@@ -80,8 +81,18 @@ def arm_plan(arm: str, given: Mapping[str, str]) -> list[NodeSpec]:
         horizon = {"horizon": values["horizon"]} if values["horizon"] else {}
         specs.append(serving(policy=values["policy"] or str(shipped_policy(arm)), **horizon))
     if _flag(values, "rviz"):
-        specs.append(viz())
+        specs.append(viz(arms=[_looks(arm, values, simulated)]))
     return [*specs, recorder(values["record"])] if values["record"] else specs
+
+
+def _looks(arm: str, values: Mapping[str, str], simulated: bool) -> str:
+    """How the viz node draws the robot (docs/rviz.md)."""
+    looks = {
+        "contract": values["contract"] or (arm if simulated else f"{arm}_real"),
+        "tips": [hand.tip for hand in arm_called(arm).hands],
+        "urdf": str(share() / "models" / "arms" / f"{arm}.urdf"),
+    }
+    return f"{values['robot'] or f'{arm}_1'}={json.dumps(looks)}"
 
 
 def _body(arm: str, values: Mapping[str, str], simulated: bool) -> list[NodeSpec]:

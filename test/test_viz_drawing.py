@@ -129,6 +129,14 @@ def test_two_arms_on_one_base_have_a_path_each():
     assert len({shape.key for shape in shown}) == len(shown)
 
 
+def test_two_drivers_that_name_their_joints_alike_are_told_apart_by_their_features():
+    contract = read_contract(contract_path("bi_so101_real"))
+    urdf = (share() / "models" / "arms" / "bi_so101.urdf").read_text()
+    tips = ["left_gripper_frame_link", "right_gripper_frame_link"]
+    left, right = UrdfBody.from_urdf(urdf, tips, contract.joints).entries
+    assert (left, right) == ((0, 1, 2, 3, 4), (6, 7, 8, 9, 10))
+
+
 def test_a_tip_that_the_contract_does_not_move_is_refused():
     contract = read_contract(contract_path("so101"))
     urdf = (share() / "models" / "arms" / "so101.urdf").read_text()

@@ -143,14 +143,16 @@ class UrdfBody:
         """
         urdf = read_urdf(text)
         chains = tuple(Chain.from_urdf(text, urdf.root, tip) for tip in tips)
-        order = [joint.name for joint in joints]
+        entry = {joint.name: i for i, joint in enumerate(joints)}
+        # two arms with a driver each have the same joints, but not the same features
+        entry |= {joint.feature.removesuffix(".pos"): i for i, joint in enumerate(joints)}
         for chain, tip in zip(chains, tips, strict=True):
-            if missing := [joint for joint in chain.joints if joint not in order]:
+            if missing := [joint for joint in chain.joints if joint not in entry]:
                 raise ConfigError(
                     f"joint {missing[0]!r} leads to {tip!r} but is none of the contract's, "
-                    f"{', '.join(order)}"
+                    f"{', '.join(joint.name for joint in joints)}"
                 )
-        entries = tuple(tuple(order.index(joint) for joint in chain.joints) for chain in chains)
+        entries = tuple(tuple(entry[joint] for joint in chain.joints) for chain in chains)
         features = tuple(joint.feature for joint in joints)
         return cls(chains, entries, features, JointUnits(joints), zone)
 
