@@ -22,6 +22,8 @@ ARRIVALS ?=
 SEED ?=
 CLOUD ?=
 CUT ?=
+# make demo RVIZ=1 draws the fleet for rviz (docs/rviz.md)
+RVIZ ?=
 # make demo FLEET=factory: docs/factory.md; FLEET=PATH.yaml, EVENTS=intruder,knock, SEED and ARGS
 FLEET ?=
 EVENTS ?=
@@ -46,7 +48,7 @@ else
 	@$(BIN)/kairos demo $(if $(ROBOTS),--robots $(ROBOTS)) $(if $(POLICY),--scheduling $(POLICY)) \
 	  $(if $(HORIZON),--horizon $(HORIZON)) $(if $(DURATION),--duration $(DURATION)) \
 	  $(if $(ARRIVALS),--arrivals $(ARRIVALS)) $(if $(SEED),--seed $(SEED)) \
-	  $(if $(CLOUD),--cloud) $(if $(CUT),--cloud-cut $(CUT)) $(ARGS)
+	  $(if $(CLOUD),--cloud) $(if $(CUT),--cloud-cut $(CUT)) $(if $(RVIZ),--rviz) $(ARGS)
 endif
 
 drill: all

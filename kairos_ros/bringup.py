@@ -140,6 +140,13 @@ def rviz() -> NodeSpec:
     return NodeSpec("rviz2", "rviz", package="rviz2", arguments=("-d", str(config)))
 
 
+def rviz_line() -> str:
+    """What to type to open rviz for nodes in this process's domain."""
+    names = ("ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_DOMAIN_ID")
+    here = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    return " ".join([*here, "rviz2", *rviz().arguments])
+
+
 def plan(
     robots: int | Sequence[str] = 8,
     *,
@@ -174,7 +181,7 @@ def command(spec: NodeSpec) -> list[str]:
         found = shutil.which(spec.executable)
         if found is None:
             raise ConfigError(
-                f"{spec.executable} of package {spec.package} is not on PATH; install it, or "
+                f"{spec.executable} is not on PATH; install its package, or "
                 "source the setup file of the ROS 2 installation that has it"
             )
         program = found

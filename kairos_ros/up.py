@@ -9,7 +9,7 @@ from typing import IO, Annotated
 
 import typer
 
-from kairos_ros.bringup import Fleet, check_horizon, plan
+from kairos_ros.bringup import Fleet, check_horizon, plan, rviz_line
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.demo.interrupt import Interrupt
@@ -32,6 +32,9 @@ def up_command(
     record: Annotated[
         bool, typer.Option("--record", help="Record everything into a bag, too.")
     ] = False,
+    rviz: Annotated[
+        bool, typer.Option("--rviz", help="Draw the fleet for rviz, too (docs/rviz.md).")
+    ] = False,
     out: Annotated[
         Path, typer.Option(help="Where the folder of the log files, and of the bag, is made.")
     ] = Path("runs"),
@@ -50,10 +53,13 @@ def up_command(
         robots,
         record=folder / "bag" if record else "",
         serve={name: value for name, value in wanted.items() if value},
+        view=rviz,
     )
     specs = specs if serving else specs[1:]
     if not specs:
         raise ConfigError("nothing to start: give --robots or leave out --no-serving")
+    if rviz:
+        typer.echo(f"in rviz: {rviz_line()}")
     fleet = Fleet(specs, folder)
     raise typer.Exit(run(fleet))
 

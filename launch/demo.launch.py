@@ -21,6 +21,6 @@ def generate_launch_description():
 
 def _nodes(values):
     robots, record = int(values.pop("robots")), values.pop("record", "")
-    view = values.pop("rviz") == "true"
+    view = values.pop("rviz").lower() == "true"
     nodes = plan(robots, record=record, serve=values, view=view)
     return [*nodes, rviz()] if view else nodes

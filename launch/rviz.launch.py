@@ -13,5 +13,5 @@ def generate_launch_description():
 
 
 def _nodes(values):
-    open_it = values.pop("rviz") == "true"
+    open_it = values.pop("rviz").lower() == "true"
     return [viz(**values), *([rviz()] if open_it else [])]

@@ -14,7 +14,7 @@ import yaml
 from rclpy.node import Node
 from wire import until
 
-from kairos_ros.bringup import Fleet, NodeSpec, command, plan, robot, serving, share
+from kairos_ros.bringup import Fleet, NodeSpec, command, plan, robot, rviz, serving, share
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component
 from kairos_ros.nodes.parameters import ParameterSpec
@@ -51,6 +51,29 @@ def test_a_plan_is_one_serving_node_and_its_robots_each_in_its_namespace():
 def test_a_plan_ends_with_its_recorder_where_a_bag_is_wanted():
     assert [s.name for s in plan(1, record="runs/bag")] == ["serving", "robot", "recorder"]
     assert plan(1, record="runs/bag")[-1].parameters == {"out": "runs/bag"}
+
+
+def test_a_plan_draws_its_fleet_where_somebody_wants_to_see_it():
+    specs = plan(1, record="runs/bag", view=True)
+    assert [s.name for s in specs] == ["serving", "robot", "viz", "recorder"]
+
+
+def test_rviz_is_another_packages_program_and_is_missed_by_name(monkeypatch):
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(ConfigError, match="rviz2 is not on PATH"):
+        command(rviz())
+
+
+def test_rviz_is_opened_with_our_displays(monkeypatch, tmp_path):
+    program = tmp_path / "rviz2"
+    program.write_text("#!/bin/sh\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    line = command(rviz())
+    assert line[:2] == [str(program), "-d"]
+    assert Path(line[2]).name == "kairos.rviz"
+    assert Path(line[2]).is_file()
+    assert line[3] == "--ros-args"
 
 
 def test_robots_can_be_named_and_the_policy_replaced():

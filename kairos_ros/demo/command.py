@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from kairos_ros.bringup import check_horizon
+from kairos_ros.bringup import check_horizon, rviz_line
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.demo.cloud import Paces
@@ -73,6 +73,9 @@ def demo_command(
             "commas. Implies --cloud."
         ),
     ] = "",
+    rviz: Annotated[
+        bool, typer.Option("--rviz", help="Draw the fleet for rviz, too, and tell how to open it.")
+    ] = False,
     out: Annotated[Path, typer.Option(help="Where the folder of this run is made.")] = Path("runs"),
     view: Annotated[bool, typer.Option(help="Show the live view when in a terminal.")] = True,
 ) -> None:
@@ -93,12 +96,14 @@ def demo_command(
     stay_on_this_host()
     domain = os.environ["ROS_DOMAIN_ID"]
     print(f"in a browser: kairos dashboard --domain {domain}", flush=True)
+    if rviz:
+        print(f"in rviz: {rviz_line()}", flush=True)
     from kairos_ros.demo import experiment  # ROS is loaded only for this command
 
     experiment.scenes(policy)
     paces = Paces() if cloud or cuts else None
     options = experiment.Options(
-        robots, duration, arrivals, seed, policy, _folder(out), record, paces, cuts
+        robots, duration, arrivals, seed, policy, _folder(out), record, paces, cuts, rviz
     )
     serving = {"scheduling": scheduling, "horizon": horizon}
     run = experiment.run_comparison if compare else experiment.run_once

@@ -63,6 +63,8 @@ class Options:
     """With a cloud worker, at these paces of both engines."""
     cuts: tuple[Cut, ...] = ()
     """Of the link to it."""
+    rviz: bool = False
+    """Whether to start the viz node, too."""
 
 
 def run_once(options: Options, serving: Mapping[str, str], *, view: bool) -> int:
@@ -187,10 +189,11 @@ def _session(options: Options, to: Display, keys: Path | None = None) -> Session
     bag = options.folder / "bag" if options.record else None
     logs = options.folder / "logs"
     if options.paces is None or keys is None:
-        return Session(options.robots, options.policy, logs, to, bag)
+        return Session(options.robots, options.policy, logs, to, bag, rviz=options.rviz)
     policy = options.policy or str(bringup.shipped_policy())
     cloud = Cloud(logs, keys, paced(policy, options.paces.cloud))
-    return Session(options.robots, paced(policy, options.paces.edge), logs, to, bag, cloud)
+    edge = paced(policy, options.paces.edge)
+    return Session(options.robots, edge, logs, to, bag, cloud, rviz=options.rviz)
 
 
 def calibration(options: Options) -> dict[str, str]:

@@ -61,6 +61,8 @@ class Session:
     robot_parameters: Mapping[str, Any] = field(default_factory=dict)
     nodes: Sequence[bringup.NodeSpec] = ()
     """What to start instead, where it is not `robots` equal arms and their server."""
+    rviz: bool = False
+    """Start the viz node, too."""
     failures: list[str] = field(default_factory=list)
     """Processes that ended by themselves, with what they printed last."""
     meant: set[str] = field(default_factory=set)
@@ -125,6 +127,7 @@ class Session:
             record=self.bag or "",
             serve=self.parameters(serving),
             robot_parameters=self.robot_parameters,
+            view=self.rviz,
         )
         for spec in specs:
             self.fleet.start(spec)
