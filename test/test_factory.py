@@ -27,12 +27,11 @@ RATES = dict.fromkeys(RULES, 30.0)
 FIRST, SECOND = FLEET.robot_fleet[0].robots[0], FLEET.robot_fleet[1].robots[0]
 
 
-def moment(at_s, trigger, before, robot=FIRST, component=None, task="1", reason="it is so"):
+def moment(at_s, trigger, before, robot=FIRST, component=None, reason="it is so"):
     row = ROWS[trigger, before]
     return Moment(
         at_s,
         robot,
-        task,
         before,
         row.target or before,
         trigger,
@@ -103,7 +102,7 @@ def test_without_a_safety_service_every_robot_has_to_stop():
 
 
 def test_a_knocked_object_is_found_in_the_same_task_only():
-    deed = Deed(Kind.KNOCK, (FIRST,), "knocked", began_s=5.0, undone_s=5.0, task="1")
+    deed = Deed(Kind.KNOCK, (FIRST,), "knocked", began_s=5.0, undone_s=5.0)
     failed = moment(7.0, Trigger.FAILED, Mode.RUNNING, component=Component.MONITOR)
     again = [
         moment(7.5, Trigger.RESET_DONE, Mode.RETRYING),
@@ -112,7 +111,8 @@ def test_a_knocked_object_is_found_in_the_same_task_only():
     one = judged(deed, story(begun(), failed, *again))
     assert one.result is Result.PASS
     assert one.reactions[0].did == "task failed: retrying → holding → running"
-    assert judged(deed, story(begun(), replace(failed, task="2"), *again)).result is Result.FAIL
+    done = moment(6.0, Trigger.DONE, Mode.RUNNING, component=Component.MONITOR)
+    assert judged(deed, story(begun(), done, begun(6.5), failed, *again)).result is Result.FAIL
 
 
 def test_a_slow_planner_stops_nobody_whose_fallback_is_the_last_plan():

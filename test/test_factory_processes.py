@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+pytestmark = pytest.mark.slow
+
 KAIROS = Path(sys.prefix, "bin", "kairos")
 WITHIN_S = 150.0
 FLEET = """

@@ -1,5 +1,6 @@
 """One run of the factory demo: starts a fleet file's processes, plays the script, sums up."""
 
+from collections import deque
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -61,6 +62,7 @@ def run(options: Options, *, view: bool) -> int:
     session = Session(
         len(options.fleet.robots), "", options.folder / "logs", display, nodes=options.nodes
     )
+    session.live.decisions = deque(maxlen=0)  # their lines are needed for the events
     stage: FactoryStage | None = None
     try:
         with display, session:

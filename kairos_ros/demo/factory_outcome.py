@@ -3,10 +3,11 @@
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import takewhile
 
 from kairos_ros.core.pipeline import Component, TaskRules
 from kairos_ros.demo.factory_events import JUDGED_BY, Kind, Promise, promise
-from kairos_ros.demo.factory_story import Deed, Moment, Story
+from kairos_ros.demo.factory_story import TASK_OVER, Deed, Moment, Story
 from kairos_ros.robot.state_table import Effect, Mode, Trigger
 
 HEARD_WITHIN_S = 0.05
@@ -80,7 +81,9 @@ def answers(moment: Moment, kind: Kind, promised: Promise) -> bool:
 
 def reaction(deed: Deed, story: Story, robot: str, promised: Promise) -> Reaction | None:
     """What the robot did first about the event, and how it went on; None where it did nothing."""
-    moments = [m for m in story.since(robot, deed.began_s) if deed.task in ("", m.task)]
+    moments = story.since(robot, deed.began_s)
+    if deed.kind is Kind.KNOCK:  # what is said of the next task's object is about another one
+        moments = [*takewhile(lambda m: m.trigger not in TASK_OVER, moments)]
     first = next((m for m in moments if answers(m, deed.kind, promised)), None)
     if first is None:
         return None

@@ -3,6 +3,7 @@
 import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -11,9 +12,9 @@ from kairos_ros.bringup import Fleet, NodeSpec
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.pipeline import Component
 from kairos_ros.demo.factory_events import JUDGED_BY, Kind, Planned, promise
-from kairos_ros.demo.factory_outcome import USED_UP, answers, reaction
+from kairos_ros.demo.factory_outcome import USED_UP, reaction
 from kairos_ros.demo.factory_slo import Answers
-from kairos_ros.demo.factory_story import Deed, Moment, Released, Story
+from kairos_ros.demo.factory_story import TASK_OVER, Deed, Moment, Released, Story
 from kairos_ros.demo.factory_teller import Teller
 from kairos_ros.demo.session import FleetError, Session
 from kairos_ros.demo.workload import Job, jobs
@@ -26,7 +27,7 @@ from kairos_ros.srv import Disturb, Release
 
 SLICE_S = 0.02
 JUDGES_WITHIN_S = 120.0
-ALL_AT_WORK_WITHIN_S = 60.0
+AT_WORK_WITHIN_S, ALL_AT_WORK_WITHIN_S = 120.0, 20.0
 BETWEEN_S = 3.0
 """The fleet works in peace, before and after every event."""
 STAYS_S, DEAD_S, SLOW_S = 4.0, 5.0, 3.0
@@ -37,7 +38,6 @@ SETTLED_S = 1.0
 """A robot has been running for so long when something happens to it."""
 FRESH_S = (0.2, 0.8)
 """An object is knocked so early in an attempt: nothing holds it yet."""
-ENDS = (Trigger.DONE, Trigger.TASK_ENDED)
 KNOCKS = 6
 """Not every knock sends the object out of reach: it is hit again."""
 KNOCK_SEEN_WITHIN_S = 7.0
@@ -80,7 +80,8 @@ class FactoryStage:
             for i, (name, group) in enumerate(file.robots.items())
         }
         self._services: set[str] = set()
-        self._waits_for_nobody: set[str] = set()
+        self._occupied: set[str] = set()
+        """Robots with somebody in their cell: no human releases them."""
         self._called: dict[str, float] = {}
         self._disturbances = 0
         self._gives = True
@@ -167,8 +168,8 @@ class FactoryStage:
         """
         self.session.live.left_s = (left + 1) * ABOUT_S
         run: Mapping[Kind, Callable[[Planned], Deed]] = {
-            Kind.INTRUDER: self._intruder,
-            Kind.LINGERER: self._lingerer,
+            Kind.INTRUDER: self._somebody,
+            Kind.LINGERER: self._somebody,
             Kind.KNOCK: self._knock,
             Kind.SAFETY: self._safety,
             Kind.PLANNER: self._planner,
@@ -185,46 +186,32 @@ class FactoryStage:
         self._teller.about = ()
         return deed
 
-    def _intruder(self, planned: Planned) -> Deed:
+    def _somebody(self, planned: Planned) -> Deed:
+        """Somebody is in a cell for a while, or until a human is called."""
         (robot,) = planned.robots
+        stays = planned.kind is Kind.LINGERER
         self._at_work(robot)
-        text, began_s = f"somebody enters the cell of {robot}", self.now_s
-        self._begins(text)
+        self._occupied.add(robot)
+        text = f"somebody enters the cell of {robot}" + " and stays" * stays
+        deed = self._begins(planned.kind, planned.robots, text)
         self._disturb(robot, "intruder")
-        reacted = self.until(
-            lambda: self._answered(Kind.INTRUDER, robot, began_s), REACTS_WITHIN_S, text
-        )
-        if reacted:
-            self.work_for(max(0.0, began_s + STAYS_S - self.now_s), f"somebody is at {robot}")
+        if stays:
+            called = lambda: self.story.mode(robot) is Mode.WAITING  # noqa: E731
+            self.until(called, RECOVERS_WITHIN_S, f"{text} until a human is called")
+        elif self.until(lambda: self._reacted(deed, robot), REACTS_WITHIN_S, text):
+            left_s = deed.began_s + STAYS_S - self.now_s
+            self.work_for(left_s, f"somebody is in the cell of {robot}")
+        deed = self._over(deed, f"{robot}: they have left")
         self._disturb(robot, "clear")
-        return self._over(Kind.INTRUDER, planned.robots, text, began_s, f"{robot}: they have left")
-
-    def _lingerer(self, planned: Planned) -> Deed:
-        (robot,) = planned.robots
-        self._at_work(robot)
-        text, began_s = f"somebody enters the cell of {robot} and stays", self.now_s
-        self._waits_for_nobody.add(robot)
-        self._begins(text)
-        self._disturb(robot, "intruder")
-        self.until(
-            lambda: self.story.mode(robot) is Mode.WAITING,
-            RECOVERS_WITHIN_S,
-            f"somebody is at {robot}, until a human is called",
-        )
-        self._disturb(robot, "clear")
-        self._waits_for_nobody.discard(robot)
-        return self._over(Kind.LINGERER, planned.robots, text, began_s, f"{robot}: they have left")
+        self._occupied.discard(robot)
+        return deed
 
     def _knock(self, planned: Planned) -> Deed:
         (robot,) = planned.robots
         for attempt in range(KNOCKS):
             self._at_work(robot, fresh=True)
-            last = self.story.last(robot)
             text = f"the object of {robot} is knocked away" + " again" * (attempt > 0)
-            deed = Deed(
-                Kind.KNOCK, planned.robots, text, self.now_s, self.now_s, last.task if last else ""
-            )
-            self._begins(text)
+            deed = self._begins(Kind.KNOCK, planned.robots, text)
             self._disturb(robot, "knock")
             self.until(
                 lambda deed=deed: self._reacted(deed, robot) or self._task_over(deed, robot),
@@ -242,17 +229,15 @@ class FactoryStage:
         mine = self._of(spec, planned)
         self._all_at_work(mine)
         working = tuple(r for r in mine if self.story.mode(r) is Mode.RUNNING)
-        text, began_s = f"the {key} service is killed for {DEAD_S:.0f} s", self.now_s
-        self._begins(text)
+        text = f"the {key} service is killed for {DEAD_S:.0f} s"
+        deed = self._begins(Kind.SAFETY, working, text)
         self.session.meant.add(key)
         self.session.fleet.processes[key].kill()
-        self.work_for(max(0.0, began_s + DEAD_S - self.now_s), text)
-        over = self._over(
-            Kind.SAFETY, working, text, began_s, f"the {key} service is started again"
-        )
+        self.work_for(DEAD_S, text)
+        deed = self._over(deed, f"the {key} service is started again")
         self.session.fleet.start(spec)
         self.session.meant.discard(key)
-        return over
+        return deed
 
     def _planner(self, planned: Planned) -> Deed:
         spec = self._spec(Kind.PLANNER)
@@ -260,43 +245,39 @@ class FactoryStage:
         mine = self._of(spec, planned)
         self._all_at_work(mine)
         process = self.session.fleet.processes[key]
-        text, began_s = f"the {key} is slow: it does nothing for {SLOW_S:.0f} s", self.now_s
-        self._begins(text)
+        text = f"the {key} is slow: it does nothing for {SLOW_S:.0f} s"
+        deed = self._begins(Kind.PLANNER, mine, text)
         process.send_signal(signal.SIGSTOP)
         try:
             self.work_for(SLOW_S, text)
             self.until(
-                lambda: any(self._answered(Kind.PLANNER, r, began_s) for r in mine),
+                lambda: any(self._reacted(deed, robot) for robot in mine),
                 REACTS_WITHIN_S,
                 f"{text}, until somebody asks it",
             )
         finally:
             process.send_signal(signal.SIGCONT)
-        return self._over(Kind.PLANNER, mine, text, began_s, f"the {key} answers again")
+        return self._over(deed, f"the {key} answers again")
 
-    def _begins(self, text: str) -> None:
+    def _begins(self, kind: Kind, robots: tuple[str, ...], text: str) -> Deed:
+        """It is about to be done, and is over at once unless `_over` says otherwise."""
         self._teller.say(text, "bold red")
         self._teller.undone = text
         self._publish(DiagnosticStatus.WARN, text)
+        return Deed(kind, robots, text, self.now_s, self.now_s)
 
-    def _over(
-        self, kind: Kind, robots: tuple[str, ...], text: str, began_s: float, said: str
-    ) -> Deed:
+    def _over(self, deed: Deed, said: str) -> Deed:
+        """What was done is about to be undone."""
         self._teller.say(said, "bold")
         self._publish(DiagnosticStatus.OK, said)
-        return Deed(kind, robots, text, began_s, self.now_s)
+        return replace(deed, undone_s=self.now_s)
 
     def _reacted(self, deed: Deed, robot: str) -> bool:
         promised = promise(deed.kind, self.rules[robot], self.rates_hz[robot])
         return reaction(deed, self.story, robot, promised) is not None
 
     def _task_over(self, deed: Deed, robot: str) -> bool:
-        last = self.story.last(robot)
-        return last is None or last.task != deed.task or last.trigger in ENDS
-
-    def _answered(self, kind: Kind, robot: str, since_s: float) -> bool:
-        promised = promise(kind, self.rules[robot], self.rates_hz[robot])
-        return any(answers(m, kind, promised) for m in self.story.since(robot, since_s))
+        return any(m.trigger in TASK_OVER for m in self.story.since(robot, deed.began_s))
 
     def _at_work(self, robot: str, *, fresh: bool = False) -> None:
         """Waits until the robot has been running for a while; fresh: in the beginning of a task."""
@@ -309,14 +290,16 @@ class FactoryStage:
                 return FRESH_S[0] <= self.story.attempt_s(robot, self.now_s) <= FRESH_S[1]
             return self.now_s - last.at_s >= SETTLED_S
 
-        if not self.until(settled, ALL_AT_WORK_WITHIN_S, f"waiting for {robot} to be at work"):
-            raise FleetError(f"{robot} was not at work within {ALL_AT_WORK_WITHIN_S:.0f} s")
+        if not self.until(settled, AT_WORK_WITHIN_S, f"waiting for {robot} to be at work"):
+            raise FleetError(f"{robot} was not at work within {AT_WORK_WITHIN_S:.0f} s")
 
     def _all_at_work(self, robots: Sequence[str]) -> None:
-        """Waits until most of them are running; tasks begin and end all the time."""
-        modes = lambda: sum(self.story.mode(r) is Mode.RUNNING for r in robots)  # noqa: E731
+        """Waits until all of them are running, or, where one ends as another begins, some."""
         for least in (len(robots), 1):
-            if self.until(lambda least=least: modes() >= least, 20.0, "waiting for all at work"):
+            running = lambda least=least: (  # noqa: E731
+                sum(self.story.mode(robot) is Mode.RUNNING for robot in robots) >= least
+            )
+            if self.until(running, ALL_AT_WORK_WITHIN_S, "waiting until they are all at work"):
                 return
         raise FleetError(f"none of {', '.join(robots)} is at work")
 
@@ -364,7 +347,7 @@ class FactoryStage:
                 continue
             since_s = self._called.setdefault(robot, self.now_s)
             waited_s = self.now_s - since_s
-            if robot in self._waits_for_nobody or waited_s < HUMAN_COMES_AFTER_S:
+            if robot in self._occupied or waited_s < HUMAN_COMES_AFTER_S:
                 continue
             last = self.story.last(robot)
             why = last.reason if last else ""
@@ -422,7 +405,6 @@ class FactoryStage:
         moment = Moment(
             self.now_s,
             message.robot,
-            message.task,
             Mode(message.before),
             Mode(message.after),
             Trigger(message.trigger),

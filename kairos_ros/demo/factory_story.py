@@ -7,6 +7,7 @@ from kairos_ros.core.pipeline import Component
 from kairos_ros.demo.factory_events import Kind
 from kairos_ros.robot.state_table import Effect, Mode, Trigger
 
+TASK_OVER = (Trigger.TASK_ENDED, Trigger.DONE, Trigger.RESET_FAILED)
 NO_TASK = "no_task"
 """How a robot between two tasks, which holds, is shown."""
 
@@ -18,8 +19,6 @@ class Moment:
     at_s: float
     """Since the run began; when it was heard."""
     robot: str
-    task: str
-    """Id of its task; empty between tasks."""
     before: Mode
     after: Mode
     trigger: Trigger
@@ -43,8 +42,6 @@ class Deed:
     began_s: float
     undone_s: float
     """When it was over: somebody left, a service was started again."""
-    task: str = ""
-    """Id of the one task that it was about; empty where it was about the cell or a service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +96,8 @@ class Story:
 
     def attempt_s(self, robot: str, now_s: float) -> float:
         """How long the robot has been running in this attempt at its task."""
-        ends = (Trigger.DONE, Trigger.TASK_ENDED, Trigger.RESET_DONE)
-        mine = [m.at_s for m in self.moments if m.robot == robot and m.trigger in ends]
+        before = (*TASK_OVER, Trigger.RESET_DONE)
+        mine = [m.at_s for m in self.moments if m.robot == robot and m.trigger in before]
         return self.running_s(robot, mine[-1] if mine else 0.0, now_s)
 
     def running_s(self, robot: str, from_s: float, to_s: float) -> float:
@@ -117,9 +114,8 @@ class Story:
 def _spans(robot: str, moments: Sequence[Moment], end_s: float) -> list[ModeSpan]:
     spans, since_s, mode = [], 0.0, NO_TASK
     for moment in moments:
-        task_over = moment.trigger in (Trigger.TASK_ENDED, Trigger.DONE, Trigger.RESET_FAILED)
-        holds = moment.after is Mode.HOLDING
-        after = NO_TASK if holds and (task_over or _idle(mode, moment)) else moment.after.value
+        idle = moment.trigger in TASK_OVER or _idle(mode, moment)
+        after = NO_TASK if idle and moment.after is Mode.HOLDING else moment.after.value
         if after != mode:
             spans.append(ModeSpan(robot, since_s, min(moment.at_s, end_s), mode))
             since_s, mode = moment.at_s, after

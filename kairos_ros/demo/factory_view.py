@@ -22,7 +22,6 @@ _STYLES = {
 
 def draw(fleet: LiveFleet, width: int, story: Story, teller: Teller) -> Group:
     """The whole view for a terminal of `width` columns."""
-    fleet.decisions.clear()  # their lines are needed here
     return Group(
         render(fleet, width),
         Padding(_robots(fleet, story), (0, 0, 1, 0)),
