@@ -22,7 +22,19 @@ from types import FrameType
 from rich.console import Console
 from rich.table import Table
 
-from bench import fleet, hop, hybrid, judgements, judges, overhead, record, replay, robots50, stop
+from bench import (
+    fleet,
+    hop,
+    hybrid,
+    judgements,
+    judges,
+    overhead,
+    pipeline,
+    record,
+    replay,
+    robots50,
+    stop,
+)
 from bench.report import Result
 from bench.servers import ROOT
 
@@ -37,6 +49,7 @@ BENCHMARKS: dict[str, Callable[..., Result]] = {
     "judgements": judgements.run,
     "judges": judges.run,
     "stop": stop.run,
+    "pipeline": pipeline.run,
 }
 ABOUT = {
     "overhead": "serving one robot, against LeRobot's PolicyServer",
@@ -49,6 +62,7 @@ ABOUT = {
     "judgements": "safety and monitor on one model: our queue, against sending all at once",
     "judges": "cells that one judging node serves on one core",
     "stop": "from somebody in the cell to an arm that holds",
+    "pipeline": "actions per second under safety, monitor and planner, against without",
     "scheduler": "decisions per second",
 }
 PROGRAMS = {
@@ -58,6 +72,7 @@ PROGRAMS = {
     "horizon_signals": "which signals inside a chunk know the delicate phase of a task",
     "fuzz": "fuzzes the decoder of engine messages",
     "robot_driver": "what LeRobot's driver costs a robot node, and how soon it notices faults",
+    "sim_driver": "what a simulated arm's driver costs, and how steady it is",
     "pool": "what replicas behind one worker cost and bring",
 }
 """Each run as `python -m bench.NAME`."""
