@@ -2,10 +2,12 @@
 
 import base64
 import json
+import os
 import subprocess
 import sys
 import threading
 import time
+from pathlib import Path
 
 import cv2
 import numpy as np
@@ -83,6 +85,7 @@ def fault(act, attempts=200):
             act()
         except BodyError as error:
             return error
+        time.sleep(0.02)  # less than a control period
     raise AssertionError("nothing failed")
 
 
@@ -169,6 +172,13 @@ def test_a_silent_motor_ends_the_task_by_name_and_the_arm_holds(body, arm):
     assert arm.heard() == heard
 
 
+def test_nothing_but_spoiled_replies_ends_the_task(body, arm):
+    so101 = body()
+    so101.reset(GOAL)
+    arm.tell("garble 99999")
+    assert fault(so101.hold).reason == "torn packets"
+
+
 def test_the_torque_goes_off_after_a_fault_where_that_is_configured(body, arm):
     so101 = body(on_fault="torque_off")
     so101.reset(GOAL)
@@ -245,6 +255,46 @@ def test_the_way_to_the_safe_state_is_no_faster_than_asked_and_ends(body):
     assert np.array_equal(steps[-1][1:], start[1:])
 
 
+def test_lerobot_s_own_command_calibrates_the_arm_and_it_is_served_as_that_says(tmp_path):
+    arm = SimulatedArm(tmp_path)
+    options = arm.options | {"id": "new"}
+    said = tmp_path / "said"
+    program = Path(sys.executable).with_name("lerobot-calibrate")
+    named = [f"--robot.{name}={value}" for name, value in options.items()]
+    with said.open("wb") as log:
+        calibrate = subprocess.Popen(
+            [program, "--robot.type=so101_follower", *named],
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            env=os.environ | {"PYTHONUNBUFFERED": "1"},
+        )
+
+    def person(hint, *places):
+        """Turns all joints to some places, once the command asks for it, and confirms."""
+        until(lambda: calibrate.poll() is not None or hint in said.read_text(), 120.0)
+        for place in places:
+            arm.tell(*(f"place {motor} {place}" for motor in FOLDED))
+            heard = arm.heard()
+            until(lambda heard=heard: calibrate.poll() is not None or arm.heard() > heard + 4, 60.0)
+        calibrate.stdin.write(b"\n")
+        calibrate.stdin.flush()
+
+    try:
+        person("middle of its range")
+        person("| ", 1000, 3000, 2047)
+        assert calibrate.wait(60) == 0, said.read_text()
+        so101 = make_adapter("lerobot", 30.0, {"robot": "so101_follower"} | options | PATIENT)
+        so101.reset(GOAL)
+        assert so101.limits.maximum[0] == pytest.approx(1000 * 360 / 4095)
+        so101.close()
+    finally:
+        calibrate.kill()
+        calibrate.wait()
+        calibrate.stdin.close()
+        arm.close()
+
+
 @pytest.mark.parametrize(("on_stop", "torque"), [("hold", True), ("torque_off", False)])
 def test_at_the_end_the_arm_holds_or_lets_go_as_configured(body, arm, on_stop, torque):
     body(on_stop=on_stop).close()
@@ -294,30 +344,31 @@ class PictureServer:
         self._thread.join()
 
 
-def test_a_camera_that_gives_no_more_pictures_ends_the_task_by_name(body):
+@pytest.mark.parametrize(
+    ("stops", "options", "reason", "said"),
+    [
+        (True, {"max_image_age_s": 3.0}, "stale camera", "top has given no picture for"),
+        (False, {"frozen_after_s": 0.5}, "frozen camera", "top has shown the same pixels for"),
+    ],
+)
+def test_a_camera_without_news_ends_the_task_by_name(body, stops, options, reason, said):
     server = PictureServer()
     camera = {"type": "zmq", "server_address": "127.0.0.1", "port": server.port}
     size = {"camera_name": "top", "width": 64, "height": 48, "fps": 30}
     try:
-        so101 = body(
-            cameras={"top": camera | size}, image_keys={"top": "front"}, max_image_age_s=3.0
-        )
+        so101 = body(cameras={"top": camera | size}, image_keys={"top": "front"}, **options)
         so101.reset(GOAL)
         assert dict(so101.spec.images) == {"front": (48, 64)}
-        seen = cv2.imdecode(
-            np.frombuffer(so101.observe().images["front"], np.uint8), cv2.IMREAD_COLOR
-        )
-        assert seen.shape == (48, 64, 3)
+        picture = np.frombuffer(so101.observe().images["front"], np.uint8)
+        assert cv2.imdecode(picture, cv2.IMREAD_COLOR).shape == (48, 64, 3)
+        if stops:
+            server.freeze()
+
+        error = fault(so101.hold, 500)
     finally:
         server.freeze()
-
-    def look():
-        so101.hold()
-        time.sleep(0.05)
-
-    error = fault(look)
-    assert error.reason == "stale camera"
-    assert "camera top has given no picture for" in str(error)
+    assert error.reason == reason
+    assert said in str(error)
 
 
 def test_two_arms_are_one_robot_and_one_cable_stops_both(body, arm, other_arm):

@@ -107,7 +107,8 @@ class Connection:
             quiet: Collection[str] = ()
             with contextlib.suppress(Exception):  # the port may be gone by now
                 quiet = [motor for arm in self.arms for motor in silent(arm)]
-            if quiet:
+            spoiled = reason == TORN and len(quiet) == sum(len(arm.bus.motors) for arm in self.arms)
+            if quiet and not spoiled:
                 reason, said = SILENT, f"no answer from {', '.join(quiet)}"
         elif reason == STALE:
             said = self.stale_camera(0.0) or said
