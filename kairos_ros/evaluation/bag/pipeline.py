@@ -8,7 +8,7 @@ from typing import Any
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component, TaskRules, TaskState
-from kairos_ros.evaluation.bag.reader import Bag, BagMessage
+from kairos_ros.evaluation.bag.reader import Bag, BagMessage, BagTopic
 from kairos_ros.evaluation.pipeline import Judged, Moved, PipelineRecord, Planned
 from kairos_ros.robot.rules_text import parse_rules
 
@@ -38,6 +38,8 @@ def read_pipeline(bag: Bag) -> PipelineRecord:
     """One pass. What is said of another robot than its topic's, or of a session that robot never
     had, is left out, as robots do. Raises ConfigError for a bag that is damaged."""
     found = _Found()
+    if not any(_tells(topic) for topic in bag.topics):
+        return PipelineRecord()  # without looking at any picture
     for message in bag.messages(tuple(_READ)):
         _READ[message.type](found, message)
     looks_s: dict[str, list[float]] = {}
@@ -50,6 +52,10 @@ def read_pipeline(bag: Bag) -> PipelineRecord:
         moves=tuple(found.moves),
         looks_s={robot: tuple(times) for robot, times in looks_s.items()},
     )
+
+
+def _tells(topic: BagTopic) -> bool:
+    return topic.name.endswith(RULES) or (topic.type in _TELLING and not topic.name.endswith(TRUTH))
 
 
 def _judged(found: _Found) -> Iterator[Judged]:
@@ -164,6 +170,10 @@ def _question(body: Any) -> tuple[str, str, int]:
     return body.robot, _task(body), body.number
 
 
+_TELLING = frozenset(
+    f"kairos_ros/msg/{name}"
+    for name in ("SafetyVerdict", "TaskProgress", "PlanRequest", "Plan", "PipelineEvent")
+)
 _READ: dict[str, Callable[[_Found, BagMessage], None]] = {
     "kairos_ros/msg/RobotStatus": _status,
     "kairos_ros/msg/SafetyVerdict": _verdict,
