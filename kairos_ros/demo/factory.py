@@ -1,6 +1,7 @@
 """One run of the factory demo: starts a fleet file's processes, plays the script, sums up."""
 
 from collections import deque
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -11,6 +12,7 @@ from kairos_ros.demo.display import LineDisplay, LiveDisplay
 from kairos_ros.demo.experiment import point_latest
 from kairos_ros.demo.factory_events import Planned
 from kairos_ros.demo.factory_figure import finding, plot_factory
+from kairos_ros.demo.factory_floor import FactoryFloor, Interrupted
 from kairos_ros.demo.factory_outcome import Result, outcome
 from kairos_ros.demo.factory_report import (
     component_table,
@@ -19,7 +21,7 @@ from kairos_ros.demo.factory_report import (
     task_rows,
     task_table,
 )
-from kairos_ros.demo.factory_stage import BETWEEN_S, FactoryStage, Interrupted
+from kairos_ros.demo.factory_script import FactoryScript
 from kairos_ros.demo.factory_story import Story
 from kairos_ros.demo.factory_teller import Teller
 from kairos_ros.demo.factory_view import draw
@@ -63,53 +65,48 @@ def run(options: Options, *, view: bool) -> int:
         len(options.fleet.robots), "", options.folder / "logs", display, nodes=options.nodes
     )
     session.live.decisions = deque(maxlen=0)  # their lines are needed for the events
-    stage: FactoryStage | None = None
+    floor: FactoryFloor | None = None
     try:
         with display, session:
-            stage = FactoryStage(session, options.fleet, options.nodes, story, teller, options.seed)
+            floor = FactoryFloor(session, options.fleet, story, teller, options.seed)
             if session.start({}) is not None:
                 console.print(f"{len(options.nodes)} processes are up", highlight=False)
-                _play(stage, options)
+                _play(floor, options)
     except FleetError as error:
         session.failures.insert(0, str(error))
-    if stage is None or not stage.length_s:
+    if floor is None or not floor.length_s:
         for failure in session.failures:
             _complain(console, failure)
         console.print("ended before the fleet was at work")
         return int(bool(session.failures))
-    return _sum_up(console, stage, options)
+    return _sum_up(console, floor, options)
 
 
-def _play(stage: FactoryStage, options: Options) -> None:
+def _play(floor: FactoryFloor, options: Options) -> None:
     """The whole script, then the tasks that are still running may finish."""
-    session = stage.session
-    try:
-        stage.ready()
-        stage.begin()
-        for left, planned in reversed([*enumerate(reversed(options.script))]):
-            stage.work_for(BETWEEN_S, f"the fleet works; next: {planned.kind}")
-            stage.play(planned, left)
-        stage.work_for(BETWEEN_S, "the fleet works")
-        stage.finish(FINISH_WITHIN_S)
-    except Interrupted:
-        pass
-    finally:
-        stage.end()
-        session.end_tasks()
+    with suppress(Interrupted):
+        floor.ready()
+        floor.begin()
+        try:
+            FactoryScript(floor, options.nodes).play(options.script)
+            floor.finish(FINISH_WITHIN_S)
+        finally:
+            floor.end()
+            floor.session.end_tasks()
 
 
-def _sum_up(console: Console, stage: FactoryStage, options: Options) -> int:
+def _sum_up(console: Console, floor: FactoryFloor, options: Options) -> int:
     """Tells, writes and draws what came of it; the exit code."""
-    session, story, folder = stage.session, stage.story, options.folder
+    session, story, folder = floor.session, floor.story, options.folder
     tasks = tuple(session.driver.records)
-    robots = tuple(stage.rules)
-    outcomes = [outcome(deed, story, stage.rules, stage.rates_hz) for deed in story.deeds]
-    shares = stage.heard.shares(stage.rules, story, tasks)
+    robots = tuple(floor.rules)
+    outcomes = [outcome(deed, story, floor.rules, floor.rates_hz) for deed in story.deeds]
+    shares = floor.heard.shares(floor.rules, story, tasks)
     groups = {group.task: [] for group in options.fleet.robot_fleet}
     for name, group in options.fleet.robots.items():
         groups[group.task].append(name)
     rows = task_rows(groups, tasks, story)
-    length_s = stage.length_s
+    length_s = floor.length_s
     configuration = {
         "fleet": str(options.file),
         "scheduling": session.live.scheduling,
