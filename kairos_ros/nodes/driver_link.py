@@ -92,7 +92,13 @@ class RosDriverLink:
         self._contract = contract
         self._channels, self._services = channels(contract), services(contract)
         name = f"driver_link_{uuid.uuid4().hex[:8]}"  # so that a second one can be told apart
-        self._node = rclpy.create_node(name, namespace=namespace, context=context)
+        self._node = rclpy.create_node(
+            name,
+            namespace=namespace,
+            context=context,
+            use_global_arguments=False,  # they rename the robot node, and not this one
+            start_parameter_services=False,
+        )
         watched = {
             f"arms.{a}.cameras.{c}"
             for a, arm in enumerate(contract.arms)
