@@ -1,9 +1,13 @@
 """Simulated Feetech servos: bytes in, bytes out, with the numbers of the protocol's manual."""
 
+import json
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.robot.feetech_command import sim_so101_command
 from kairos_ros.robot.feetech_sim import SO101, Bus, Instruction, Servo, packet
 
 PING, READ, WRITE = Instruction.PING, Instruction.READ, Instruction.WRITE
@@ -114,3 +118,18 @@ def test_a_motor_of_status_level_0_answers_reads_alone(bus):
     write(bus, 1, LEVEL, b"\x00")
     assert write(bus, 1, LOCK, b"\x00") == b""
     assert read(bus, 1, LOCK, length=1) == 0
+
+
+@pytest.mark.parametrize("text", ["{", "{}", json.dumps({"shoulder_pan": {"id": 1}}), "[1]"])
+def test_a_calibration_that_is_none_is_refused_by_name(tmp_path, text):
+    path = tmp_path / "desk.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"desk\.json is no LeRobot calibration"):
+        sim_so101_command(tmp_path / "so101", path)
+
+
+def test_a_link_never_takes_the_place_of_a_file(tmp_path):
+    (tmp_path / "so101").write_text("mine")
+    with pytest.raises(ConfigError, match="so101 exists and is no link"):
+        sim_so101_command(tmp_path / "so101", None)
+    assert (tmp_path / "so101").read_text() == "mine"

@@ -241,8 +241,9 @@ def test_a_joint_out_of_limits_that_a_user_set_gets_no_task_either(body):
     assert "shoulder_lift.pos is at -99.3, out of its limits from -90 to 90" in str(error)
 
 
-def test_the_way_to_the_safe_state_is_no_faster_than_asked_and_ends(body):
-    so101 = body(safe_state={"shoulder_pan.pos": 10.0}, safe_speed=60.0, **PATIENT)
+@pytest.mark.parametrize("safe_state", [{"shoulder_pan.pos": 10.0}, [10.0]])
+def test_the_way_to_the_safe_state_is_no_faster_than_asked_and_ends(body, safe_state):
+    so101 = body(safe_state=safe_state, safe_speed=60.0, **PATIENT)
     assert isinstance(so101, Homing)
     so101.reset(GOAL)
     start = so101.state().copy()
@@ -309,6 +310,9 @@ def test_at_the_end_the_arm_holds_or_lets_go_as_configured(body, arm, on_stop, t
         ({"on_fault": "panic"}, "on_fault is 'panic', not hold or torque_off"),
         ({"limits": {"elbow.pos": [0, 1]}}, "limits names 'elbow.pos'; this robot has shoulder_"),
         ({"limits": {"gripper.pos": [9, 1]}}, "gripper.pos are .9, 1., not .low, high."),
+        ({"safe_state": {"gripper.pos": 130}}, "gripper.pos is 130, out of its limits from 0.0 to"),
+        ({"safe_state": [0] * 7}, "safe_state has 7 values, the robot 6 action dimensions"),
+        ({"safe_state": "home"}, "safe_state is 'home'; write .NAME: VALUE."),
         ({"max_speed": 0}, "max_speed is 0; it must be above 0"),
         ({"disable_torque_on_disconnect": True}, "give on_stop=hold or torque_off"),
         ({"cameras": {"top": {"type": "opencw"}}}, "no camera 'opencw'"),

@@ -40,6 +40,7 @@ from kairos_ros.robot.lerobot_options import (
     LeRobotOptions,
     check_names,
     guard_limits,
+    safe_targets,
     split_options,
 )
 from kairos_ros.robot.lerobot_pictures import PixelWatch, as_jpeg
@@ -104,6 +105,7 @@ class LeRobotAdapter:
                 "could be switched off; leave on_fault at hold"
             )
         self.limits = guard_limits(options, self._features, ranges(self._link.arms))
+        self._safe = safe_targets(options, self.limits, names)
         self.has_safe_state = bool(options.safe_state)
         self.tolerated: Counter[str] = Counter()
         """Reads and writes that failed and did no harm, by reason."""
@@ -115,6 +117,7 @@ class LeRobotAdapter:
         self._looks = 0
         self._torque_every = max(1, round(TORQUE_CHECK_S * control_rate_hz))
         self._told: np.ndarray | None = None  # the last action of the running task
+        self._rolls = np.array([is_velocity(name) for name in names])  # dimensions [action_dim]
         self._rolling = False  # some velocity is not 0
         try:
             self._open()
@@ -159,8 +162,7 @@ class LeRobotAdapter:
         self._require_sound()
         self._told = np.array(action, np.float32)
         self._send(self._told)
-        named = self._features.named(self._told)
-        self._rolling = any(value != 0 for name, value in named.items() if is_velocity(name))
+        self._rolling = bool(self._told[self._rolls].any())
         self._look()
 
     def hold(self) -> None:
@@ -175,11 +177,10 @@ class LeRobotAdapter:
 
     def toward_safe_state(self) -> np.ndarray | None:
         """See `Homing`."""
-        names = self._features.action
-        at = self._told if self._told is not None else self._measured()
-        target = np.array([self._options.safe_state.get(n, at[i]) for i, n in enumerate(names)])
+        at = np.where(self._rolls, 0.0, self._measured() if self._told is None else self._told)
+        target = np.where(np.isnan(self._safe), at, self._safe)
         step = self._options.safe_speed / self.spec.control_rate_hz
-        if np.array_equal(target.astype(np.float32), at):
+        if np.array_equal(target, at):
             return None
         return (at + np.clip(target - at, -step, step)).astype(np.float32)
 
@@ -283,8 +284,7 @@ class LeRobotAdapter:
         """Velocities are 0, positions as told last."""
         assert self._told is not None
         self._rolling = False
-        rolling = [is_velocity(name) for name in self._features.action]
-        self._send(np.where(rolling, 0.0, self._told))
+        self._send(np.where(self._rolls, 0.0, self._told))
 
     def _require_sound(self) -> None:
         if self._fault is not None:

@@ -27,8 +27,9 @@ class LeRobotOptions:
     """Action feature -> [low, high], within the calibrated range."""
     max_speed: float | Mapping[str, float] = 120.0
     """Largest change per second, of all or per action feature; those not named are not limited."""
-    safe_state: Mapping[str, float] = field(default_factory=dict)
-    """Action feature -> where it is when the robot is out of the way; others stay."""
+    safe_state: Mapping[str, float] | Sequence[float] = field(default_factory=dict)
+    """Action feature -> where it is when the robot is out of the way, or the first of them in the
+    robot's order; others stay."""
     safe_speed: float = 30.0
     """Units per second on the way there."""
     image_keys: Mapping[str, str] = field(default_factory=dict)
@@ -51,11 +52,33 @@ def split_options(options: Mapping[str, Any]) -> tuple[LeRobotOptions, dict[str,
     return ours, {name: value for name, value in options.items() if name not in names}
 
 
+def safe_targets(options: LeRobotOptions, limits: GuardLimits, names: Sequence[str]) -> np.ndarray:
+    """Where each action dimension is in the safe state; NaN: it stays. float32 [action_dim].
+
+    Raises ConfigError for one that the limits do not allow, and for more than there are.
+    """
+    given = options.safe_state
+    if not isinstance(given, Mapping):
+        if len(given) > len(names):
+            raise ConfigError(
+                f"adapter lerobot: safe_state has {len(given)} values, the robot {len(names)} "
+                "action dimensions"
+            )
+        given = dict(zip(names, given, strict=False))
+    for name, low, high in zip(names, limits.minimum, limits.maximum, strict=True):
+        if not low <= given.get(name, low) <= high:
+            raise ConfigError(
+                f"adapter lerobot: safe_state of {name} is {given[name]:g}, out of its limits from "
+                f"{low:.1f} to {high:.1f}"
+            )
+    return np.array([given.get(name, np.nan) for name in names], np.float32)
+
+
 def check_names(options: LeRobotOptions, features: Features) -> None:
     """Raises ConfigError for an option that names what the robot does not have."""
     named = {
         "limits": (options.limits, features.action),
-        "safe_state": (options.safe_state, features.action),
+        "safe_state": (_named(options.safe_state), features.action),
         "image_keys": (options.image_keys, tuple(features.cameras)),
     }
     if isinstance(options.max_speed, Mapping):
@@ -94,7 +117,7 @@ def _check(options: LeRobotOptions) -> None:
         value = getattr(options, name)
         if value not in get_args(Torque):
             raise ConfigError(f"adapter lerobot: {name} is {value!r}, not hold or torque_off")
-    for name in ("limits", "safe_state", "image_keys"):
+    for name in ("limits", "image_keys"):
         if not isinstance(getattr(options, name), Mapping):
             raise ConfigError(
                 f"adapter lerobot: {name} is {getattr(options, name)!r}; write {{NAME: VALUE}}"
@@ -111,12 +134,18 @@ def _check(options: LeRobotOptions) -> None:
         raise ConfigError(
             f"adapter lerobot: frozen_after_s is {options.frozen_after_s!r}; it must be 0 or more"
         )
-    if not _numbers(list(options.safe_state.values()), len(options.safe_state)):
-        raise ConfigError(f"adapter lerobot: safe_state is {options.safe_state!r}, not numbers")
+    safe = options.safe_state
+    values = list(safe.values()) if isinstance(safe, Mapping) else safe
+    if not (isinstance(values, Sequence) and _numbers(values, len(values))):
+        raise ConfigError(f"adapter lerobot: safe_state is {safe!r}; write {{NAME: VALUE}}")
     if options.image_size and not (_numbers(options.image_size, 2) and min(options.image_size) > 0):
         raise ConfigError(
             f"adapter lerobot: image_size is {options.image_size!r}, not [height_px, width_px]"
         )
+
+
+def _named(values: Mapping[str, float] | Sequence[float]) -> Mapping[str, float]:
+    return values if isinstance(values, Mapping) else {}
 
 
 def _numbers(values: Any, count: int) -> bool:
