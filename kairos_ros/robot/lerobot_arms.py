@@ -140,7 +140,7 @@ def silent(arm: Arm) -> list[str]:
     return [
         f"{arm.prefix}{name} (id {motor.id})"
         for name, motor in arm.bus.motors.items()
-        if arm.bus.ping(name) is None
+        if arm.bus.ping(name, num_retry=1) is None
     ]
 
 

@@ -21,7 +21,7 @@ from kairos_ros.robot.lerobot_faults import (
 
 log = logging.getLogger(__name__)
 
-TRIES = 3
+TRIES = 5
 """LeRobot's drivers give up connecting over one packet that was lost."""
 
 
