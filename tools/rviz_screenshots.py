@@ -22,17 +22,20 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import yaml
 from PIL import Image as Pillow
 
 from kairos_ros.domain import stay_on_this_host
+
+if TYPE_CHECKING:
+    from kairos_ros.bringup import NodeSpec
 
 REPOSITORY = Path(__file__).parents[1]
 PACKAGES = (
@@ -45,6 +48,7 @@ VIEW = (366, 62, 1583, 970)
 NEAR_HAND = (300, 300, 950, 680)
 """Of that, where the paths are in the picture of one arm."""
 SETTLE_S = 10.0
+SHOTS = 16
 SEEN_WITHIN_S = 30.0
 """By a judge, on a busy machine."""
 ZONE_PX = 5_000
@@ -69,7 +73,10 @@ apt-get install -y --no-install-recommends {PACKAGES}
 """
 SKIPPED = {"texture", "texture_resource", "mesh_file", "uv_coordinates", "mesh_resource"}
 """Fields of a marker that ROS 1 lacks, or that none of ours uses."""
-SCENES = ("push-v3", "drawer-open-v3", "peg-insert-side-v3", "window-open-v3")
+TASKS = ("push-v3", "drawer-open-v3", "peg-insert-side-v3", "window-open-v3")
+PICTURES = ("fleet", "chunk", "unsafe", "so101", "franka")
+UP_WITHIN_S = 180.0
+BETWEEN_TASKS_S = 0.3
 
 
 def main() -> int:
@@ -83,7 +90,7 @@ def main() -> int:
     )
     options.add_argument("--robots", type=int, default=4)
     options.add_argument("--logs", type=Path, default=Path(mkdtemp(prefix="rviz-shots-")))
-    options.add_argument("--only", default="", help="one picture: fleet, chunk, unsafe")
+    options.add_argument("--only", default=",".join(PICTURES), help="pictures, separated by commas")
     given = options.parse_args()
     if os.geteuid() != 0:
         print("an isolated root needs root; nothing was done", file=sys.stderr)
@@ -95,8 +102,20 @@ def main() -> int:
         print(f"installing rviz into {root}; log in {given.logs}/install.log", flush=True)
         with (given.logs / "install.log").open("wb") as log:
             isolated(root, "sh", "-c", INSTALL, stdout=log, stderr=log).wait()
-    with Photographer(root) as photographer, Stage(given.robots, given.logs) as stage:
-        return take_pictures(photographer, stage, given.out, given.only)
+    wanted = given.only.split(",")
+    if unknown := sorted(set(wanted) - set(PICTURES)):
+        print(f"there is no picture {unknown[0]!r}; there are {', '.join(PICTURES)}")
+        return 2
+    with Photographer(root) as photographer:
+        album = Album(photographer, given.out)
+        if {"fleet", "chunk", "unsafe"} & set(wanted):
+            with simulated_fleet(given.robots, given.logs, photographer.pass_on) as stage:
+                album.take(stage, [one for one in PICTURES[:3] if one in wanted])
+        for arm in ("so101", "franka"):
+            if arm in wanted:
+                with one_arm(arm, given.logs, photographer.pass_on) as stage:
+                    album.take(stage, [arm])
+    return int(bool(album.problems))
 
 
 def isolated(root: Path, *command: str, net: bool = True, **io: Any) -> subprocess.Popen:
@@ -187,50 +206,39 @@ def fields(message: Any) -> dict[str, Any]:
 
 
 class Stage:
-    """Real nodes: arms at work, a judge of their safety, and the viz node. A context manager.
+    """Real nodes at work, and what their viz node says. A context manager.
 
     Everything of ROS happens in one thread, which also gives the tasks.
+
+    goals: fields of the next ExecuteTask goal of any robot. `audience` gets every message for rviz:
+    topic, type, message.
     """
 
-    def __init__(self, robots: int, logs: Path) -> None:
-        from kairos_ros import bringup
-        from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
-        from kairos_ros.robot.rules_text import rules_text
+    def __init__(
+        self,
+        specs: Sequence["NodeSpec"],
+        logs: Path,
+        goals: Iterator[Mapping[str, Any]],
+        audience: Callable[[str, str, Any], None],
+    ) -> None:
+        from kairos_ros.bringup import Fleet
 
-        rules = TaskRules(
-            {
-                Component.SAFETY: ComponentRules(
-                    slo_ns=3_000_000_000, fallback=Fallback.STOP_AND_RESEND, period_ns=500_000_000
-                )
-            },
-            max_task_retries=3,
-            on_max_task_retries=Fallback.STOP_AND_CALL_HUMAN,
-            max_consecutive_safety_replan=1000,
-            max_consecutive_slo_violation=1000,
-            on_max_violation=Fallback.STOP_AND_CALL_HUMAN,
-        )
-        arms = {
-            "adapter_options": ["images={corner3: [144, 144]}"],
-            "request_images": False,
-            "camera_rate_hz": 2.0,
-            "disturbances": True,
-            "rules": rules_text(rules),
-        }
-        specs = bringup.plan(robots, robot_parameters=arms)
-        judge = bringup.vlm("safety", freq_hz=2.0, slo_ms=3000.0)
-        self.names = [spec.namespace for spec in specs[1:]]
-        self._fleet = bringup.Fleet([*specs, judge, bringup.viz()], logs)
-        self._orders: queue.Queue[Callable[[], None]] = queue.Queue()
+        self.robots = [spec.namespace for spec in specs if spec.executable == "robot_node"]
+        self.working = threading.Event()
+        self._audience = audience
+        self._fleet = Fleet(specs, logs, {"OMP_NUM_THREADS": "1"})
+        self._goals = goals
+        self._orders: queue.Queue[tuple[str, str]] = queue.Queue()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._play, daemon=True)
-        self.working = threading.Event()
-        self.audience: Callable[[str, str, Any], None] = lambda topic, kind, message: None
-        """Gets every message for rviz: topic, type, message."""
 
     def __enter__(self) -> "Stage":
-        print("starting the fleet", flush=True)
+        print(f"starting {', '.join(self.robots)}", flush=True)
         self._fleet.__enter__()
         self._thread.start()
+        if not self.working.wait(UP_WITHIN_S):
+            self.__exit__()
+            raise RuntimeError(f"not up after {UP_WITHIN_S} s; see {self._fleet.logs}")
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -240,47 +248,120 @@ class Stage:
 
     def disturb(self, robot: str, what: str) -> None:
         """Somebody enters its cell ("intruder"), or leaves ("clear")."""
-        from kairos_ros.srv import Disturb
-
-        client = self._driver.client(Disturb, f"/{robot}/disturb")
-        self._orders.put(
-            lambda: client.call_async(Disturb.Request(robot=robot, what=what, seed=4)) and None
-        )
+        self._orders.put((robot, what))
 
     def _play(self) -> None:
+        import rclpy
+        from kairos_ros.action import ExecuteTask
+        from kairos_ros.msg import FleetState
         from kairos_ros.srv import Disturb
+        from rclpy.action import ActionClient
+        from rclpy.executors import SingleThreadedExecutor
         from sensor_msgs.msg import Image
         from tf2_msgs.msg import TFMessage
         from visualization_msgs.msg import MarkerArray
 
-        from kairos_ros.demo.driver import Driver
-        from kairos_ros.demo.live import LiveFleet, LiveRobot
-        from kairos_ros.demo.workload import jobs
         from kairos_ros.nodes import qos
         from kairos_ros.nodes.viz_node import CAMERA_TOPIC, LAYERS, MARKERS
 
-        with Driver(LiveFleet({name: LiveRobot() for name in self.names})) as self._driver:
-            driver = self._driver
-            heard = {f"{MARKERS}/{layer.name}": (MarkerArray, qos.EVENTS) for layer in LAYERS}
-            heard |= {"/tf_static": (TFMessage, qos.ROSTER), CAMERA_TOPIC: (Image, qos.TELEMETRY)}
-            for topic, (kind, profile) in heard.items():
-                driver.listen(
-                    topic,
-                    kind,
-                    lambda message, t=topic, k=kind.__name__: self.audience(t, k, message),
-                    profile,
-                )
-            for name in self.names:
-                driver.client(Disturb, f"/{name}/disturb")
-            tasks = jobs(list(SCENES), 3, None, 0)
-            while not self._stop.is_set():
-                if len(driver.ready()) == len(self.names) and driver.live.active:
-                    for robot in driver.free():
-                        driver.give(robot, next(tasks))
-                    self.working.set()
-                while not self._orders.empty():
-                    self._orders.get()()
-                driver.spin(0.05)
+        context = rclpy.Context()
+        rclpy.init(args=[], context=context)
+        node = rclpy.create_node("screenshots", context=context)
+        executor = SingleThreadedExecutor(context=context)
+        executor.add_node(node)
+        heard = {f"{MARKERS}/{layer.name}": (MarkerArray, qos.EVENTS) for layer in LAYERS}
+        heard |= {"/tf_static": (TFMessage, qos.ROSTER), CAMERA_TOPIC: (Image, qos.TELEMETRY)}
+
+        def passed_on(topic: str, kind: type) -> Callable[[Any], None]:
+            return lambda message: self._audience(topic, kind.__name__, message)
+
+        for topic, (kind, profile) in heard.items():
+            node.create_subscription(kind, topic, passed_on(topic, kind), profile)
+        states: list[FleetState] = []
+        node.create_subscription(FleetState, "/kairos/fleet_state", states.append, qos.TELEMETRY)
+        arms = {r: ActionClient(node, ExecuteTask, f"/{r}/execute_task") for r in self.robots}
+        disturb = {r: node.create_client(Disturb, f"/{r}/disturb") for r in self.robots}
+        free_at = dict.fromkeys(self.robots, 0.0)
+        running: dict[str, Any] = {}
+
+        def give(robot: str) -> None:
+            asked = arms[robot].send_goal_async(ExecuteTask.Goal(**next(self._goals)))
+            running[robot] = asked
+            asked.add_done_callback(lambda done: follow(robot, done.result()))
+
+        def follow(robot: str, handle: Any) -> None:
+            if not handle.accepted:
+                end(robot)
+                return
+            running[robot] = handle.get_result_async()
+            running[robot].add_done_callback(lambda _: end(robot))
+            if len(running) == len(self.robots):
+                self.working.set()
+
+        def end(robot: str) -> None:
+            running.pop(robot, None)
+            free_at[robot] = time.monotonic() + BETWEEN_TASKS_S
+
+        while not self._stop.is_set():
+            served = {one.robot for one in states[-1].robots} if states else set()
+            del states[:-1]
+            for robot in served - running.keys():
+                if time.monotonic() > free_at[robot] and arms[robot].server_is_ready():
+                    give(robot)
+            while not self._orders.empty():
+                robot, what = self._orders.get()
+                disturb[robot].call_async(Disturb.Request(robot=robot, what=what, seed=4))
+            executor.spin_once(timeout_sec=0.05)
+        executor.shutdown()
+        node.destroy_node()
+        context.try_shutdown()
+
+
+def simulated_fleet(robots: int, logs: Path, audience: Callable[[str, str, Any], None]) -> Stage:
+    """Meta-World's arms; the first is watched by a camera and a judge of its safety."""
+    from kairos_ros import bringup
+    from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
+    from kairos_ros.robot.metaworld_scenes import SCENES
+    from kairos_ros.robot.rules_text import rules_text
+
+    rules = TaskRules(
+        {
+            Component.SAFETY: ComponentRules(
+                slo_ns=3_000_000_000, fallback=Fallback.STOP_AND_RESEND, period_ns=500_000_000
+            )
+        },
+        max_task_retries=3,
+        on_max_task_retries=Fallback.STOP_AND_CALL_HUMAN,
+        max_consecutive_safety_replan=1000,
+        max_consecutive_slo_violation=1000,
+        on_max_violation=Fallback.STOP_AND_CALL_HUMAN,
+    )
+    watched = bringup.robot(
+        "arm_1",
+        adapter_options=["images={corner3: [144, 144]}"],
+        request_images=False,
+        camera_rate_hz=2.0,
+        disturbances=True,
+        rules=rules_text(rules),
+    )
+    others = [bringup.robot(f"arm_{i}") for i in range(2, robots + 1)]
+    judge = bringup.vlm("safety", freq_hz=2.0, slo_ms=3000.0)
+    goals = (
+        {"instruction": SCENES[scene], "scene": scene, "seed": seed, "max_actions": 400}
+        for seed in itertools.count(300)
+        for scene in TASKS
+    )
+    nodes = [bringup.serving(), watched, *others, judge, bringup.viz()]
+    return Stage(nodes, logs, goals, audience)
+
+
+def one_arm(arm: str, logs: Path, audience: Callable[[str, str, Any], None]) -> Stage:
+    """A simulated arm behind a ROS 2 driver, with the policy that ships for it."""
+    from kairos_ros.arms_plan import arm_plan, shipped_policy
+
+    config = json.loads((shipped_policy(arm) / "config.json").read_text())
+    goal = {"instruction": config["instructions"][0], "max_actions": 300}
+    return Stage(arm_plan(arm, {"rviz": "true"}), logs, itertools.repeat(goal), audience)
 
 
 @dataclass(frozen=True, slots=True)
@@ -292,7 +373,18 @@ class View:
     yaw: float
     pitch: float
     frame: str = "<Fixed Frame>"
-    panels: bool = False
+
+    def of(self, robot: str) -> "View":
+        """The same, of one robot's cell."""
+        return replace(self, frame=f"{robot}/base")
+
+
+VIEWS = {
+    "chunk": View(1.55, (0.0, 0.62, 0.16), 2.15, 0.5),
+    "unsafe": View(2.6, (0.0, 0.6, 0.05), 1.75, 0.5),
+    "so101": View(0.85, (0.12, 0.0, 0.10), 1.0, 0.35),
+    "franka": View(1.9, (0.25, 0.0, 0.35), 1.0, 0.3),
+}
 
 
 def translated(config: Path, view: View) -> str:
@@ -300,7 +392,7 @@ def translated(config: Path, view: View) -> str:
     root = yaml.safe_load(config.read_text())
     manager = root["Visualization Manager"]
     manager["Displays"] = [_translated(display) for display in manager["Displays"]]
-    manager["Global Options"]["Frame Rate"] = 8  # the processor draws, and it has other work
+    manager["Global Options"]["Frame Rate"] = 5  # the processor draws, and it has other work
     manager["Tools"] = [{"Class": "rviz/MoveCamera"}]
     manager.pop("Transformation")
     x, y, z = view.focus
@@ -327,9 +419,7 @@ def translated(config: Path, view: View) -> str:
         "Height": SIZE[1],
         "X": 0,
         "Y": 0,
-        "Hide Left Dock": not view.panels,
         "Hide Right Dock": True,
-        "Displays": {"collapsed": not view.panels},
     }
     return yaml.safe_dump(root, sort_keys=False)
 
@@ -355,67 +445,84 @@ def coloured(picture: Pillow.Image, colour: tuple[float, ...], within: float = 4
     return (np.abs(pixels / brightness - wanted).max(axis=2) < within) & (brightness[..., 0] > 0.45)
 
 
-def take_pictures(photographer: Photographer, stage: Stage, out: Path, only: str) -> int:
-    """Returns the exit code."""
-    from kairos_ros.viz import colours
+class Album:
+    """Takes pictures of a stage and keeps those that show what they should."""
 
-    stage.audience = photographer.pass_on
-    if not stage.working.wait(180):
-        raise RuntimeError("the fleet did not come up")
-    config = REPOSITORY / "config" / "kairos.rviz"
-    problems: list[str] = []
+    def __init__(self, photographer: Photographer, out: Path) -> None:
+        self.problems: list[str] = []
+        self._photographer = photographer
+        self._out = out
 
-    def look(name: str, view: View) -> Pillow.Image:
-        print(f"opening rviz for {name}", flush=True)
-        photographer.open(translated(config, view))
-        time.sleep(SETTLE_S)
-        return photographer.shoot()
+    def take(self, stage: Stage, names: Sequence[str]) -> None:
+        for name in names:
+            if name == "fleet":
+                self._fleet()
+            elif name == "unsafe":
+                self._unsafe(stage)
+            else:
+                self._paths(name, stage)
 
-    def keep(name: str, picture: Pillow.Image) -> None:
-        picture.save(out / f"rviz_{name}.png", optimize=True)
+    def _fleet(self) -> None:
+        from kairos_ros.viz import colours
 
-    def expect(true: object, what: str) -> None:
-        print(f"{'ok' if true else 'WRONG'}: {what}", flush=True)
-        if not true:
-            problems.append(what)
-
-    if only in ("", "fleet"):
-        picture = look("fleet", View(6.9, (0.0, -0.2, -0.05), 1.5708, 0.42))
+        picture = self._look("fleet", View(5.9, (0.0, -0.2, -0.05), 1.5708, 0.42))
         count = int(coloured(picture, colours.TO_COME).sum())
-        expect(count > 500, f"paths to come and running robots are seen ({count} px)")
-        keep("fleet", picture)
-    if only in ("", "chunk"):
-        view = View(1.55, (0.0, 0.62, 0.16), 2.15, 0.5, f"{stage.names[0]}/base")
-        shots = [look("chunk", view).crop(VIEW)]
-        for _ in range(15):
+        self._expect(count > 2000, f"running robots and their paths ({count} px)")
+        self._keep("fleet", picture)
+
+    def _paths(self, name: str, stage: Stage) -> None:
+        """The best of many pictures of one arm: much to come and much executed."""
+        from kairos_ros.viz import colours
+
+        shots = [self._look(name, VIEWS[name].of(stage.robots[0])).crop(VIEW)]
+        for _ in range(SHOTS - 1):
             time.sleep(0.4)
-            shots.append(photographer.shoot().crop(VIEW))
+            shots.append(self._photographer.shoot().crop(VIEW))
         hands = [one.crop(NEAR_HAND) for one in shots]
         to_come = [coloured(one, colours.TO_COME) for one in hands]
         done = [coloured(one, colours.EXECUTED) for one in hands]
         seen = [int(min(a.sum(), 4 * b.sum())) for a, b in zip(to_come, done, strict=True)]
         best = int(np.argmax(seen))
-        expect(to_come[best].sum() > 200, f"a path to come ({int(to_come[best].sum())} px)")
-        expect(done[best].sum() > 100, f"what was executed of it ({int(done[best].sum())} px)")
+        self._expect(to_come[best].sum() > 200, f"a path to come ({int(to_come[best].sum())} px)")
+        self._expect(done[best].sum() > 50, f"what was executed of it ({int(done[best].sum())} px)")
         moved = [int((a ^ b).sum()) for a, b in itertools.pairwise(to_come)]
-        changes = sum(count > 200 for count in moved)
-        expect(changes > 10, f"{changes} of {len(moved)} pictures differ from the one before")
-        keep("chunk", shots[best])
-    if only in ("", "unsafe"):
-        robot = stage.names[0]
-        view = View(2.6, (0.0, 0.6, 0.05), 1.75, 0.5, f"{robot}/base")
-        picture = look("unsafe", view)
+        changes = sum(count > 100 for count in moved)
+        self._expect(
+            changes > SHOTS / 3, f"{changes} of {len(moved)} pictures differ from the one before"
+        )
+        self._keep(name, shots[best])
+
+    def _unsafe(self, stage: Stage) -> None:
+        from kairos_ros.viz import colours
+
+        robot = stage.robots[0]
+        picture = self._look("unsafe", VIEWS["unsafe"].of(robot))
         calm = red = int(coloured(picture, colours.UNSAFE).sum())
         stage.disturb(robot, "intruder")
         end = time.monotonic() + SEEN_WITHIN_S
         while red <= calm + ZONE_PX and time.monotonic() < end:
             time.sleep(0.5)
-            picture = photographer.shoot()
+            picture = self._photographer.shoot()
             red = int(coloured(picture, colours.UNSAFE).sum())
-        expect(red > calm + ZONE_PX, f"a cell with somebody in it turns red ({calm} to {red} px)")
-        keep("unsafe", picture)
+        self._expect(
+            red > calm + ZONE_PX, f"a cell with somebody in it turns red ({calm} to {red} px)"
+        )
+        self._keep("unsafe", picture)
         stage.disturb(robot, "clear")
-    return int(bool(problems))
+
+    def _look(self, name: str, view: View) -> Pillow.Image:
+        print(f"opening rviz for {name}", flush=True)
+        self._photographer.open(translated(REPOSITORY / "config" / "kairos.rviz", view))
+        time.sleep(SETTLE_S)
+        return self._photographer.shoot()
+
+    def _keep(self, name: str, picture: Pillow.Image) -> None:
+        picture.save(self._out / f"rviz_{name}.png", optimize=True)
+
+    def _expect(self, true: object, what: str) -> None:
+        print(f"{'ok' if true else 'WRONG'}: {what}", flush=True)
+        if not true:
+            self.problems.append(what)
 
 
 if __name__ == "__main__":

@@ -28,6 +28,8 @@ class Body(Protocol):
     """Where its tools may be; None: not known."""
     centre: Point
     """Of its cell, on the ground."""
+    scale: float
+    """Of what is drawn beside it: 1 for an arm that reaches a metre."""
 
     def paths(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
         """float64 [T, N + 1, 3]: the tools at the policy's `state`, then after each of N actions,
@@ -59,6 +61,7 @@ class MetaWorldBody:
 
     zone: Box | None = METAWORLD_ZONE
     centre: Point = (0.0, 0.5, 0.0)
+    scale: float = 1.0
 
     @staticmethod
     def fits(state_dim: int, action_dim: int) -> bool:
@@ -131,6 +134,7 @@ class UrdfBody:
     """Of those entries."""
     zone: Box | None = None
     centre: Point = (0.0, 0.0, 0.0)
+    scale: float = 1.0
 
     @classmethod
     def from_urdf(
@@ -154,7 +158,9 @@ class UrdfBody:
                 )
         entries = tuple(tuple(entry[joint] for joint in chain.joints) for chain in chains)
         features = tuple(joint.feature for joint in joints)
-        return cls(chains, entries, features, JointUnits(joints), zone)
+        reach = max(_length(chain) for chain in chains)
+        scale = min(1.0, max(0.3, reach))
+        return cls(chains, entries, features, JointUnits(joints), zone, scale=scale)
 
     def paths(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
         count = len(self.features)
@@ -177,7 +183,7 @@ class UrdfBody:
         for arm, frames in enumerate(links):
             points = [point(frame[:3, 3]) for frame in frames.values()]
             pieces = list(pairwise(points))
-            thick = max(0.015, 0.05 * sum(math.dist(a, b) for a, b in pieces))
+            thick = 0.06 * self.scale
             first = arm * IDS_PER_ARM
             for number, (a, b) in enumerate(pieces):
                 width = round(thick * (1 - 0.5 * number / len(pieces)), 4)
@@ -185,7 +191,7 @@ class UrdfBody:
             shapes.append(pen.balls(first + 30, points[:-1], 1.25 * thick, colours.JOINT))
             shapes.append(pen.ball(first + 31, points[-1], 0.8 * thick, colours.INK))
         for number, target in enumerate(self._targets(names, values, links)):
-            shapes.append(pen.ball(90 + number, target, 0.05, colours.GOAL))
+            shapes.append(pen.ball(90 + number, target, 0.07 * self.scale, colours.GOAL))
         return [shape for shape in shapes if shape is not None]
 
     def _links(self, names: Sequence[str], values: np.ndarray) -> list[dict[str, np.ndarray]]:
@@ -213,6 +219,12 @@ class UrdfBody:
             if ends and None not in where and np.isfinite(where).all():
                 base = frames.get(f"{prefix}base_link", np.eye(4))
                 yield point((base @ np.array([*where, 1.0]))[:3])
+
+
+def _length(chain: Chain) -> float:
+    """In m, along its links."""
+    points = [frame[:3, 3] for frame in chain.links(np.zeros(len(chain.joints))).values()]
+    return sum(float(np.linalg.norm(b - a)) for a, b in pairwise(points))
 
 
 def two_bones(start: np.ndarray, end: np.ndarray, upper: float, lower: float) -> np.ndarray:

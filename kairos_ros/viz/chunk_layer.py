@@ -6,12 +6,12 @@ import numpy as np
 
 from kairos_ros.viz import colours
 from kairos_ros.viz.chunk_book import ChunkPath
-from kairos_ros.viz.fleet_layer import pen
+from kairos_ros.viz.fleet_layer import pen, scale
 from kairos_ros.viz.scene import RobotView, Scene
 from kairos_ros.viz.shape import Shape, point
 
 WIDTHS_M = (0.010, 0.017, 0.024)
-"""Of a path to come: from unsure to sure."""
+"""Of a path to come, from unsure to sure, for an arm that reaches a metre."""
 UNSURE = 0.35
 """Share of the full colour that actions at the limit of confidence still have."""
 DASH_M = 0.012
@@ -31,7 +31,8 @@ def _robot(robot: RobotView) -> list[Shape]:
     if following is not None:
         for tool, points in enumerate(following.points):
             ahead = points[: following.horizon + 1]
-            shapes.append(pen("chunk: next", robot).strip(tool, ahead, 0.006, colours.NEXT))
+            width = 0.006 * scale(robot)
+            shapes.append(pen("chunk: next", robot).strip(tool, ahead, width, colours.NEXT))
     return [shape for shape in shapes if shape is not None]
 
 
@@ -41,25 +42,27 @@ def _running(
     executed, to_come, trimmed, now, cut = (
         pen(f"chunk: {ns}", robot) for ns in ("executed", "to come", "trimmed", "now", "cut")
     )
-    done = min(done, float(chunk.horizon))
+    done, size = min(done, float(chunk.horizon)), scale(robot)
     shapes: list[Shape | None] = [
-        executed.strip(tool, part(points, 0.0, done), 0.010, colours.EXECUTED)
+        executed.strip(tool, part(points, 0.0, done), 0.010 * size, colours.EXECUTED)
     ]
     for level, ends in enumerate(by_confidence(points, chunk, done)):
         share = UNSURE + (1 - UNSURE) * level / (len(WIDTHS_M) - 1)
         colour = colours.mixed(colours.EXECUTED, colours.TO_COME, share)
         number = tool * len(WIDTHS_M) + level
-        shapes.append(to_come.segments(number, ends, WIDTHS_M[level], colour))
+        shapes.append(to_come.segments(number, ends, WIDTHS_M[level] * size, colour))
     beyond = part(points, chunk.horizon, len(points) - 1)
-    shapes.append(trimmed.segments(tool, dashes(beyond, DASH_M), 0.006, colours.TRIMMED))
+    shapes.append(
+        trimmed.segments(tool, dashes(beyond, DASH_M * size), 0.006 * size, colours.TRIMMED)
+    )
     here = part(points, done, done)[0]
-    shapes.append(now.ball(tool, point(here), 0.035, colours.INK))
+    shapes.append(now.ball(tool, point(here), 0.035 * size, colours.INK))
     if done < chunk.horizon:
         end = points[chunk.horizon]
-        shapes.append(cut.ball(2 * tool, point(end), 0.035, colours.TO_COME))
+        shapes.append(cut.ball(2 * tool, point(end), 0.035 * size, colours.TO_COME))
         text = f"{chunk.horizon} of {len(points) - 1}"
-        above = (end[0], end[1], end[2] + 0.07)
-        shapes.append(cut.label(2 * tool + 1, point(above), 0.05, text, colours.TO_COME))
+        above = (end[0], end[1], end[2] + 0.07 * size)
+        shapes.append(cut.label(2 * tool + 1, point(above), 0.05 * size, text, colours.TO_COME))
     return shapes
 
 

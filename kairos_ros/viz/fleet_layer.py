@@ -30,6 +30,11 @@ def centre(robot: RobotView) -> Point:
     return robot.body.centre if robot.body else (0.0, 0.0, 0.0)
 
 
+def scale(robot: RobotView) -> float:
+    """Of what is drawn beside the robot, see `Body.scale`."""
+    return robot.body.scale if robot.body else 1.0
+
+
 def state_colour(robot: RobotView) -> Colour:
     return _COLOURS.get(robot.mode, colours.IDLE)
 
@@ -41,22 +46,26 @@ def fleet(scene: Scene) -> list[Shape]:
 
 def _robot(robot: RobotView) -> list[Shape]:
     x, y, z = centre(robot)
-    colour = state_colour(robot)
-    front = y + PAD_M[1] / 2
+    size, colour = scale(robot), state_colour(robot)
+    width, depth, height = (size * side for side in PAD_M)
+    front, under = y + depth / 2, z + _UNDER * size
     pads, captions, waits = (pen(ns, robot) for ns in ("pad", "caption", "wait ratio"))
     shapes = [
-        pads.box(0, (x, y, z + _UNDER), PAD_M, colours.FLOOR),
-        pads.box(1, (x, front + 0.02, z + _UNDER), (PAD_M[0], 0.04, 0.04), colour),
-        captions.label(0, (x, front + 0.03, z - 0.20), 0.11, title(robot), colour),
+        pads.box(0, (x, y, under), (width, depth, height), colours.FLOOR),
+        pads.box(1, (x, front + 0.02 * size, under), (width, 0.04 * size, 0.04 * size), colour),
     ]
-    if robot.instruction:
-        shapes.append(
-            captions.label(1, (x, front + 0.03, z - 0.33), 0.085, robot.instruction, colours.INK)
-        )
-    if text := details(robot):
-        shapes.append(captions.label(2, (x, front + 0.03, z - 0.44), 0.07, text, colours.FAINT))
+    lines = (
+        (title(robot), 0.11, 0.20, colour),
+        (robot.instruction, 0.085, 0.33, colours.INK),
+        (details(robot), 0.07, 0.44, colours.FAINT),
+    )
+    for number, (text, letter, below, ink) in enumerate(lines):
+        if text:
+            at = (x, front + 0.03 * size, z - below * size)
+            shapes.append(captions.label(number, at, letter * size, text, ink))
     if robot.wait_ratio is not None and robot.instruction:
-        shapes += _bar(waits, (x, front - 0.06, z - 0.05), PAD_M[0] - 0.1, robot.wait_ratio)
+        at = (x, front - 0.06 * size, z - 0.05 * size)
+        shapes += _bar(waits, at, width - 0.1 * size, size, robot.wait_ratio)
     return shapes
 
 
@@ -81,16 +90,12 @@ def details(robot: RobotView) -> str:
     return " · ".join(parts)
 
 
-def _bar(pen: Pen, at: Point, length: float, share: float) -> list[Shape]:
+def _bar(pen: Pen, at: Point, length: float, size: float, share: float) -> list[Shape]:
     """A bar on the ground that fills from the viewer's left (+x)."""
     x, y, z = at
     filled = max(1e-3, min(1.0, share)) * length
+    over = (x + (length - filled) / 2, y, z + 0.005 * size)
     return [
-        pen.box(0, at, (length, 0.035, 0.02), colours.EMPTY),
-        pen.box(
-            1,
-            (x + (length - filled) / 2, y, z + 0.005),
-            (round(filled, 3), 0.037, 0.025),
-            colours.WAITING,
-        ),
+        pen.box(0, at, (length, 0.035 * size, 0.02 * size), colours.EMPTY),
+        pen.box(1, over, (round(filled, 3), 0.037 * size, 0.025 * size), colours.WAITING),
     ]

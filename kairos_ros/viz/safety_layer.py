@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 from kairos_ros.viz import colours
 from kairos_ros.viz.bodies import Box
-from kairos_ros.viz.fleet_layer import centre, pen, state_colour
+from kairos_ros.viz.fleet_layer import centre, pen, scale, state_colour
 from kairos_ros.viz.scene import EVENT_SHOWN_S, VERDICT_OLD_S, Judged, RobotView, Scene
 from kairos_ros.viz.shape import Colour, Point, Shape
 
@@ -21,27 +21,28 @@ def _robot(robot: RobotView) -> list[Shape]:
     zones, verdicts, events = (pen(ns, robot) for ns in ("zone", "verdict", "reaction"))
     zone = robot.body.zone if robot.body else None
     x, y, z = centre(robot)
-    top = zone[1][2] if zone else z + 0.6
+    size = scale(robot)
+    top = zone[1][2] if zone else z + 0.6 * size
     colour = verdict_colour(robot.judged)
     shapes: list[Shape | None] = []
     if zone is not None:
-        shapes.append(zones.segments(0, edges(zone), 0.006, colour))
+        shapes.append(zones.segments(0, edges(zone), 0.006 * size, colour))
         if robot.judged is not None:
             low, high = zone
             middle = tuple((a + b) / 2 for a, b in zip(low, high, strict=True))
-            size = tuple(b - a for a, b in zip(low, high, strict=True))
+            sides = tuple(b - a for a, b in zip(low, high, strict=True))
             unsafe = not robot.judged.safe and robot.judged.ago_s < VERDICT_OLD_S
             fill = colours.faded(colour, 0.22 if unsafe else 0.05)
-            shapes.append(zones.box(1, middle, size, fill))
+            shapes.append(zones.box(1, middle, sides, fill))
     if robot.judged is not None:
-        above = (x, y, top + 0.08)
+        above = (x, y, top + 0.08 * size)
         text = verdict_text(robot.judged)
-        shapes.append(verdicts.label(0, above, 0.085, text, colours.faded(colour, 1.0)))
+        shapes.append(verdicts.label(0, above, 0.085 * size, text, colours.faded(colour, 1.0)))
     if (moved := robot.transition) is not None and moved.told and moved.ago_s < EVENT_SHOWN_S:
         reason = moved.reason
         reason = reason if len(reason) <= WORDS else reason[: WORDS - 1] + "…"
-        above = (x, y, top + 0.20)
-        shapes.append(events.label(0, above, 0.075, reason, state_colour(robot)))
+        above = (x, y, top + 0.20 * size)
+        shapes.append(events.label(0, above, 0.075 * size, reason, state_colour(robot)))
     return [shape for shape in shapes if shape is not None]
 
 
