@@ -1,6 +1,7 @@
 # make            set up .venv and build the ROS interfaces (instant when nothing changed)
 # make demo       eight simulated arms served end to end, about two minutes
 # make demo FLEET=factory   a fleet file's robots and services, and things that happen to them
+# make demo ARM=so101       one simulated arm over its ROS 2 driver: so101, bi_so101 or franka
 # make drill      the same with faults, and a judge; about ten minutes (ARGS=--quick: two)
 # make test       lint, types and all tests
 # make bench      benchmarks: ratios against the peer in one run
@@ -27,6 +28,8 @@ RVIZ ?=
 # make demo FLEET=factory: docs/factory.md; FLEET=PATH.yaml, EVENTS=intruder,knock, SEED and ARGS
 FLEET ?=
 EVENTS ?=
+# make demo ARM=so101: docs/so101.md, docs/franka.md
+ARM ?=
 ARGS ?=
 
 .PHONY: all demo drill test bench lock clean
@@ -41,7 +44,10 @@ $(VENV)/.built: $(VENV)/.deps CMakeLists.txt package.xml pyproject.toml cmake/py
 	@tools/build.sh
 
 demo: all
-ifneq ($(FLEET),)
+ifneq ($(ARM),)
+	@$(BIN)/kairos arm demo $(ARM) $(if $(HORIZON),horizon:=$(HORIZON)) \
+	  $(if $(SEED),seed:=$(SEED)) $(if $(RVIZ),rviz:=true) $(ARGS)
+else ifneq ($(FLEET),)
 	@$(BIN)/kairos fleet demo $(FLEET) $(if $(EVENTS),--events $(EVENTS)) \
 	  $(if $(SEED),--seed $(SEED)) $(ARGS)
 else
@@ -58,7 +64,7 @@ test: all
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
 
 bench: all
 	@$(BIN)/python -m bench $(ARGS)
