@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.pipeline import Component, Fallback
+from kairos_ros.core.pipeline import Component, Fallback, TaskState
 from kairos_ros.demo.factory_command import check_simulated
 from kairos_ros.demo.factory_events import Kind, Planned, human_after_s, parse_events, promise
 from kairos_ros.demo.factory_figure import finding, plot_factory
@@ -15,6 +15,7 @@ from kairos_ros.demo.factory_outcome import Result, outcome
 from kairos_ros.demo.factory_report import document, task_rows
 from kairos_ros.demo.factory_slo import Answers
 from kairos_ros.demo.factory_story import NO_TASK, Deed, ModeSpan, Moment, Story
+from kairos_ros.demo.factory_truth import MonitorScore, Truth
 from kairos_ros.evaluation.run import TaskRecord
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.reading import read_fleet
@@ -211,6 +212,23 @@ def test_answers_are_in_time_by_the_objective_of_their_own_robots_class():
     assert math.isnan(shares[Component.MONITOR].p50_s)
 
 
+def test_the_monitor_is_scored_by_what_the_simulator_knew_of_the_same_picture():
+    truth = Truth()
+    pictures = [(FIRST, "1", second, 7) for second in range(4)]
+    states = (TaskState.ONGOING, TaskState.FAILED, TaskState.FAILED, TaskState.DONE)
+    for picture, state in zip(pictures, states, strict=True):
+        truth.know(picture, state, at_s=float(picture[2]))
+    said = (TaskState.FAILED, TaskState.FAILED, TaskState.DONE)
+    for picture, state in zip(pictures, said, strict=False):
+        truth.say(picture, state)
+    truth.say((FIRST, "2", 0, 7), TaskState.DONE)  # nobody knows that picture
+    (score,) = truth.scores({"first": [FIRST], "second": [SECOND]})
+    assert score == MonitorScore("first", 3, 1, 1, 1, 2, 1)
+    assert truth.lost(FIRST, 2.0)
+    assert not truth.lost(FIRST, 2.5)
+    assert not truth.lost(SECOND, 0.0)
+
+
 def test_the_report_counts_retries_and_humans_and_its_json_has_no_nan(tmp_path):
     told = story(
         begun(),
@@ -222,7 +240,7 @@ def test_the_report_counts_retries_and_humans_and_its_json_has_no_nan(tmp_path):
     assert [(row["retries"], row["humans"]) for row in rows] == [(1, 1), (0, 0)]
     one = judged(INTRUDER, story(begun(), warned(5.3), begun(9.4)))
     slow = judged(Deed(Kind.PLANNER, (FIRST,), "slow", 5.0, 8.0), story(begun()))
-    written = document([one, slow], Answers().shares(RULES, told, []), rows, told)
+    written = document([one, slow], Answers().shares(RULES, told, []), rows, [], told)
     assert written["events"][1]["within_s"] == {FIRST: None}
     assert written["components"][0]["p50_s"] is None
     assert finding([one, slow]).startswith("1 of 2 events")

@@ -18,6 +18,7 @@ from kairos_ros.demo.factory_report import (
     component_table,
     document,
     event_table,
+    monitor_table,
     task_rows,
     task_table,
 )
@@ -106,6 +107,7 @@ def _sum_up(console: Console, floor: FactoryFloor, options: Options) -> int:
     for name, group in options.fleet.robots.items():
         groups[group.task].append(name)
     rows = task_rows(groups, tasks, story)
+    scores = floor.truth.scores(groups)
     length_s = floor.length_s
     configuration = {
         "fleet": str(options.file),
@@ -122,7 +124,7 @@ def _sum_up(console: Console, floor: FactoryFloor, options: Options) -> int:
             "interrupted": session.interrupt.requested,
             "failures": session.failures,
             "length_s": length_s,
-            **document(outcomes, shares, rows, story),
+            **document(outcomes, shares, rows, scores, story),
             "tasks": [asdict(task) for task in tasks],
         },
     )
@@ -131,7 +133,8 @@ def _sum_up(console: Console, floor: FactoryFloor, options: Options) -> int:
     plot_factory(folder / "factory.png", robots, story, outcomes, length_s)
     point_latest(folder)
     console.print()
-    for table in (event_table(outcomes), component_table(shares), task_table(rows)):
+    tables = [event_table(outcomes), component_table(shares), task_table(rows)]
+    for table in [*tables, *([monitor_table(scores)] if scores else [])]:
         console.print(table)
         console.print()
     for released in story.releases:

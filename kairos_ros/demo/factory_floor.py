@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
@@ -12,12 +13,14 @@ from kairos_ros.demo.factory_outcome import USED_UP
 from kairos_ros.demo.factory_slo import Answers
 from kairos_ros.demo.factory_story import Moment, Released, Story
 from kairos_ros.demo.factory_teller import Teller
+from kairos_ros.demo.factory_truth import Picture, Truth
 from kairos_ros.demo.session import FleetError, Session
 from kairos_ros.demo.workload import Job, jobs
 from kairos_ros.fleet.fleet_file import FleetFile
 from kairos_ros.fleet_plan import NODES
 from kairos_ros.msg import PipelineEvent, Plan, SafetyVerdict, TaskProgress
 from kairos_ros.nodes import qos
+from kairos_ros.nodes.pipeline_messages import STATES
 from kairos_ros.robot.state_table import Effect, Mode, Trigger
 from kairos_ros.srv import Disturb, Release
 
@@ -51,7 +54,7 @@ class FactoryFloor:
     ) -> None:
         """seed: of scenes and of what is done to robots."""
         self.session, self.story, self.teller = session, story, teller
-        self.heard = Answers()
+        self.heard, self.truth = Answers(), Truth()
         self.length_s = 0.0
         """Of the run; 0 before it has begun to end."""
         self.rules = {name: file.tasks[group.task].rules for name, group in file.robots.items()}
@@ -221,12 +224,20 @@ class FactoryFloor:
             listen(f"/{robot}/pipeline_events", PipelineEvent, self._on_event)
             for component in SAYS.keys() & rules.components.keys():
                 topic, kind = SAYS[component]
-                listen(
-                    f"/{robot}/{topic}",
-                    kind,
-                    lambda m, c=component: self.heard.add(c, m.robot, m.latency_s),
-                    qos.EXCHANGE,
-                )
+                heard = partial(self._on_answer, component)
+                listen(f"/{robot}/{topic}", kind, heard, qos.EXCHANGE)
+            if Component.MONITOR in rules.components:
+                listen(f"/{robot}/task_truth", TaskProgress, self._on_truth)
+
+    def _on_answer(
+        self, component: Component, message: SafetyVerdict | TaskProgress | Plan
+    ) -> None:
+        self.heard.add(component, message.robot, message.latency_s)
+        if isinstance(message, TaskProgress):
+            self.truth.say(_picture(message), STATES[message.state])
+
+    def _on_truth(self, message: TaskProgress) -> None:
+        self.truth.know(_picture(message), STATES[message.state], self.now_s)
 
     def _on_diagnostics(self, array: DiagnosticArray) -> None:
         self._services |= {status.name.partition(":")[0] for status in array.status}
@@ -247,3 +258,7 @@ class FactoryFloor:
         )
         self.story.moments.append(moment)
         self.teller.moved(moment)
+
+
+def _picture(message: TaskProgress) -> Picture:
+    return message.robot, message.task, message.frame.sec, message.frame.nanosec

@@ -10,6 +10,7 @@ from rich.table import Table
 from kairos_ros.demo.factory_outcome import Outcome, Result
 from kairos_ros.demo.factory_slo import ComponentShare
 from kairos_ros.demo.factory_story import Story
+from kairos_ros.demo.factory_truth import MonitorScore
 from kairos_ros.evaluation.run import TaskRecord
 from kairos_ros.robot.state_table import Effect, Trigger
 
@@ -74,6 +75,25 @@ def component_table(shares: Sequence[ComponentShare]) -> Table:
     return table
 
 
+def monitor_table(scores: Sequence[MonitorScore]) -> Table:
+    """What the monitor said, against what was so."""
+    title = "The monitor, against what the simulator knew of the same pictures"
+    table = Table(title=title, title_justify="left", box=None)
+    table.add_column("class")
+    for name in ("pictures", "right", "wrongly done", "wrongly failed", "failures not seen"):
+        table.add_column(name, justify="right")
+    for one in scores:
+        table.add_row(
+            one.task,
+            str(one.pictures),
+            f"{one.right / one.pictures:.1%}",
+            str(one.false_done),
+            str(one.false_failed),
+            f"{one.missed} of {one.failed}",
+        )
+    return table
+
+
 def task_rows(
     groups: Mapping[str, Sequence[str]], tasks: Sequence[TaskRecord], story: Story
 ) -> list[dict[str, Any]]:
@@ -119,6 +139,7 @@ def document(
     outcomes: Sequence[Outcome],
     shares: Sequence[ComponentShare],
     rows: Sequence[Mapping[str, Any]],
+    scores: Sequence[MonitorScore],
     story: Story,
 ) -> dict[str, Any]:
     """All of it for JSON, which knows no NaN."""
@@ -127,6 +148,7 @@ def document(
         "events": [_plain(asdict(one)) for one in outcomes],
         "components": [_plain(asdict(one)) for one in shares],
         "tasks_by_class": list(rows),
+        "monitor": [asdict(one) for one in scores],
         "releases": [asdict(one) for one in story.releases],
         "transitions": moments,
     }

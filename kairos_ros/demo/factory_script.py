@@ -92,7 +92,9 @@ class FactoryScript:
         return deed
 
     def _knock(self, planned: Planned) -> Deed:
+        """Until the simulator knows that the object is lost: it may also stay within reach."""
         (robot,) = planned.robots
+        truth = self._floor.truth
         for attempt in range(KNOCKS):
             self._at_work(robot, fresh=True)
             text = f"the object of {robot} is knocked away" + " again" * (attempt > 0)
@@ -103,9 +105,9 @@ class FactoryScript:
                 KNOCK_SEEN_WITHIN_S,
                 text,
             )
-            if self._reacted(deed, robot):
+            if truth.lost(robot, deed.began_s):
                 break
-            self._floor.teller.say(f"{robot}: the monitor does not say failed")
+            self._floor.teller.say(f"{robot}: the object stayed within reach")
         return deed
 
     def _safety(self, planned: Planned) -> Deed:

@@ -1,0 +1,64 @@
+"""The picture of one task: where each joint was, against the chunks that it was sent."""
+
+from pathlib import Path
+
+import numpy as np
+
+from kairos_ros.demo.arm_witness import SeenTask
+from kairos_ros.robot.contract import Joint, RobotContract
+from kairos_ros.robot.joint_units import JointUnits
+
+MEASURED = "#222222"
+OURS = "#0b7a75"
+LIMIT = "#9a9a9a"
+COLUMNS = 2
+
+
+def draw_task(path: Path, title: str, contract: RobotContract, task: SeenTask) -> None:
+    """One panel for each joint, as PNG: chunks from the moment of their observation on."""
+    import matplotlib
+
+    matplotlib.use("Agg")
+    from matplotlib import pyplot
+
+    joints = contract.joints
+    rows = -(-len(joints) // COLUMNS)
+    figure, axes = pyplot.subplots(
+        rows, COLUMNS, figsize=(12, 1.2 + 1.6 * rows), layout="constrained", sharex=True
+    )
+    for i, (joint, ax) in enumerate(zip(joints, axes.T.flat, strict=False)):
+        _panel(ax, i, joint, contract, task)
+    for ax in axes[-1]:
+        ax.set_xlabel("time since the task was given (s)")
+    axes.flat[0].legend(loc="upper left", fontsize=8, frameon=False, ncols=2)
+    rounds = len(task.chunks)
+    figure.suptitle(f"{title}\nthe last task: {rounds} chunks, and where the joints were", x=0.5)
+    figure.savefig(path, dpi=120)
+    pyplot.close(figure)
+
+
+def _panel(ax, i: int, joint: Joint, contract: RobotContract, task: SeenTask) -> None:
+    told = [(at_s, positions[joint.name]) for at_s, positions in task.positions]
+    ax.plot(*zip(*told, strict=True), color=MEASURED, linewidth=1.6, label="measured", zorder=3)
+    units = JointUnits(contract.joints)
+    low, high = min(at for _, at in told), max(at for _, at in told)
+    for n, chunk in enumerate(task.chunks):
+        targets = np.stack([units.positions(action) for action in chunk.actions])[:, i]
+        times = chunk.at_s + np.arange(len(targets)) / contract.control_rate_hz
+        ax.plot(times, targets, color=OURS, alpha=0.75, linewidth=1.1)
+        ax.plot(
+            times[0],
+            targets[0],
+            "o",
+            color=OURS,
+            markersize=3.5,
+            label="a chunk's targets, from its observation on" if n == 0 else None,
+        )
+        low, high = min(low, targets.min()), max(high, targets.max())
+    margin = max(0.05 * (high - low), 0.002)
+    ax.set_ylim(low - margin, high + 2 * margin)
+    for limit in (joint.lower, joint.upper):
+        ax.axhline(limit, color=LIMIT, linestyle=":", linewidth=1.0)
+    ax.set_ylabel(f"{joint.name}\n({'rad' if joint.kind == 'revolute' else 'm'})", fontsize=8)
+    for side in ("top", "right"):
+        ax.spines[side].set_visible(False)
