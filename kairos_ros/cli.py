@@ -30,6 +30,8 @@ COMMANDS = {
     "fleet states": "kairos_ros.fleet_command:states_command",
     "dashboard": "kairos_ros.dashboard.command:dashboard_command",
     "sim-so101": "kairos_ros.robot.feetech_command:sim_so101_command",
+    "arm up": "kairos_ros.demo.arm_command:arm_up_command",
+    "arm demo": "kairos_ros.demo.arm_command:arm_demo_command",
     "robot check": "kairos_ros.robot_command:check_command",
     "slo": "kairos_ros.evaluation.slo_command:slo_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",
@@ -49,6 +51,7 @@ COMMANDS = {
 
 GROUPS = {
     "fleet": "Fleet files: which robots do which tasks with which models.",
+    "arm": "One arm, simulated or real, as its launch file runs it.",
     "robot": "Robots behind ROS 2 drivers, and their contracts.",
     "schedule": "Ask the scheduler why.",
     "bag": "Look into bags, and repair them.",

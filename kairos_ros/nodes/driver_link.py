@@ -53,8 +53,8 @@ STAMP = slice(4, 12)
 """Of the CDR bytes of a message with a header."""
 AFTER_STAMP = slice(12, None)
 ANSWER_WITHIN_NS = 2_000_000_000
-UNDER_WAY_NS = 50_000_000
-"""What was said before a cell's answer may arrive so long after it."""
+SETTLED = 3
+"""After a cell's answer, older messages may still be under way; from this one on they are new."""
 UNSTAMPED = bytes(8)
 """Some drivers leave the stamp out."""
 
@@ -67,6 +67,7 @@ class _Heard:
         """stamped: the message has a header. watched: its content must change."""
         self.newest: tuple[bytes, int, int] | None = None
         """CDR bytes, arrival of the first message with their stamp, and with their content."""
+        self.count = 0
         self._stamped, self._watched = stamped, watched
 
     def __call__(self, data: bytes) -> None:
@@ -78,6 +79,7 @@ class _Heard:
         if not self._watched or data[AFTER_STAMP] != before[AFTER_STAMP]:
             changed_ns = now_ns
         self.newest = data, at_ns, changed_ns
+        self.count += 1
 
 
 class RosDriverLink:
@@ -139,12 +141,12 @@ class RosDriverLink:
         self._publishers: dict[str, Any] = {}
         self._decoded: dict[str, tuple[bytes, Any]] = {}
         self._objection: Objection | None = None
-        self._asked: tuple[Future, int] | None = None
-        """The cell's answer to the newest task, and when it was asked for."""
-        self._task_ns = time.monotonic_ns()
-        """What was told of tasks before belongs to an older one."""
-        self._done: tuple[bool, int] | None = None
-        """What the cell told last, and when."""
+        self._asked: tuple[Future, int, dict[str, int] | None]
+        """The cell's answer to the newest task, when it was asked for, and what had been told when
+        the answer was there."""
+        self._prepared = True
+        self._done: bool | None = None
+        self._done_count = 0
         self._node.create_timer(LOOK_EVERY_S, self._look)
         self._executor = SingleThreadedExecutor(context=context)
         self._executor.add_node(self._node)
@@ -238,28 +240,27 @@ class RosDriverLink:
         return self._objection
 
     def announce(self, goal: TaskGoal) -> None:
-        self._task_ns = time.monotonic_ns()
-        self._ask_cell()
+        self._done = None
+        self._prepared = "cell.new_task" not in self._clients
+        if not self._prepared:
+            self._ask_cell()
 
     def prepared(self) -> bool:
-        if self._asked is not None:
-            answer, asked_ns = self._asked
-            if not answer.done():
-                if time.monotonic_ns() - asked_ns > ANSWER_WITHIN_NS:
-                    self._ask_cell()  # a server that had not found us answered nobody
-                return False
-            self._asked = None
-            self._task_ns = time.monotonic_ns() + UNDER_WAY_NS
-        told = [self._heard[f"extra_state.{i}"] for i in range(len(self._contract.extra_state))]
-        fresh = [one.newest is not None and one.newest[1] >= self._task_ns for one in told]
-        if "cell.done_topic" in self._heard:
-            fresh.append(self.done() is not None)
-        return "cell.new_task" not in self._clients or all(fresh)
+        if self._prepared:
+            return True
+        answer, asked_ns, heard_before = self._asked
+        if not answer.done():
+            if time.monotonic_ns() - asked_ns > ANSWER_WITHIN_NS:
+                self._ask_cell()  # a server that had not found us answered nobody
+        elif heard_before is None:
+            self._asked = answer, asked_ns, self._told_by_cell()
+        else:
+            told = self._told_by_cell()
+            self._prepared = all(told[field] - n >= SETTLED for field, n in heard_before.items())
+        return self._prepared
 
     def done(self) -> bool | None:
-        if self._done is None or self._done[1] < self._task_ns:
-            return None
-        return self._done[0]
+        return self._done if self._prepared else None
 
     def close(self) -> None:
         for publisher in self._publishers.values():
@@ -281,18 +282,24 @@ class RosDriverLink:
 
     def _ask_cell(self) -> None:
         """For the next task."""
-        if client := self._clients.get("cell.new_task"):
-            self._asked = client.call_async(Trigger.Request()), time.monotonic_ns()
+        answer = self._clients["cell.new_task"].call_async(Trigger.Request())
+        self._asked = answer, time.monotonic_ns(), None
+
+    def _told_by_cell(self) -> dict[str, int]:
+        """How many messages came about the task, by field."""
+        extras = {f: one.count for f, one in self._heard.items() if f.startswith("extra_state")}
+        return extras | ({"done": self._done_count} if "cell.done_topic" in self._heard else {})
 
     def _on_matched(self, field: str, info: QoSSubscriptionMatchedInfo) -> None:
         self._lives[field] = info.total_count
 
     def _on_done(self, message: Bool) -> None:
-        self._done = message.data, time.monotonic_ns()
+        self._done = message.data
+        self._done_count += 1
 
     def _is_silent(self, channel: Channel) -> bool:
         if channel.kind is Bool:
-            return self._done is None
+            return not self._done_count
         return self._heard[channel.field].newest is None
 
     def _create_publishers(self) -> None:
