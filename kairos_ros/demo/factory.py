@@ -34,6 +34,7 @@ from kairos_ros.evaluation.run import FleetRun
 from kairos_ros.evaluation.run_files import save_run
 from kairos_ros.fleet.fleet_file import FleetFile
 
+RELEASES_SHOWN = 6
 LOG_COLUMNS = 150
 """Of the tables at the end, where the output is no terminal."""
 
@@ -137,12 +138,15 @@ def _sum_up(console: Console, floor: FactoryFloor, options: Options) -> int:
     for table in [*tables, *([monitor_table(scores)] if scores else [])]:
         console.print(table)
         console.print()
-    for released in story.releases:
+    for released in story.releases[:RELEASES_SHOWN]:
         console.print(
             f"{released.at_s:.0f} s: {released.robot} was released by {released.name} after "
             f"{released.waited_s:.1f} s: {released.reason}",
             highlight=False,
+            soft_wrap=True,
         )
+    if len(story.releases) > RELEASES_SHOWN:
+        console.print(f"and {len(story.releases) - RELEASES_SHOWN} more, see summary.json")
     console.print(f"{finding(outcomes)}.", style="bold", highlight=False)
     bag = "bag/, " if (folder / "bag").exists() else ""
     console.print(f"{folder}/: summary.json, factory.png, {bag}logs/", highlight=False)

@@ -36,6 +36,8 @@ NAMES = {
 
 def finding(outcomes: Sequence[Outcome]) -> str:
     """What the run showed, in one line."""
+    if not outcomes:
+        return "nothing happened to the fleet"
     kept = sum(one.result is Result.PASS for one in outcomes)
     stops = [
         r.after_s

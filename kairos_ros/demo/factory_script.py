@@ -61,7 +61,6 @@ class FactoryScript:
             Kind.PLANNER: self._planner,
         }
         floor = self._floor
-        floor.teller.about = planned.robots
         deed = run[planned.kind](planned)
         floor.story.deeds.append(deed)
         floor.teller.undone = None
@@ -148,6 +147,7 @@ class FactoryScript:
 
     def _begins(self, kind: Kind, robots: tuple[str, ...], text: str) -> Deed:
         """It is about to be done, and is over at once unless `_over` says otherwise."""
+        self._floor.teller.about = robots
         self._floor.teller.say(text, "bold red")
         self._floor.teller.undone = text
         self._floor.tell(DiagnosticStatus.WARN, text)
