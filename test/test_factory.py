@@ -156,6 +156,10 @@ def test_a_script_without_words_is_one_of_each_event_that_the_fleet_can_have():
         object.__setattr__(task.safety_and_slo_violation, "max_consecutive_safety_replan", 9999)
     kinds = [planned.kind for planned in parse_events("", unwatched)]
     assert kinds == [Kind.INTRUDER, Kind.SAFETY]
+    for task in unwatched.tasks.values():
+        object.__setattr__(task.components, "safety", None)
+    with pytest.raises(ConfigError, match="nothing can happen"):
+        parse_events("", unwatched)
 
 
 def test_robots_take_turns_and_can_be_named():

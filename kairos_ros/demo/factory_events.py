@@ -71,11 +71,14 @@ def parse_events(text: str, fleet: FleetFile) -> list[Planned]:
     """Reads `intruder:arm_1,knock,safety`; of an empty text, one of each that the fleet can have.
 
     Where no robot is named, those that it can happen to take turns. Raises ConfigError for an
-    unknown event and for one that this fleet cannot have.
+    unknown event, for one that this fleet cannot have, and for a fleet that can have none.
     """
     wanted = [part.strip() for part in text.split(",")] if text.strip() else []
     planned: list[Planned] = []
-    for part in wanted or [kind for kind in Kind if concerned(kind, fleet)]:
+    wanted = wanted or [kind.value for kind in Kind if concerned(kind, fleet)]
+    if not wanted:
+        raise ConfigError("nothing can happen to this fleet: it has neither judges nor a system2")
+    for part in wanted:
         name, _, robot = part.partition(":")
         if name not in list(Kind):
             raise ConfigError(f"event {name!r:.80} is none of {', '.join(Kind)}")
