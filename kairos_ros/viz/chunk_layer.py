@@ -61,7 +61,7 @@ def _running(
         end = points[chunk.horizon]
         shapes.append(cut.ball(2 * tool, point(end), 0.035 * size, colours.TO_COME))
         text = f"{chunk.horizon} of {len(points) - 1}"
-        above = (end[0], end[1], end[2] + 0.07 * size)
+        above = (end[0], end[1], end[2] + 0.10 * size)
         shapes.append(cut.label(2 * tool + 1, point(above), 0.05 * size, text, colours.TO_COME))
     return shapes
 

@@ -10,7 +10,7 @@ def _hex(text: str, opacity: float = 1.0) -> Colour:
 
 INK = _hex("#e8edf0")
 FAINT = _hex("#8b979f")
-FLOOR = _hex("#262d33")
+FLOOR = _hex("#333d45")
 TABLE = _hex("#5a656e")
 EMPTY = _hex("#39424a")
 """The part of a bar that is not filled."""
