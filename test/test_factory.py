@@ -91,6 +91,16 @@ def test_a_robot_that_does_not_stop_or_moves_before_it_is_over_fails():
     assert judged(INTRUDER, story(begun(), warned(5.3))).result is Result.FAIL, "never ran again"
 
 
+def test_somebody_who_stays_is_a_case_for_a_human():
+    deed = replace(INTRUDER, kind=Kind.LINGERER)
+    again = [moment(10.0, Trigger.RELEASED, Mode.WAITING), begun(10.2)]
+    called = moment(8.9, Trigger.STOP_AND_CALL_HUMAN, Mode.HOLDING, component=Component.SAFETY)
+    one = judged(deed, story(begun(), warned(5.3), called, *again))
+    assert one.result is Result.PASS
+    assert one.reactions[0].did.endswith("holding → waiting_for_human → running")
+    assert judged(deed, story(begun(), warned(5.3), begun(9.4))).why == f"{FIRST} called nobody"
+
+
 def test_without_a_safety_service_every_robot_has_to_stop():
     deed = Deed(Kind.SAFETY, (FIRST, SECOND), "killed", began_s=5.0, undone_s=10.0)
     one = judged(deed, story(begun(), begun(robot=SECOND), warned(5.4), begun(12.0)))

@@ -129,6 +129,11 @@ def _judged(
         for robot, moved_s in moved.items():
             if moved_s > HEARD_WITHIN_S:
                 return Result.FAIL, f"{robot} executed for {moved_s:.2f} s before it was over"
+    if deed.kind is Kind.LINGERER:
+        (robot,) = deed.robots
+        calls = [m for m in story.since(robot, deed.began_s) if Effect.CALL_HUMAN in m.effects]
+        if not calls or calls[0].at_s > deed.undone_s + HEARD_WITHIN_S:
+            return Result.FAIL, f"{robot} called nobody"
     for one in reactions:
         if one.recovered_s is None:
             return Result.FAIL, f"{one.robot} was not seen running again"
