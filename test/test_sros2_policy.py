@@ -12,8 +12,9 @@ from xml.etree import ElementTree
 import pytest
 from rclpy.node import NodeNameNonExistentError
 from task_rules import rules
+from visualization_msgs.msg import MarkerArray
 
-from kairos_ros.bringup import recorder, robot, serving, vlm
+from kairos_ros.bringup import recorder, robot, serving, viz, vlm
 from kairos_ros.robot.rules_text import rules_text
 
 POLICY = Path(__file__).parents[1] / "config" / "sros2" / "policy.xml"
@@ -25,6 +26,8 @@ ENCLAVE = {
     "/kairos/planner": "/kairos/planner",
     "/kairos/recorder": "/kairos/recorder",
     "/kairos/recorder_topics": "/kairos/recorder",
+    "/kairos/viz": "/kairos/viz",
+    "/kairos/viz_topics": "/kairos/viz",
 }
 POLICY_XML = ElementTree.parse(POLICY)
 GOAL_SERVICES = ("send_goal", "get_result", "cancel_goal")
@@ -72,6 +75,8 @@ def graph(wire, start_for_module, tmp_path_factory):
     for component in ("safety", "monitor", "planner"):
         start_for_module(vlm(component))
     start_for_module(recorder(tmp_path_factory.mktemp("bag") / "bag"))
+    start_for_module(viz())
+    wire.node.create_subscription(MarkerArray, "/kairos/markers/chunks", lambda _: None, 1)
     ask = {
         "publish": wire.node.get_publisher_names_and_types_by_node,
         "subscribe": wire.node.get_subscriber_names_and_types_by_node,
@@ -85,6 +90,8 @@ def graph(wire, start_for_module, tmp_path_factory):
         ("/arm_1/robot", "subscribe", "/arm_1/action_chunk"),
         ("/arm_1/robot", "reply", "/arm_1/execute_task/_action/send_goal"),
         ("/kairos/recorder_topics", "subscribe", "/arm_1/chunk_request"),
+        ("/kairos/viz", "publish", "/kairos/markers/chunks"),
+        ("/kairos/viz_topics", "subscribe", "/arm_1/chunk_request"),
         ("/kairos/safety", "publish", "/arm_1/safety_verdict"),
         ("/kairos/monitor", "publish", "/arm_1/task_progress"),
         ("/kairos/planner", "publish", "/arm_1/plan"),
