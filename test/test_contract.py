@@ -15,8 +15,9 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.document.faults import FaultyFileError
 from kairos_ros.nodes.driver_topics import channels
 from kairos_ros.robot.body_error import BodyError
-from kairos_ros.robot.contract import Joint
+from kairos_ros.robot.contract import Following, Joint
 from kairos_ros.robot.contract_file import at_drivers, contract_path, read_contract
+from kairos_ros.robot.following import FollowingCheck
 from kairos_ros.robot.guard import ActionGuard, GuardLimits, tightened
 from kairos_ros.robot.joint_units import JointUnits
 from kairos_ros.robot.picture import as_jpeg, pixels
@@ -126,6 +127,26 @@ def test_a_joint_is_read_and_commanded_in_the_policy_s_unit(changes, position, p
     limits = units.limits()
     assert limits.minimum[0] < limits.maximum[0]
     assert limits.max_rate[0] > 0
+
+
+def followed(targets, positions, period_s=0.1, **joint_changes) -> str:
+    """What a check of one joint says at the end."""
+    check = FollowingCheck([joint(unit="radians", **joint_changes)], Following())
+    said = ""
+    for i, (target, position) in enumerate(zip(targets, positions, strict=True)):
+        said = check.told(round(i * period_s * 1e9), np.array([target]), np.array([position]))
+        if said:
+            break
+    return said
+
+
+def test_a_joint_that_stands_still_far_from_its_targets_is_found():
+    saw = [0.05 + 0.02 * (i % 10) for i in range(40)]  # chunks begin near an arm that is stuck
+    assert "joint a has not moved for 2.1 s" in followed(saw, [0.0] * 40)
+    assert followed(saw[:20], [0.0] * 20) == ""
+    assert followed(saw, [0.0] * 40, grips=True) == ""
+    assert followed([0.1] * 40, [0.0] * 40) == ""  # it sags, but is where it shall be
+    assert followed([2.0] * 40, [0.01 * i for i in range(40)]) == ""
 
 
 def test_parameters_can_only_tighten_the_limits_of_a_body():

@@ -33,6 +33,7 @@ class Cell:
         listen(JointTrajectory, topic, self.trajectories.append, qos.EVENTS)
         listen(JointState, f"/{DRIVER}/joint_states", self.states.append, qos.TELEMETRY)
         self._silence = wire.node.create_client(SetBool, f"/{DRIVER}/fault/silent")
+        self._reject = wire.node.create_client(SetBool, f"/{DRIVER}/fault/reject")
         self.nodes = {spec.name: start(spec) for spec in self.plan}
         wire.serving_since()
         self.operator = Operator(wire, ROBOT)
@@ -44,6 +45,10 @@ class Cell:
     def silence(self, on: bool) -> None:
         until(self._silence.service_is_ready, what="for the driver's faults")
         done(self._silence.call_async(SetBool.Request(data=on)))
+
+    def reject(self, on: bool) -> None:
+        until(self._reject.service_is_ready, what="for the driver's faults")
+        done(self._reject.call_async(SetBool.Request(data=on)))
 
     def moves(self, since: int) -> bool:
         """Whether something was commanded after the first `since` trajectories."""
@@ -110,6 +115,16 @@ def test_a_driver_that_falls_silent_fails_the_task_and_moves_nothing_when_it_is_
     until(lambda: cell.wire.diagnostic(DIAGNOSTIC, counted), what="for /diagnostics")
     assert cell.wire.reports[DIAGNOSTIC].message.startswith("the body failed: ")
     cell.silence(False)
+    cell.nothing_moves()
+    assert cell.operator.result(cell.task(max_actions=10)).actions == 10
+
+
+def test_a_controller_that_rejects_what_it_is_told_fails_the_task(cell):
+    cell.reject(True)
+    result = cell.operator.result(cell.task(max_duration_s=60.0))
+    assert "its controller rejects what it is told" in result.outcome
+    until(lambda: cell.wire.diagnostic(DIAGNOSTIC, "body failed, not following"))
+    cell.reject(False)
     cell.nothing_moves()
     assert cell.operator.result(cell.task(max_actions=10)).actions == 10
 

@@ -14,7 +14,7 @@ from kairos_ros.robot.loop import LoopConfig
 
 P = ParameterSpec
 ROBOT_PARAMETERS = (
-    P("adapter", "sim", "The robot's body: sim, or the name of an installed adapter."),
+    P("adapter", "sim", "Its body: sim, ros2, lerobot, or an installed adapter."),
     P("adapter_options", STRINGS, "Options of the adapter, each 'name=value' with a YAML value."),
     P("control_rate_hz", 30.0, "Actions per second.", 1.0, 1000.0),
     P("horizon_policy", "", "For goals that name none, such as 'static:10'; empty: the server's."),

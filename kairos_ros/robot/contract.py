@@ -49,6 +49,9 @@ class Joint(_Section):
     lower: Annotated[FiniteFloat, Field(description="lowest position, rad or m")]
     upper: Annotated[FiniteFloat, Field(description="highest position, rad or m")]
     max_velocity: Annotated[float, Field(gt=0, le=1000, description="rad/s or m/s")]
+    grips: Annotated[
+        bool, Field(description="true: what it grips may stop it; it need not reach its targets")
+    ] = False
     safe: Annotated[FiniteFloat | None, Field(description="position in the safe state")] = None
 
 
@@ -130,6 +133,15 @@ class Arm(_Section):
         return command.joints or [joint.name for joint in self.joints]
 
 
+class Following(_Section):
+    """When an arm does not do what it is told: it is blocked, or its controller rejects."""
+
+    tolerance: Annotated[
+        float, Field(gt=0, le=10, description="rad or m from its target that a joint may stay")
+    ] = 0.15
+    within_s: Annotated[Seconds, Field(description="in which it must at least move")] = 2.0
+
+
 class Extra(_Section):
     """Entries of the state that no joint tells, such as where an object is."""
 
@@ -167,6 +179,7 @@ class RobotContract(_Section):
     tolerance: Annotated[
         float, Field(ge=0, le=1, description="rad or m beyond a limit that a task may start with")
     ] = 0.05
+    following: Following = Following()
     arms: Annotated[list[Arm], Field(min_length=1, max_length=4)]
     extra_state: Annotated[list[Extra], Field(max_length=16)] = []
     cell: Cell = Cell()

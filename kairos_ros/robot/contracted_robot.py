@@ -9,6 +9,7 @@ from kairos_ros.robot.adapter import Observation, RobotSpec, TaskGoal
 from kairos_ros.robot.body_error import BodyError
 from kairos_ros.robot.contract import Arm, RobotContract
 from kairos_ros.robot.driver_link import DriverLink
+from kairos_ros.robot.following import FollowingCheck
 from kairos_ros.robot.joint_check import joint_mismatches
 from kairos_ros.robot.joint_units import JointUnits
 
@@ -21,10 +22,11 @@ HOMING_PACE = 0.3
 class ContractedRobot:
     """RobotAdapter, Limited and Homing. Actions are absolute targets of all joints.
 
-    Whenever a driver or a camera falls silent, repeats itself, is replaced by another one, or
-    somebody else commands the arm, the next call raises BodyError; the controllers hold the last
-    target then, or let go where the contract says so. What was sent last is at most one point of a
-    trajectory, so nothing moves on when everybody is back: only `reset` begins anew.
+    Whenever a driver or a camera falls silent, repeats itself or is replaced by another one, a
+    joint does not follow, or somebody else commands the arm, the next call raises BodyError. The
+    controllers hold the last target then, or let go where the contract says so. What was sent last
+    is at most one point of a trajectory, so nothing moves on when everybody is back: only `reset`
+    begins anew.
     """
 
     def __init__(
@@ -51,6 +53,7 @@ class ContractedRobot:
         self.has_safe_state = None not in safe
         self._safe = self._units.policy(np.array(safe, float)) if self.has_safe_state else None
         self._commanded = np.zeros(len(safe))  # in the policy's units
+        self._following = FollowingCheck(contract.joints, contract.following)
         self._lives: list[object] = []
 
     def reset(self, goal: TaskGoal) -> None:
@@ -64,6 +67,7 @@ class ContractedRobot:
         link.torque(True)
         link.announce(goal)
         self._wait_for(link.prepared, lambda: iter(["the cell has not prepared the task"]))
+        self._following.restart()
         self._commanded = self.state()[: len(contract.joints)].astype(np.float64)
 
     def observe(self) -> Observation:
@@ -84,12 +88,17 @@ class ContractedRobot:
         self._require_drivers()
         self._require_pictures()
         self._commanded = action.astype(np.float64)
-        positions = iter(self._units.positions(action))
+        targets = self._units.positions(action)
+        at = np.concatenate([self._joints(a, arm) for a, arm in enumerate(self._contract.arms)])
+        if text := self._following.told(self._clock_ns(), targets, at):
+            raise self._lost("not following", text)
+        left = iter(targets)
         for a, arm in enumerate(self._contract.arms):
-            self._link.command(a, {joint.name: float(next(positions)) for joint in arm.joints})
+            self._link.command(a, {joint.name: float(next(left)) for joint in arm.joints})
 
     def hold(self) -> None:
         """Sends nothing: controllers keep their last target."""
+        self._following.restart()
         self._require_drivers()
 
     def toward_safe_state(self) -> np.ndarray | None:
