@@ -34,6 +34,7 @@ class FakeDriver:
     ) -> None:
         self.joints = dict(joints)
         self.silent = self.stamp_frozen = self.camera_silent = self.pixels_frozen = False
+        self.target_silent = False
         self.factor = 1.0
         """Between the joints and what is told of them."""
         self.commands: list[dict[str, float]] = []
@@ -53,7 +54,7 @@ class FakeDriver:
             lambda m: self._move(m.joint_names, m.points[-1].positions),
             command_qos,
         )
-        self.node.create_subscription(
+        self._gripper = self.node.create_subscription(
             Float64MultiArray,
             "gripper_controller/commands",
             lambda m: self._move(["gripper"], m.data),
@@ -78,6 +79,10 @@ class FakeDriver:
         """Runs `act` in the driver's thread."""
         in_executor(self.executor, act)
 
+    def stop_controller(self) -> None:
+        """The gripper's, for good."""
+        self.within(lambda: self.node.destroy_subscription(self._gripper))
+
     def _move(self, names, positions) -> None:
         self.commands.append(dict(zip(names, positions, strict=True)))
         self.joints |= self.commands[-1]
@@ -101,7 +106,8 @@ class FakeDriver:
         target = PointStamped()
         target.header.stamp = stamp
         target.point.x = float(self._tasks)
-        self._target.publish(target)
+        if not self.target_silent:
+            self._target.publish(target)
         self._done.publish(Bool(data=self.done))
         if self.camera_silent:
             return

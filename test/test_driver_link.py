@@ -72,7 +72,12 @@ def contract_of(driver: str, **changes) -> RobotContract:
         "when_lost": "hold",
         "arms": [arm],
         "extra_state": [
-            {"topic": "target", "kind": "point", "features": ["target.x", "target.y", "target.z"]}
+            {
+                "topic": "target",
+                "kind": "point",
+                "features": ["target.x", "target.y", "target.z"],
+                "stale_after_s": 0.5,
+            }
         ],
         "cell": {"new_task": "new_task", "done_topic": "task_done"},
     }
@@ -117,6 +122,7 @@ def robot(driver, link):
     )
     yield robot
     driver.silent = driver.stamp_frozen = driver.camera_silent = driver.pixels_frozen = False
+    driver.target_silent = False
     driver.factor = 1.0
     until(lambda: not fault_of(robot.hold), what="for the driver to be well")
 
@@ -177,6 +183,7 @@ def test_every_task_begins_with_a_cell_that_prepared_it(robot, driver):
         ("stamp_frozen", "stale joint states", "state"),
         ("camera_silent", "stale camera", "observe"),
         ("pixels_frozen", "frozen camera", "observe"),
+        ("target_silent", "stale state", "state"),
     ],
 )
 def test_who_falls_silent_or_repeats_itself_stops_the_arm(robot, driver, fault, reason, notices):
@@ -286,6 +293,8 @@ def test_a_driver_that_was_restarted_moves_nothing_before_a_new_task(context):
     assert driver.commands == []
     until(lambda: not fault_of(lambda: robot.reset(GOAL)), what="for the new driver to talk")
     until(lambda: act() or driver.commands, what="for the new task to move")
+    driver.stop_controller()
+    until(lambda: fault_of(act) == "no controller", what="for the controller to be missed")
     link.close()
     driver.close()
 

@@ -59,7 +59,8 @@ def demonstrate(arm: str, specs: Sequence[NodeSpec], tasks: int, folder: Path) -
                 if task is None:
                     break
                 seen.append(task)
-                console.print(f"task {number:3}: {_told(outcome_of(task))}")
+                told = _told(outcome_of(task))
+                console.print(f"task {number:3}: {told}", markup=False, soft_wrap=True)
     except KairosError as error:
         console.print(f"{error}; last words:")
         for key in fleet.processes:
@@ -69,10 +70,10 @@ def demonstrate(arm: str, specs: Sequence[NodeSpec], tasks: int, folder: Path) -
         console.print("interrupted before the first task")
         return 0
     outcomes = [outcome_of(task) for task in seen]
-    console.print(finding(arm, outcomes))
+    console.print(finding(arm, outcomes), soft_wrap=True)
     (folder / "summary.json").write_text(json.dumps(_document(outcomes), indent=2))
     draw_task(folder / "arm.png", finding(arm, outcomes), contract, seen[-1])
-    console.print(f"wrote {folder / 'arm.png'}")
+    console.print(f"wrote {folder / 'arm.png'}", soft_wrap=True)
     return 0
 
 

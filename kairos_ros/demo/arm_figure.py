@@ -32,7 +32,12 @@ def draw_task(path: Path, title: str, contract: RobotContract, task: SeenTask) -
         ax.set_xlabel("time since the task was given (s)")
     axes.flat[0].legend(loc="upper left", fontsize=8, frameon=False, ncols=2)
     rounds = len(task.chunks)
-    figure.suptitle(f"{title}\nthe last task: {rounds} chunks, and where the joints were", x=0.5)
+    figure.suptitle(
+        f"{title}\nthe last task: {rounds} chunks, and where the joints were",
+        x=0.01,
+        ha="left",
+        fontsize=13,
+    )
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 
@@ -45,14 +50,16 @@ def _panel(ax, i: int, joint: Joint, contract: RobotContract, task: SeenTask) ->
     for n, chunk in enumerate(task.chunks):
         targets = np.stack([units.positions(action) for action in chunk.actions])[:, i]
         times = chunk.at_s + np.arange(len(targets)) / contract.control_rate_hz
-        ax.plot(times, targets, color=OURS, alpha=0.75, linewidth=1.1)
+        label = "a chunk's targets, from its observation on" if n == 0 else None
         ax.plot(
-            times[0],
-            targets[0],
-            "o",
+            times,
+            targets,
+            "-o",
             color=OURS,
+            linewidth=1.1,
             markersize=3.5,
-            label="a chunk's targets, from its observation on" if n == 0 else None,
+            markevery=[0],
+            label=label,
         )
         low, high = min(low, targets.min()), max(high, targets.max())
     margin = max(0.05 * (high - low), 0.002)
