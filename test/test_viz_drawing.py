@@ -181,6 +181,12 @@ def test_an_executed_chunk_leaves_nothing_to_come():
     assert length(of(shown, "chunk: executed")[0]) == pytest.approx(0.06, abs=1e-4)
 
 
+def test_what_was_stopped_is_not_to_come_any_more():
+    shown = chunks(scene(robot(chunks=Chunks(straight(horizon=6), done=2.0, end=4))))
+    assert sum(map(length, of(shown, "chunk: to come"))) == pytest.approx(0.02, abs=1e-4)
+    assert of(shown, "chunk: cut")[1].text == "4 of 10"
+
+
 def test_the_less_sure_an_action_is_the_thinner_and_greyer_is_its_path():
     widths, inks = [], []
     for confidence in (0.1, 0.5, 0.95):

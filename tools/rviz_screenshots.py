@@ -471,7 +471,7 @@ class Album:
     def _fleet(self) -> None:
         from kairos_ros.viz import colours
 
-        self._open("fleet", View(5.9, (0.0, -0.2, -0.05), 1.5708, 0.42))
+        self._open("fleet", View(6.6, (0.0, -0.2, 0.3), 1.5708, 0.42))
         shots = self._shoot_until(
             lambda seen: np.median(seen[-3:]) > RUNNING_PX and len(seen) >= 3,
             lambda picture: int(coloured(picture, colours.TO_COME).sum()),

@@ -155,19 +155,22 @@ def _text(path: Path) -> str:
 
 
 def _chunks(now_ns: int, heard: Heard, body: Body) -> Chunks:
-    """The round that is executed, and the one after it if it has come."""
+    """The round that is executed, and the one after it if it has come.
+
+    An arm that holds executes none: what was stopped is not to come any more.
+    """
     status, execution = heard.status, heard.execution
     key = status.session, status.task
-    round = execution.round if heard.execution_ns else status.round
+    round, left = execution.round, execution.actions_remaining
+    following = heard.book.path((*key, round + 1), body)
+    if not execution.started or execution.holding:
+        return Chunks(next=following)
     since_s = (now_ns - heard.execution_ns) / 1e9
-    moved = 0.0
-    if execution.started and not execution.holding:
-        moved = min(since_s * execution.control_rate_hz, float(execution.actions_remaining))
-    running = heard.book.path((*key, round), body) if round else None
     return Chunks(
-        running=running,
-        done=execution.chunk_index + moved,
-        next=heard.book.path((*key, round + 1), body),
+        running=heard.book.path((*key, round), body),
+        done=execution.chunk_index + min(since_s * execution.control_rate_hz, float(left)),
+        end=execution.chunk_index + left,
+        next=following,
     )
 
 

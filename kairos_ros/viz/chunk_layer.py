@@ -27,7 +27,7 @@ def _robot(robot: RobotView) -> list[Shape]:
     running, following = robot.chunks.running, robot.chunks.next
     if running is not None:
         for tool, points in enumerate(running.points):
-            shapes += _running(robot, tool, points, running, robot.chunks.done)
+            shapes += _running(robot, tool, points, running)
     if following is not None:
         for tool, points in enumerate(following.points):
             ahead = points[: following.horizon + 1]
@@ -37,31 +37,33 @@ def _robot(robot: RobotView) -> list[Shape]:
 
 
 def _running(
-    robot: RobotView, tool: int, points: np.ndarray, chunk: ChunkPath, done: float
+    robot: RobotView, tool: int, points: np.ndarray, chunk: ChunkPath
 ) -> list[Shape | None]:
     executed, to_come, trimmed, now, cut = (
         pen(f"chunk: {ns}", robot) for ns in ("executed", "to come", "trimmed", "now", "cut")
     )
-    done, size = min(done, float(chunk.horizon)), scale(robot)
+    end = robot.chunks.end
+    horizon = chunk.horizon if end is None else min(chunk.horizon, end)
+    done, size = min(robot.chunks.done, float(horizon)), scale(robot)
     shapes: list[Shape | None] = [
         executed.strip(tool, part(points, 0.0, done), 0.010 * size, colours.EXECUTED)
     ]
-    for level, ends in enumerate(by_confidence(points, chunk, done)):
+    for level, ends in enumerate(by_confidence(points, chunk.confidence[:horizon], done)):
         share = UNSURE + (1 - UNSURE) * level / (len(WIDTHS_M) - 1)
         colour = colours.mixed(colours.EXECUTED, colours.TO_COME, share)
         number = tool * len(WIDTHS_M) + level
         shapes.append(to_come.segments(number, ends, WIDTHS_M[level] * size, colour))
-    beyond = part(points, chunk.horizon, len(points) - 1)
+    beyond = part(points, horizon, len(points) - 1)
     shapes.append(
         trimmed.segments(tool, dashes(beyond, DASH_M * size), 0.006 * size, colours.TRIMMED)
     )
     here = part(points, done, done)[0]
     shapes.append(now.ball(tool, point(here), 0.035 * size, colours.INK))
-    if done < chunk.horizon:
-        end = points[chunk.horizon]
-        shapes.append(cut.ball(2 * tool, point(end), 0.035 * size, colours.TO_COME))
-        text = f"{chunk.horizon} of {len(points) - 1}"
-        above = (end[0], end[1], end[2] + 0.10 * size)
+    if done < horizon:
+        cut_at = points[horizon]
+        shapes.append(cut.ball(2 * tool, point(cut_at), 0.035 * size, colours.TO_COME))
+        text = f"{horizon} of {len(points) - 1}"
+        above = (cut_at[0], cut_at[1], cut_at[2] + 0.10 * size)
         shapes.append(cut.label(2 * tool + 1, point(above), 0.05 * size, text, colours.TO_COME))
     return shapes
 
@@ -73,12 +75,14 @@ def part(points: np.ndarray, start: float, end: float) -> np.ndarray:
     return np.array(ends if end == start else [*ends, _at(points, end)])
 
 
-def by_confidence(points: np.ndarray, chunk: ChunkPath, done: float) -> list[list[np.ndarray]]:
+def by_confidence(
+    points: np.ndarray, confidence: np.ndarray, done: float
+) -> list[list[np.ndarray]]:
     """Ends of the pieces of the path to come, one list per width, unsure first."""
     levels: list[list[np.ndarray]] = [[] for _ in WIDTHS_M]
-    for action in range(math.floor(done), chunk.horizon):
+    for action in range(math.floor(done), len(confidence)):
         start = max(done, float(action))
-        sure = float(chunk.confidence[action])
+        sure = float(confidence[action])
         level = min(int(sure * len(levels)), len(levels) - 1)
         levels[level] += [_at(points, start), points[action + 1]]
     return levels

@@ -46,6 +46,8 @@ class Chunks:
     done: float = 0.0
     """Actions of it that are behind the arm, a fraction included."""
     next: ChunkPath | None = None
+    end: int | None = None
+    """Actions of it that the arm will have made in the end; None: all up to its horizon."""
 
 
 @dataclass(frozen=True, slots=True)
