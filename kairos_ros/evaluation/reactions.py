@@ -60,7 +60,7 @@ class RobotReactions:
 
 
 def cause_of(move: Moved) -> str:
-    """In words, what led to a transition: `safety: unsafe`, `monitor: overdue`, `task ended`."""
+    """In words, what led to a transition: `safety: unsafe`, `monitor: overdue`, `reset done`."""
     if not move.component:
         return move.trigger
     if move.trigger == Trigger.DONE:
@@ -126,8 +126,8 @@ def reactions(run: FleetRun) -> list[RobotReactions]:
 
 
 def is_stop(move: Moved) -> bool:
-    """A robot in motion, or about to move, was made to hold."""
-    return Effect.STOP in move.effects and move.before not in STILL
+    """A component, or its silence, made a robot hold that moved or was about to."""
+    return bool(move.component) and Effect.STOP in move.effects and move.before not in STILL
 
 
 def _by_robot(run: FleetRun) -> dict[str, list[Moved]]:

@@ -102,7 +102,8 @@ def _marks(run: FleetRun, rows: dict[str, int]) -> list[dict[str, Any]]:
 
 
 def _shown(move: Moved) -> bool:
-    return not move.repeated and move.trigger not in (Trigger.CLEAR, Trigger.TASK_ENDED)
+    """What came from outside; the rest follows from it, and the bars tell it."""
+    return not move.repeated and bool(move.component or move.trigger == Trigger.RELEASED)
 
 
 def _name(move: Moved) -> str:
