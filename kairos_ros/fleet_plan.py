@@ -23,6 +23,7 @@ NODES: Mapping[Component, str] = {
     Component.SYSTEM2: "planner",
 }
 EMBEDDED = "embedded:"
+SIMULATED = "sim"
 FASTEST_HZ = 30
 """Cameras are not made to show more for a common multiple's sake."""
 
@@ -47,6 +48,8 @@ def fleet_plan(fleet: "FleetFile", folder: Path, *, record: Path | str = "") -> 
         spec = robot(name, **_robot_parameters(group, fleet.tasks[group.task]), **images)
         if group.params_file:
             spec = replace(spec, params_file=folder / Path(group.params_file).expanduser())
+        elif group.adapter != SIMULATED:  # whose limits robot.yaml has
+            spec = replace(spec, params_file=share() / "config" / "arm.yaml")
         specs.append(spec)
     return [*specs, recorder(record)] if record else specs
 

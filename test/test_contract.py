@@ -202,6 +202,30 @@ def test_a_simulated_arm_is_driver_robot_and_serving_node(arm):
     assert serving.parameters["policy"].endswith(f"models/{arm}_reach")
 
 
+FLEET = """
+server_cluster: {num_servers: 1, gpu_type: none}
+robot_fleet:
+  - {task: reach, names: [so101_1], adapter: ros2, adapter_options: {contract: so101}}
+reach:
+  pipeline: {action_period_ms: 500}
+  task_retry: {max_task_retries: 0, on_max_task_retries: stop_and_call_human}
+  safety_and_slo_violation:
+    {max_consecutive_safety_replan: 1, max_consecutive_slo_violation: 1,
+     on_max_violation: stop_and_call_human}
+  components:
+    system1: {model: "emulated:state=9,dim=6", prompt: touch the ball, slo_ms: 500, fallback: stop_and_resend}
+"""
+
+
+def test_a_fleet_file_names_the_arm_and_the_plan_stands_its_driver_beside_it(tmp_path):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(FLEET)
+    driver, serving, robot = arm_plan("so101", {"fleet": str(path)})
+    assert (driver.executable, serving.executable) == ("sim_driver_node", "serving_node")
+    assert robot.parameters["adapter_options"] == ['contract="so101"']
+    assert robot.params_file.name == "arm.yaml"  # not the limits of Meta-World's arm
+
+
 def test_a_real_arm_is_on_its_serial_port_or_behind_its_driver():
     policy = {"use_sim": "false", "policy": "/models/mine"}
     [serial, _] = arm_plan("so101", policy | {"port": "/dev/ttyACM0", "id": "desk"})
