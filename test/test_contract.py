@@ -213,7 +213,9 @@ reach:
     {max_consecutive_safety_replan: 1, max_consecutive_slo_violation: 1,
      on_max_violation: stop_and_call_human}
   components:
-    system1: {model: "emulated:state=9,dim=6", prompt: touch the ball, slo_ms: 500, fallback: stop_and_resend}
+    system1:
+      {model: "emulated:state=9,dim=6", prompt: touch the ball, slo_ms: 500,
+       fallback: stop_and_resend}
 """
 
 
