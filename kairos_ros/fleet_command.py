@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos_ros.bringup import Fleet, shipped_policy
+from kairos_ros.bringup import Fleet, rviz_line, shipped_policy, viz
 from kairos_ros.core.calibration import Calibrated
 from kairos_ros.core.spec import installed_plugins
 from kairos_ros.robot import adapters
@@ -87,6 +87,9 @@ def up_command(
     record: Annotated[
         bool, typer.Option("--record", help="Record everything into a bag, too.")
     ] = False,
+    rviz: Annotated[
+        bool, typer.Option("--rviz", help="Draw the fleet for rviz, too (docs/rviz.md).")
+    ] = False,
     out: Annotated[
         Path, typer.Option(help="Where the folder of the log files, and of the bag, is made.")
     ] = Path("runs"),
@@ -100,6 +103,9 @@ def up_command(
     path = fleet_path(file)
     folder = out / datetime.now().strftime("fleet_%Y-%m-%d_%H-%M-%S")
     specs = fleet_plan(read(path), path.parent, record=folder / "bag" if record else "")
+    if rviz:
+        specs.append(viz())
+        typer.echo(f"in rviz: {rviz_line()}")
     raise typer.Exit(run(Fleet(specs, folder)))
 
 

@@ -14,7 +14,17 @@ import yaml
 from rclpy.node import Node
 from wire import until
 
-from kairos_ros.bringup import Fleet, NodeSpec, command, plan, robot, rviz, serving, share
+from kairos_ros.bringup import (
+    Fleet,
+    NodeSpec,
+    command,
+    plan,
+    robot,
+    rviz,
+    rviz_line,
+    serving,
+    share,
+)
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component
 from kairos_ros.nodes.parameters import ParameterSpec
@@ -74,6 +84,12 @@ def test_rviz_is_opened_with_our_displays(monkeypatch, tmp_path):
     assert Path(line[2]).name == "kairos.rviz"
     assert Path(line[2]).is_file()
     assert line[3] == "--ros-args"
+
+
+def test_people_are_told_how_to_open_rviz_in_the_fleets_domain(monkeypatch):
+    monkeypatch.setenv("ROS_DOMAIN_ID", "42")
+    monkeypatch.delenv("ROS_AUTOMATIC_DISCOVERY_RANGE")
+    assert rviz_line() == f"ROS_DOMAIN_ID=42 rviz2 -d {share()}/config/kairos.rviz"
 
 
 def test_robots_can_be_named_and_the_policy_replaced():
