@@ -20,7 +20,7 @@ server_cluster: {num_servers: 1, gpu_type: none}
 robot_fleet:
 - task: open_drawer
   names: [left, right]
-  adapter_options: {images: {corner3: [144, 144]}}
+  adapter_options: {images: {corner3: [240, 240]}}
 open_drawer:
   scene: drawer-open-v3
   pipeline: {action_period_ms: 330}

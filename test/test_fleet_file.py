@@ -299,7 +299,7 @@ def test_a_fault_in_a_merged_mapping_points_to_where_it_is_written(faults):
     text = text.replace("      freq_hz: 2\n", "      freq_hz: 400\n")
     found = faults(text)
     assert [field for _, _, field, _ in found] == [
-        "insert_peg.components.safety.freq_hz",
+        "push.components.safety.freq_hz",
         "open_drawer.components.safety.freq_hz",
     ]
     assert {line for line, *_ in found} == {line_of(text, "freq_hz: 400")}

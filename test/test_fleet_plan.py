@@ -81,7 +81,7 @@ def test_robots_get_the_rules_the_body_and_the_horizon_of_their_task():
     for name, group in fleet.robots.items():
         assert parse_rules(robots[name]["rules"]) == fleet.tasks[group.task].rules
     assert adapter_options(robots["arm_3"]["adapter_options"]) == {
-        "images": {"corner3": [144, 144]},
+        "images": {"corner3": [240, 240]},
         "safe_state": [0.0, 0.6, 0.3],
     }
     assert robots["arm_1"]["horizon_policy"].startswith("tail_agreement")
@@ -106,7 +106,7 @@ def test_cameras_show_a_fresh_picture_whenever_a_judge_is_due(judged, camera):
 
 def test_judges_that_differ_are_nodes_of_their_own(tmp_path):
     def ask_otherwise(data):
-        task = data["insert_peg"]["components"]
+        task = data["push"]["components"]
         task["safety"] = {**task["safety"], "prompt": "is anybody there?"}
 
     specs = factory(ask_otherwise, tmp_path / "fleet.yaml")
@@ -118,7 +118,7 @@ def test_a_model_folder_counts_from_the_fleet_file(tmp_path):
     (tmp_path / "policy").mkdir()
 
     def local(data):
-        for task in ("insert_peg", "open_drawer"):
+        for task in ("push", "open_drawer"):
             data[task]["components"]["system1"]["model"] = "mine"
         data["models"] = {"mine": "./policy"}
 
@@ -129,7 +129,7 @@ def test_a_model_folder_counts_from_the_fleet_file(tmp_path):
 
 def test_two_action_models_are_refused_because_a_server_has_one(tmp_path):
     def another(data):
-        data["insert_peg"]["components"]["system1"]["model"] = "owner/other"
+        data["push"]["components"]["system1"]["model"] = "owner/other"
 
     with pytest.raises(ConfigError, match="one serving node serves one"):
         factory(another, tmp_path / "fleet.yaml")
