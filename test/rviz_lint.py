@@ -142,13 +142,13 @@ def array_faults(array: MarkerArray) -> list[str]:
 def marker_faults(marker: Marker) -> Iterator[str]:
     """What is wrong with one marker by itself."""
     name = f"{marker.ns} {marker.id}"
+    if not marker.header.frame_id or marker.header.frame_id.startswith("/"):
+        yield f"{name}: frame {marker.header.frame_id!r}"
     if marker.action in (Marker.DELETE, Marker.DELETEALL):
         return
     if marker.action != Marker.ADD or marker.type not in USED:
         yield f"{name}: action {marker.action}, type {marker.type}"
         return
-    if not marker.header.frame_id or marker.header.frame_id.startswith("/"):
-        yield f"{name}: frame {marker.header.frame_id!r}"
     at, turn = marker.pose.position, marker.pose.orientation
     numbers = [at.x, at.y, at.z, turn.x, turn.y, turn.z, turn.w]
     numbers += [value for point in marker.points for value in (point.x, point.y, point.z)]

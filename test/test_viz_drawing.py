@@ -372,7 +372,7 @@ def test_only_what_changed_is_sent_and_what_is_gone_is_deleted():
     assert shown.update([a, moved], 0.2).draw == (moved,)
     changes = shown.update([moved], 0.3)
     assert changes.draw == ()
-    assert changes.delete == (a.key,)
+    assert changes.delete == (a,)
     assert shown.update([moved], 2.3).draw == (moved,)  # its lifetime would end
     shown.forget()
     assert shown.update([moved], 2.4).draw == (moved,)

@@ -15,15 +15,20 @@ from kairos_ros.viz.shown import Changes
 
 def marker_array(changes: Changes, lifetime_s: float) -> MarkerArray:
     """Deletions first. A shape that is not sent again within `lifetime_s` vanishes by itself."""
-    gone = [Marker(ns=ns, id=number, action=Marker.DELETE) for ns, number in changes.delete]
+    gone = [_deletion(one) for one in changes.delete]
     whole = int(lifetime_s)
     lifetime = Duration(sec=whole, nanosec=round(1e9 * (lifetime_s - whole)))
     return MarkerArray(markers=gone + [_marker(one, lifetime) for one in changes.draw])
 
 
-def everything_gone() -> MarkerArray:
-    """Takes all markers of a topic off the screen."""
-    return MarkerArray(markers=[Marker(action=Marker.DELETEALL)])
+def everything_gone(frame: str) -> MarkerArray:
+    """Takes all markers of a topic off the screen. `frame`: any that viewers know."""
+    return MarkerArray(markers=[Marker(header=Header(frame_id=frame), action=Marker.DELETEALL)])
+
+
+def _deletion(of: Shape) -> Marker:
+    """In a frame, too: where there is none, older rviz drops the message."""
+    return Marker(header=Header(frame_id=of.frame), ns=of.ns, id=of.id, action=Marker.DELETE)
 
 
 def _marker(of: Shape, lifetime: Duration) -> Marker:

@@ -131,7 +131,7 @@ class VizNode(Node):
     def close(self) -> None:
         """Takes everything off the screens. After the executor has stopped."""
         for publisher in self._topics.values():
-            publisher.publish(everything_gone())
+            publisher.publish(everything_gone(self.values["frame"]))
         for publisher in self._topics.values():
             publisher.wait_for_all_acked(rclpy.duration.Duration(seconds=0.5))
         self._sources.destroy_node()

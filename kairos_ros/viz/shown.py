@@ -13,7 +13,8 @@ class Changes:
     """Of one layer since the last call."""
 
     draw: tuple[Shape, ...]
-    delete: tuple[Key, ...]
+    delete: tuple[Shape, ...]
+    """As they were last drawn."""
 
 
 class Shown:
@@ -38,13 +39,12 @@ class Shown:
             keys = [shape.key for shape in shapes]
             twice = next(key for key in keys if keys.count(key) > 1)
             raise ValueError(f"two shapes are called {twice}")
-        gone = tuple(key for key in self._shown if key not in wanted)
-        for key in gone:
-            del self._shown[key]
+        gone = [key for key in self._shown if key not in wanted]
+        deleted = tuple(self._shown.pop(key)[0] for key in gone)
         due = []
         for key, shape in wanted.items():
             before = self._shown.get(key)
             if before is None or before[0] != shape or now_s - before[1] >= self._again_s:
                 self._shown[key] = shape, now_s
                 due.append(shape)
-        return Changes(tuple(due), gone)
+        return Changes(tuple(due), deleted)
