@@ -1,7 +1,7 @@
 """What a simulated arm's driver costs, and how steady it is: `python -m bench.sim_driver`.
 
 Each driver runs alone in a process of its own, with a subscriber beside it, which sends a
-trajectory of one point 30 times a second, as a robot node does. Gaps are those between the stamps of
+trajectory of one point 30 times a second, as a robot node does. Gaps are those between stamps of
 joint states. Pictures are those of two cameras, rendered and heard as JPEG.
 """
 

@@ -164,3 +164,27 @@ def test_select_action_plays_a_chunk_action_by_action(policy):
     torch.testing.assert_close(torch.stack(played, 1), chunk[:, :3])
     policy.reset()
     torch.testing.assert_close(policy.select_action(batch(2), noise=noise(2)), chunk[:, 0])
+
+
+def test_a_network_narrower_than_its_chunks_learns_them_where_it_predicts_actions():
+    torch.manual_seed(0)
+    policy = FlowMLPPolicy(config(predicts="actions"))  # 32 numbers wide, chunks have 150
+    optimizer = torch.optim.Adam(policy.parameters(), 1e-2)
+    to_chunk = torch.randn(STATE, 50 * ACTION) / STATE**0.5
+    for step in range(80):
+        rows = batch(64, seed=step)
+        rows["action"] = (rows["observation.state"] @ to_chunk).view(-1, 50, ACTION)
+        rows["action_is_pad"] = torch.zeros(64, 50, dtype=torch.bool)
+        loss, _ = policy.forward(rows)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    rows = batch(64, seed=99_999)
+    wanted = (rows["observation.state"] @ to_chunk).view(-1, 50, ACTION)
+    error = (policy.predict_action_chunk(rows, noise(64)) - wanted).square().mean()
+    assert error < 0.1 * wanted.square().mean()
+
+
+def test_what_the_network_tells_must_be_known():
+    with pytest.raises(ConfigError, match="'noise'; choose velocity or actions"):
+        FlowMLPPolicy(config(predicts="noise"))

@@ -13,7 +13,7 @@ if TYPE_CHECKING:  # importing it imports MuJoCo
 INSTRUCTION = "touch the ball"
 CONTROL_RATE_HZ = 30.0
 DONE_M = 0.02
-STILL_PER_S = 0.15
+STILL_PER_S = 0.06
 """Speed of every joint, in rad/s or m/s, below which an arm stands still."""
 CLOSE_M = 0.04
 

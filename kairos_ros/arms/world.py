@@ -97,6 +97,7 @@ class ArmWorld:
         """Put it there, float64 [3] in m in the frame of the hand's base."""
         base = self._base(hand)
         self.data.mocap_pos[hand] = base.xpos + base.xmat.reshape(3, 3) @ position
+        mujoco.mj_kinematics(self.model, self.data)  # a camera sees it there at once
 
     def _in_base(self, hand: int, position: np.ndarray) -> np.ndarray:
         base = self._base(hand)

@@ -22,6 +22,8 @@ class Subject:
     state_dim: int
     action_dim: int
     record: Record
+    predicts: str
+    """What the network tells (`FlowMLPConfig.predicts`)."""
 
 
 METAWORLD = Subject(
@@ -30,6 +32,7 @@ METAWORLD = Subject(
     metaworld.STATE_DIM,
     metaworld.ACTION_DIM,
     record_scene,
+    "velocity",
 )
 REACHING = tuple(
     Subject(
@@ -38,6 +41,7 @@ REACHING = tuple(
         len(state_names(arm)),
         len(arm.joints),
         record_reach,
+        "actions",
     )
     for name, arm in ARMS.items()
 )

@@ -114,6 +114,7 @@ def new_policy(settings: TrainSettings, device: str) -> FlowMLPPolicy:
         instructions=instructions(settings.scenes),
         width=settings.width,
         blocks=settings.blocks,
+        predicts=subject.predicts,
         optimizer_lr=settings.learning_rate,
         license="apache-2.0",
         input_features={"observation.state": state},

@@ -20,6 +20,9 @@ class FlowMLPConfig(PreTrainedConfig):
     """Euler steps from noise to actions."""
     width: int = 512
     blocks: int = 3
+    predicts: str = "velocity"
+    """What the network tells: `velocity`, for which it must carry all of the noise, or `actions`,
+    the chunk itself, which a network narrower than its chunks can carry."""
     time_alpha: float = 1.5
     """Training times are Beta(time_alpha, 1), times one being noise (openpi's convention)."""
     normalization_mapping: dict[str, NormalizationMode] = field(
@@ -55,6 +58,8 @@ class FlowMLPConfig(PreTrainedConfig):
             raise ConfigError(
                 "flow_mlp needs the features 'observation.state' and 'action' in config.json"
             )
+        if self.predicts not in ("velocity", "actions"):
+            raise ConfigError(f"flow_mlp predicts {self.predicts!r}; choose velocity or actions")
         if not self.instructions:
             raise ConfigError("flow_mlp needs at least one entry in 'instructions'")
         if len(set(self.instructions)) != len(self.instructions):

@@ -78,8 +78,9 @@ class FlowMLPPolicy(PreTrainedPolicy):
         )
         mix = time[:, None, None]
         condition = self.model.condition(batch[OBS_STATE], self.tasks(batch["task"]))
-        velocity = self.model.velocity(mix * noise + (1 - mix) * actions, time, condition)
-        error = (velocity - (noise - actions)).square().mean(-1)
+        told = self.model(mix * noise + (1 - mix) * actions, time, condition)
+        wanted = actions if self.model.predicts_actions else noise - actions
+        error = (told - wanted).square().mean(-1)
         loss = (error * valid).sum() / valid.sum()
         return loss, {"loss": loss.item()}
 
@@ -121,6 +122,7 @@ class FlowMLP(nn.Module):
         state_dim = config.robot_state_feature.shape[0]
         flat = config.chunk_size * config.action_feature.shape[0]
         width = config.width
+        self.predicts_actions = config.predicts == "actions"
         self.rtc_processor = None
         """Observer of sampler steps, as in LeRobot's other flow policies: `is_debug_enabled()` and
         `track(time=, x_t=, v_t=)`."""
@@ -141,6 +143,11 @@ class FlowMLP(nn.Module):
 
     def velocity(self, x_t: Tensor, time: Tensor, condition: Tensor) -> Tensor:
         """Velocity [B, N, D] at the noisy chunk `x_t` [B, N, D] and `time` [B], 1 being noise."""
+        told: Tensor = self(x_t, time, condition)
+        return (x_t - told) / time[:, None, None] if self.predicts_actions else told
+
+    def forward(self, x_t: Tensor, time: Tensor, condition: Tensor) -> Tensor:
+        """What the network tells, [B, N, D]: the velocity, or the actions."""
         context = F.silu(condition + self.read_time(time_features(time)))
         hidden = self.read_noise(x_t.flatten(1)) + context
         for block in self.blocks:
