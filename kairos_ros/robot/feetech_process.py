@@ -6,10 +6,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-PROGRAM = (
-    "import typer; from kairos_ros.robot.feetech_command import sim_so101_command as run;"
-    "typer.run(run)"
-)
+PROGRAM = """
+import os, signal, typer
+from kairos_ros.engine.orphan import die_with_parent
+from kairos_ros.robot.feetech_command import sim_so101_command
+die_with_parent(os.getppid(), signal.SIGTERM)
+typer.run(sim_so101_command)
+"""
 
 
 class SimulatedArm:

@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 MARGIN_TURNS = 2.5 / 360
 """Joints at rest press a little beyond the range that was recorded."""
 TRIES = 5
+WRITE_TIMEOUT_S = 0.25
 BIMANUAL = ("left", "right")
 
 
@@ -132,6 +133,22 @@ def limp(arm: Arm) -> list[str]:
     """Motors that have no torque."""
     torque = arm.bus.sync_read("Torque_Enable", list(arm.motors))
     return [f"{arm.prefix}{motor}" for motor, on in torque.items() if not on]
+
+
+def bound(arm: Arm, timeout_ms: float) -> None:
+    """How long the driver waits for a reply beyond its time on the wire, and for room to write.
+
+    LeRobot sets its 50 ms on the port the same way.
+    """
+    port = arm.bus.port_handler
+
+    def set_packet_timeout(length: int) -> None:
+        port.packet_start_time = port.getCurrentTime()
+        port.packet_timeout = port.tx_time_per_byte * (length + 3.0) + timeout_ms
+
+    port.setPacketTimeout = set_packet_timeout
+    if port.is_open:
+        port.ser.write_timeout = WRITE_TIMEOUT_S
 
 
 def silent(arm: Arm) -> list[str]:

@@ -8,7 +8,16 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from kairos_ros.robot.body_error import BodyError
-from kairos_ros.robot.lerobot_arms import Arm, arms_of, claim, close_port, prepare, release, silent
+from kairos_ros.robot.lerobot_arms import (
+    Arm,
+    arms_of,
+    bound,
+    claim,
+    close_port,
+    prepare,
+    release,
+    silent,
+)
 from kairos_ros.robot.lerobot_faults import (
     ADVICE,
     CALIBRATION,
@@ -21,8 +30,12 @@ from kairos_ros.robot.lerobot_faults import (
 
 log = logging.getLogger(__name__)
 
-TRIES = 5
+TRIES = 3
 """LeRobot's drivers give up connecting over one packet that was lost."""
+CONNECT_TIMEOUT_MS = 250.0
+"""For a reply while nothing moves; a busy host may be late by so much."""
+CONTROL_TIMEOUT_MS = 50.0
+"""While the arm is controlled: LeRobot's own, one or two periods."""
 
 
 class Connection:
@@ -55,18 +68,23 @@ class Connection:
                 self.opened = True
                 return
             except Exception as error:  # a driver raises whatever it likes
+                if left and reason_of(error) in TRANSIENT:
+                    log.warning("connecting again: %s", reason_of(error))
+                    self.close()
+                    continue
                 fault = error if isinstance(error, BodyError) else self.named(error)
                 self.close()
-                if not left or reason_of(error) not in TRANSIENT:
-                    raise fault from error
-                log.warning("connecting again: %s", fault)
+                raise fault from error
 
     def _open(self) -> None:
         for arm in self.arms:
             self._held.append(claim(arm.bus.port))
         for arm in self.arms:
+            bound(arm, CONNECT_TIMEOUT_MS)
             prepare(arm, self._calibrate)
         self.robot.connect(calibrate=False)
+        for arm in self.arms:
+            bound(arm, CONTROL_TIMEOUT_MS)
         if not self.robot.is_calibrated:
             raise BodyError(
                 CALIBRATION, f"the robot is not calibrated; beside it, run: {self._calibrate}"
