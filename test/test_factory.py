@@ -82,13 +82,20 @@ def test_the_promise_is_the_period_the_objective_and_one_control_period():
     assert FIRST in late.why
 
 
-def test_a_robot_that_does_not_stop_or_moves_before_it_is_over_fails():
+def test_a_robot_that_is_not_stopped_or_moves_when_it_is_over_or_never_again_fails():
     assert judged(INTRUDER, story(begun())).result is Result.FAIL
-    moved = story(begun(), warned(5.3), begun(6.0), warned(6.4), begun(9.4))
-    one = judged(INTRUDER, moved)
-    assert one.result is Result.FAIL
-    assert "0.40 s" in one.why
+    one = judged(INTRUDER, story(begun(), warned(5.3), begun(8.5), warned(9.1), begun(9.4)))
+    assert (one.result, one.why) == (Result.FAIL, f"{FIRST} was not stopped")
     assert judged(INTRUDER, story(begun(), warned(5.3))).result is Result.FAIL, "never ran again"
+
+
+def test_the_stop_that_counts_is_the_last_one_before_it_is_over():
+    by_an_old_picture = story(begun(), warned(5.3), begun(5.4), warned(5.6), begun(9.4))
+    one = judged(INTRUDER, by_an_old_picture)
+    assert one.result is Result.PASS
+    assert one.reactions[0].after_s == pytest.approx(0.6)
+    went_on = judged(INTRUDER, story(begun(), warned(5.3), begun(7.0), warned(7.4), begun(9.4)))
+    assert went_on.result is Result.LATE
 
 
 def test_somebody_who_stays_is_a_case_for_a_human():

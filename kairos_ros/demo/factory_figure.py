@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from kairos_ros.demo.factory_events import Kind
-from kairos_ros.demo.factory_outcome import Outcome, Result
+from kairos_ros.demo.factory_outcome import STOPS, Outcome, Result
 from kairos_ros.demo.factory_story import NO_TASK, Story
 from kairos_ros.robot.state_table import Mode
 
@@ -39,12 +39,7 @@ def finding(outcomes: Sequence[Outcome]) -> str:
     if not outcomes:
         return "nothing happened to the fleet"
     kept = sum(one.result is Result.PASS for one in outcomes)
-    stops = [
-        r.after_s
-        for one in outcomes
-        if one.deed.kind in (Kind.INTRUDER, Kind.LINGERER, Kind.SAFETY)
-        for r in one.reactions
-    ]
+    stops = [r.after_s for one in outcomes if one.deed.kind in STOPS for r in one.reactions]
     slowest = f"; the slowest stop took {1e3 * max(stops):.0f} ms" if stops else ""
     return f"{kept} of {len(outcomes)} events were answered as the fleet file promises{slowest}"
 

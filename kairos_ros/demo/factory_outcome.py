@@ -11,7 +11,9 @@ from kairos_ros.demo.factory_story import TASK_OVER, Deed, Moment, Story
 from kairos_ros.robot.state_table import Effect, Mode, Trigger
 
 HEARD_WITHIN_S = 0.05
-"""Motion that is shorter than this may be nothing but the way of two messages."""
+"""The ways of two messages may differ by so much."""
+STOPS = (Kind.INTRUDER, Kind.LINGERER, Kind.SAFETY)
+"""Events during which robots have to stand still."""
 
 USED_UP = "retries are used up"
 """In the reason of a robot that calls a human because of its task (`robot/state_machine.py`)."""
@@ -79,14 +81,28 @@ def answers(moment: Moment, kind: Kind, promised: Promise) -> bool:
     return Effect.STOP in moment.effects
 
 
-def reaction(deed: Deed, story: Story, robot: str, promised: Promise) -> Reaction | None:
-    """What the robot did first about the event, and how it went on; None where it did nothing."""
+def answered(deed: Deed, story: Story, robot: str, promised: Promise) -> list[Moment]:
+    """Everything that the robot did about the event so far."""
     moments = story.since(robot, deed.began_s)
     if deed.kind is Kind.KNOCK:  # what is said of the next task's object is about another one
         moments = [*takewhile(lambda m: m.trigger not in TASK_OVER, moments)]
-    first = next((m for m in moments if answers(m, deed.kind, promised)), None)
-    if first is None:
+    return [m for m in moments if answers(m, deed.kind, promised)]
+
+
+def reaction(deed: Deed, story: Story, robot: str, promised: Promise) -> Reaction | None:
+    """What the robot did about the event, and how it went on; None where it did nothing.
+
+    Where it had to stop, the stop that counts is the one after which it did not move any more until
+    the event was over: before that, it may still have gone by pictures from before the event.
+    """
+    did = answered(deed, story, robot, promised)
+    if deed.kind in STOPS:
+        span = [m for m in story.since(robot, deed.began_s) if m.at_s <= deed.undone_s]
+        went_on_s = max((m.at_s for m in span if m.after is Mode.RUNNING), default=deed.began_s)
+        did = [m for m in did if went_on_s <= m.at_s <= deed.undone_s]
+    if not did:
         return None
+    first = did[0]
     over_s = max(deed.undone_s, first.at_s)
     later = story.since(robot, first.at_s)
     then = [m for m in later if m.at_s <= over_s][-1:]  # what it was at when it was over
@@ -120,15 +136,8 @@ def _judged(
     reactions = [one for one in found.values() if one is not None]
     silent = [robot for robot, one in found.items() if one is None]
     if not reactions or (silent and deed.kind is not Kind.PLANNER):
-        return Result.FAIL, f"{', '.join(silent)} did nothing about it"
-    if deed.kind not in (Kind.KNOCK, Kind.PLANNER):
-        moved = {
-            one.robot: story.running_s(one.robot, deed.began_s + one.after_s, deed.undone_s)
-            for one in reactions
-        }
-        for robot, moved_s in moved.items():
-            if moved_s > HEARD_WITHIN_S:
-                return Result.FAIL, f"{robot} executed for {moved_s:.2f} s before it was over"
+        did = "was not stopped" if deed.kind in STOPS else "did nothing about it"
+        return Result.FAIL, f"{', '.join(silent)} {did}"
     if deed.kind is Kind.LINGERER:
         (robot,) = deed.robots
         calls = [m for m in story.since(robot, deed.began_s) if Effect.CALL_HUMAN in m.effects]

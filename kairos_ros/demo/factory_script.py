@@ -9,7 +9,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.bringup import Fleet, NodeSpec
 from kairos_ros.demo.factory_events import JUDGED_BY, Kind, Planned, promise
 from kairos_ros.demo.factory_floor import FactoryFloor
-from kairos_ros.demo.factory_outcome import reaction
+from kairos_ros.demo.factory_outcome import answered
 from kairos_ros.demo.factory_story import TASK_OVER, Deed
 from kairos_ros.demo.session import FleetError
 from kairos_ros.fleet_plan import NODES
@@ -161,7 +161,7 @@ class FactoryScript:
 
     def _reacted(self, deed: Deed, robot: str) -> bool:
         promised = promise(deed.kind, self._floor.rules[robot], self._floor.rates_hz[robot])
-        return reaction(deed, self._floor.story, robot, promised) is not None
+        return bool(answered(deed, self._floor.story, robot, promised))
 
     def _task_over(self, deed: Deed, robot: str) -> bool:
         return any(m.trigger in TASK_OVER for m in self._floor.story.since(robot, deed.began_s))
