@@ -34,6 +34,12 @@ def info_command(bag: _Path) -> None:
         f"({summary.succeeded} succeeded), {summary.unfinished} not, {len(run.rounds)} rounds",
         highlight=False,
     )
+    if run.pipeline is not None:
+        console.print(
+            f"{len(run.pipeline.judged)} judgements, {len(run.pipeline.plans)} questions to the "
+            f"planner, {len(run.pipeline.moves)} transitions of robots",
+            highlight=False,
+        )
 
 
 def repair_command(bag: _Path) -> None:
