@@ -8,8 +8,9 @@ import threading
 from dataclasses import replace
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
-from kairos_ros.msg import RobotStatus, SafetyVerdict
+from kairos_ros.msg import ExecutionInfo, RobotStatus, SafetyVerdict
 from PIL import Image
 from rclpy.qos import QoSDurabilityPolicy
 from rviz_lint import (
@@ -20,6 +21,8 @@ from rviz_lint import (
     marker_faults,
     read_rviz,
 )
+from sensor_msgs.msg import JointState
+from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
 from visualization_msgs.msg import Marker, MarkerArray
 from wire import Operator, in_executor, until
@@ -28,9 +31,14 @@ from kairos_ros.bringup import robot, serving, viz
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.viz_cameras import TILE, mosaic_message
+from kairos_ros.nodes.viz_ears import Heard, hear_joints
 from kairos_ros.nodes.viz_parameters import arm_entries
+from kairos_ros.nodes.viz_scene import Stage
+from kairos_ros.robot.contract_file import contract_path, read_contract
 from kairos_ros.share import share
 from kairos_ros.viz import colours
+from kairos_ros.viz.arm_layer import arms
+from kairos_ros.viz.places import Grid
 
 POLICY = "emulated:latency_ms=30,chunk=50,state=39,dim=4"
 GOAL = {"instruction": "push the puck to the target", "scene": "push-v3", "seed": 3}
@@ -281,6 +289,63 @@ def test_a_viz_node_that_ends_leaves_an_empty_screen(screen, nodes):
     assert screen.shown
     assert nodes.viz.stop(signal.SIGINT) == 0
     until(lambda: not screen.shown, what="for everything to go")
+
+
+def staged(entry, **fields):
+    """What is on the stage of one robot that announced itself and told its joints."""
+    status = RobotStatus(robot="arm_1", session="s", task="1", state=RobotStatus.RUNNING, **fields)
+    heard = Heard(status, heard_ns=0)
+    stage = Stage("fleet", Grid(), arm_entries([f"arm_1={entry}"]))
+    hear_joints(heard, JointState(name=SO101.state_features, position=[0.1] * 9), 0)
+    ears = SimpleNamespace(robots={"arm_1": heard}, fleet=None, fleet_ns=0, placed={"base_link"})
+    return stage, heard, ears
+
+
+SO101 = read_contract(contract_path("so101"))
+URDF = share() / "models" / "arms" / "so101.urdf"
+ARM = f"{{contract: so101, tips: [gripper_frame_link], urdf: {URDF}"
+
+
+def test_an_arm_with_a_urdf_is_drawn_by_its_contract_and_stands_on_the_grid():
+    stage, _, ears = staged(ARM + "}")
+    scene = stage.scene(ears)
+    assert scene.robots["arm_1"].frame == "arm_1/base"
+    assert list(scene.origins) == ["arm_1/base"]
+    assert len(arms(scene)) > 5
+
+
+def test_an_arm_that_tf_places_stays_where_it_is():
+    stage, _, ears = staged(ARM + ", frame: base_link}")
+    scene = stage.scene(ears)
+    assert {shape.frame for shape in arms(scene)} == {"base_link"}
+    assert not scene.origins
+
+
+def test_an_arm_whose_urdf_does_not_fit_is_named_and_the_others_are_drawn():
+    stage, _, ears = staged(ARM.replace("gripper_frame_link", "tool0") + "}")
+    assert not arms(stage.scene(ears))
+    assert "tool0" in stage.problems["arm_1"]
+
+
+def test_a_description_that_comes_later_is_drawn_when_it_comes():
+    stage, heard, ears = staged("{contract: so101, tips: [gripper_frame_link]}")
+    (source,) = stage.sources("arm_1")
+    assert source.topic == "/so101/robot_description"
+    assert not arms(stage.scene(ears))
+    source.hear(heard, String(data=URDF.read_text()), 0)
+    assert arms(stage.scene(ears))
+
+
+def test_an_arm_that_holds_shows_no_chunk_and_a_verdict_of_an_older_task_no_colour():
+    stage, heard, ears = staged(ARM + "}")
+    heard.book.requested(("s", "1", 2), 0, np.full(9, 0.1, np.float32))
+    heard.book.answered(("s", "1", 2), 0, np.full((5, 6), 0.2, np.float32), np.ones(5), "")
+    heard.execution = ExecutionInfo(round=2, started=True, chunk_index=1, actions_remaining=4)
+    assert stage.scene(ears).robots["arm_1"].chunks.running.horizon == 5
+    heard.execution.holding = True
+    assert stage.scene(ears).robots["arm_1"].chunks.running is None
+    heard.verdict = SafetyVerdict(session="s", task="0", safe=True)
+    assert stage.scene(ears).robots["arm_1"].judged is None
 
 
 @pytest.mark.parametrize(

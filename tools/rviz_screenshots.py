@@ -473,10 +473,10 @@ class Album:
 
         self._open("fleet", View(6.6, (0.0, -0.2, 0.3), 1.5708, 0.42))
         shots = self._shoot_until(
-            lambda seen: np.median(seen[-3:]) > RUNNING_PX and len(seen) >= 3,
+            lambda seen: sum(n > RUNNING_PX for n in seen) >= SHOTS,
             lambda picture: int(coloured(picture, colours.TO_COME).sum()),
         )
-        best = max(shots[-3:], key=lambda shot: shot[1])
+        best = max(shots, key=lambda shot: shot[1])
         self._expect(best[1] > RUNNING_PX, f"running robots and their paths ({best[1]} px)")
         self._keep("fleet", best[0])
 
