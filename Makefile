@@ -40,7 +40,7 @@ $(VENV)/.deps: requirements.lock tools/setup.sh
 
 INTERFACES := $(wildcard msg/*.msg srv/*.srv action/*.action)
 $(VENV)/.built: $(VENV)/.deps CMakeLists.txt package.xml pyproject.toml cmake/pypi_wheels.cmake tools/build.sh \
-    $(INTERFACES) $(wildcard overlays/*/* overlays/*/msg/*) $(wildcard kairos_ros/*.py kairos_ros/*/__init__.py)
+    $(INTERFACES) $(wildcard overlays/*/* overlays/*/msg/* overlays/*/action/*) $(wildcard kairos_ros/*.py kairos_ros/*/__init__.py)
 	@tools/build.sh
 
 demo: all

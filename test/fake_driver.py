@@ -1,10 +1,13 @@
 """A driver that is nothing but its topics: joints that are where they are told to be, at once."""
 
 import threading
+from collections import Counter
 
 import numpy as np
 import rclpy
+from control_msgs.action import FollowJointTrajectory, GripperCommand
 from geometry_msgs.msg import PointStamped
+from rclpy.action import ActionServer, GoalResponse
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image, JointState
@@ -31,6 +34,7 @@ class FakeDriver:
         *,
         state_type: type = JointState,
         command_qos: QoSProfile = qos.EXCHANGE,
+        actions: bool = False,
     ) -> None:
         self.joints = dict(joints)
         self.silent = self.stamp_frozen = self.camera_silent = self.pixels_frozen = False
@@ -60,6 +64,13 @@ class FakeDriver:
             lambda m: self._move(["gripper"], m.data),
             command_qos,
         )
+        self.rejects = False
+        self.goals = Counter()
+        if actions:
+            self._serve(
+                FollowJointTrajectory, "joint_trajectory_controller/follow_joint_trajectory"
+            )
+            self._serve(GripperCommand, "gripper_controller/gripper_cmd")
         self.node.create_service(SetBool, "torque_enable", self._on_torque)
         self.node.create_service(Trigger, "new_task", self._on_new_task)
         self.node.create_timer(1 / RATE_HZ, self._tell_joints)
@@ -86,6 +97,25 @@ class FakeDriver:
     def _move(self, names, positions) -> None:
         self.commands.append(dict(zip(names, positions, strict=True)))
         self.joints |= self.commands[-1]
+
+    def _serve(self, kind, name: str) -> None:
+        ActionServer(
+            self.node,
+            kind,
+            name,
+            lambda handle: self._follow(handle, kind),
+            goal_callback=lambda _: GoalResponse.REJECT if self.rejects else GoalResponse.ACCEPT,
+        )
+
+    def _follow(self, handle, kind):
+        self.goals[kind] += 1
+        goal = handle.request
+        if kind is GripperCommand:
+            self._move(["gripper"], [goal.command.position])
+        else:
+            self._move(goal.trajectory.joint_names, goal.trajectory.points[-1].positions)
+        handle.succeed()
+        return kind.Result()
 
     def _tell_joints(self) -> None:
         if self.silent:

@@ -13,7 +13,7 @@ import pytest
 from kairos_ros.arms_plan import ARGUMENTS, arm_plan
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.document.faults import FaultyFileError
-from kairos_ros.nodes.driver_topics import channels
+from kairos_ros.nodes.driver_topics import controllers
 from kairos_ros.robot.body_error import BodyError
 from kairos_ros.robot.contract import Following, Joint
 from kairos_ros.robot.contract_file import at_drivers, contract_path, read_contract
@@ -185,12 +185,13 @@ def test_bytes_that_are_no_picture_are_refused():
         as_jpeg(b"\xff\xd8 torn", (8, 8))
 
 
-def test_actions_of_control_msgs_are_refused_with_what_to_do_instead(tmp_path):
+def test_actions_need_control_msgs_and_the_contract_says_what_to_do_without(tmp_path, monkeypatch):
     path = tmp_path / "mine.yaml"
     text = contract_path("so101").read_text()
     path.write_text(text.replace("kind: joint_trajectory\n", "kind: follow_joint_trajectory\n"))
+    monkeypatch.setitem(sys.modules, "control_msgs.action", None)
     with pytest.raises(ConfigError, match=r"arms\.0\.commands\.0.* Use kind joint_trajectory"):
-        channels(read_contract(path))
+        controllers(read_contract(path))
 
 
 @pytest.mark.parametrize("arm", ARGUMENTS)

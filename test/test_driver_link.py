@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import rclpy
 import yaml
+from control_msgs.action import FollowJointTrajectory, GripperCommand
 from fake_driver import FakeDriver
 from PIL import Image
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
@@ -339,6 +340,55 @@ def test_a_driver_in_degrees_is_told_and_understood_in_degrees(context):
     until(lambda: moved(robot, target, driver, pan=10.0), what="for the arm")
     link.close()
     driver.close()
+
+
+def test_controllers_can_be_actions(context):
+    driver = FakeDriver(context, "/acts", HOME, actions=True)
+    document = contract_of("/acts").model_dump()
+    trajectory, gripper = document["arms"][0]["commands"]
+    trajectory |= {
+        "kind": "follow_joint_trajectory",
+        "topic": "joint_trajectory_controller/follow_joint_trajectory",
+    }
+    gripper |= {"kind": "gripper_command", "topic": "gripper_controller/gripper_cmd"}
+    contract = RobotContract.model_validate(document)
+    link = RosDriverLink(contract, "/arm_8", context)
+    link.start(60.0)
+    robot = ContractedRobot(contract, link)
+    robot.reset(GOAL)
+    target = np.array([10.0, -20.0, 50.0], np.float32)
+    until(lambda: moved(robot, target, driver, gripper=0.5, pan=0.17453, lift=-0.34907))
+    gripped = driver.goals[GripperCommand]
+    until(lambda: moved(robot, target, driver) and driver.goals[FollowJointTrajectory] > 5)
+    assert driver.goals[GripperCommand] == gripped  # its target has not changed
+
+    second = RosDriverLink(contract, "/arm_9", context)
+    with pytest.raises(ConfigError, match=r"/arm_8/driver_link_.* commands /acts/joint_traj"):
+        second.start(0.5)
+    second.close()
+
+    driver.rejects = True
+    until(lambda: fault_of(lambda: robot.act(target)) == "goal rejected", what="for the objection")
+    assert fault_of(robot.hold) == "goal rejected"
+    driver.rejects = False
+    sent = driver.goals.total()
+    time.sleep(0.1)
+    assert driver.goals.total() == sent
+    robot.reset(GOAL)
+    until(lambda: moved(robot, target, driver) and driver.goals.total() > sent)
+    link.close()
+    driver.close()
+
+
+def test_an_action_that_nobody_serves_is_named(context):
+    document = contract_of("/nobody").model_dump()
+    document["arms"][0]["commands"][0]["kind"] = "follow_joint_trajectory"
+    link = RosDriverLink(RobotContract.model_validate(document), "/arm_9", context)
+    told = [problem.text for problem in link.mismatches() if problem.code == "missing action"]
+    assert told == [
+        "nobody serves /nobody/joint_trajectory_controller/joint_trajectory (arms.0.commands.0)"
+    ]
+    link.close()
 
 
 def test_shipped_contracts_name_topics_that_ros_allows():

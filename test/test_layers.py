@@ -47,6 +47,7 @@ ROS = {
     "rosidl_runtime_py",
     "sensor_msgs",
     "diagnostic_msgs",
+    "control_msgs",
     "lifecycle_msgs",
     "launch",
     "geometry_msgs",

@@ -32,11 +32,15 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.nodes.driver_topics import (
     Channel,
     channels,
+    clients_of,
     commanders,
+    controller_mismatches,
+    controllers,
     service_mismatch,
     services,
     topic_mismatches,
 )
+from kairos_ros.nodes.goal_stream import GoalStream
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.body_error import BodyError
 from kairos_ros.robot.contract import Arm, Camera, Command, Extra, RobotContract
@@ -53,6 +57,8 @@ STAMP = slice(4, 12)
 """Of the CDR bytes of a message with a header."""
 AFTER_STAMP = slice(12, None)
 ANSWER_WITHIN_NS = 2_000_000_000
+GRIPS = 0.02
+"""Of a gripper's range: a target that moved by less is the same."""
 SETTLED = 3
 """After a cell's answer, older messages may still be under way; from this one on they are new."""
 UNSTAMPED = bytes(8)
@@ -93,6 +99,7 @@ class RosDriverLink:
         """Raises ConfigError for a controller that cannot be spoken to."""
         self._contract = contract
         self._channels, self._services = channels(contract), services(contract)
+        self._controllers = controllers(contract)
         name = f"driver_link_{uuid.uuid4().hex[:8]}"  # so that a second one can be told apart
         self._node = rclpy.create_node(
             name,
@@ -139,6 +146,9 @@ class RosDriverLink:
             for service in self._services
         }
         self._publishers: dict[str, Any] = {}
+        self._streams: dict[str, GoalStream] = {}
+        self._gripped: dict[str, float] = {}
+        """Where a gripper was told to go last, by field."""
         self._decoded: dict[str, tuple[bytes, Any]] = {}
         self._objection: Objection | None = None
         self._asked: tuple[Future, int, dict[str, int] | None]
@@ -186,6 +196,8 @@ class RosDriverLink:
             for service in self._services
             if not self._clients[service.field].service_is_ready()
         ]
+        for controller in self._controllers:
+            found += controller_mismatches(self._node, controller)
         for channel in self._channels:
             wrong = list(topic_mismatches(self._node, channel))
             if not wrong and channel.heard and self._is_silent(channel):
@@ -224,9 +236,19 @@ class RosDriverLink:
         return self._decode(f"camera {key}", data, lambda: _read_picture(camera, data))
 
     def command(self, arm: int, positions: Mapping[str, float]) -> None:
-        for c, command in enumerate(self._contract.arms[arm].commands):
-            message = _command(self._contract.arms[arm], command, positions)
-            self._publishers[f"arms.{arm}.commands.{c}"].publish(message)
+        section = self._contract.arms[arm]
+        for c, command in enumerate(section.commands):
+            field = f"arms.{arm}.commands.{c}"
+            values = _in_driver_unit(section, command, positions)
+            if command.kind == "gripper_command":
+                if self._grips_anew(field, section, command, values[0]):
+                    self._streams[field].send(_gripper_goal(command, values[0]))
+            elif command.kind == "follow_joint_trajectory":
+                self._streams[field].send(_trajectory_goal(section, command, values))
+            elif command.kind == "joint_trajectory":
+                self._publishers[field].publish(_trajectory(section, command, values))
+            else:
+                self._publishers[field].publish(Float64MultiArray(data=values))
 
     def torque(self, on: bool) -> None:
         for field, client in self._clients.items():
@@ -236,7 +258,15 @@ class RosDriverLink:
     def lives(self, arm: int) -> object:
         return self._lives[f"arms.{arm}.joint_states"]
 
+    def begin(self) -> None:
+        self._gripped.clear()
+        for stream in self._streams.values():
+            stream.rejected = False
+
     def objection(self) -> Objection | None:
+        for controller in self._controllers:
+            if controller.field in self._streams and self._streams[controller.field].rejected:
+                return Objection("goal rejected", f"{controller.name} rejected a goal; see its log")
         return self._objection
 
     def announce(self, goal: TaskGoal) -> None:
@@ -312,6 +342,20 @@ class RosDriverLink:
                     event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
                 )
 
+        for controller in self._controllers:
+            self._streams[controller.field] = GoalStream(
+                self._node, controller.kind, controller.name
+            )
+
+    def _grips_anew(self, field: str, arm: Arm, command: Command, position: float) -> bool:
+        """Whether a gripper's target moved by enough for another goal: each one starts it anew."""
+        joint = next(j for j in arm.joints if j.name == arm.joints_of(command)[0])
+        before = self._gripped.get(field)
+        if before is not None and abs(position - before) < GRIPS * (joint.upper - joint.lower):
+            return False
+        self._gripped[field] = position
+        return True
+
     def _commanded(self) -> list[Channel]:
         return [channel for channel in self._channels if ".commands." in channel.field]
 
@@ -321,12 +365,21 @@ class RosDriverLink:
             Mismatch("commanded by another", f"{_full_name(end)} commands {channel.topic}, too")
             for channel in self._commanded()
             for end in commanders(self._node, channel)
+        ] + [
+            Mismatch("commanded by another", f"{name} commands {controller.name}, too")
+            for controller in self._controllers
+            for name in clients_of(self._node, controller)
         ]
 
     def _claims_first(self) -> bool:
-        """Of publishers that were made at once, the one with the lowest id stays."""
-        ends = self._node.get_publishers_info_by_topic(self._commanded()[0].topic)
-        return min(ends, key=lambda end: end.endpoint_gid).node_name == self._node.get_name()
+        """Of nodes that began at once, the publisher with the lowest id stays, or the client of an
+        action with the first name."""
+        if commanded := self._commanded():
+            ends = self._node.get_publishers_info_by_topic(commanded[0].topic)
+            first = min(ends, key=lambda end: end.endpoint_gid)
+            return first.node_name == self._node.get_name()
+        own = self._node.get_fully_qualified_name()
+        return own < min(clients_of(self._node, self._controllers[0]), default="~")
 
     def _look(self) -> None:
         """Asks the graph who is there."""
@@ -337,6 +390,11 @@ class RosDriverLink:
             publisher = self._publishers.get(channel.field)
             if publisher is not None and not publisher.get_subscription_count():
                 text = f"no controller listens on {channel.topic}; start or activate it"
+                objection = Objection("no controller", text)
+        for controller in self._controllers:
+            stream = self._streams.get(controller.field)
+            if stream is not None and not self._node.count_services(controller.goals):
+                text = f"no controller serves {controller.name}; start or activate it"
                 objection = Objection("no controller", text)
         self._objection = objection
 
@@ -384,15 +442,32 @@ def _read_picture(camera: Camera, data: bytes) -> bytes:
     return jpeg(frame, size)
 
 
-def _command(arm: Arm, command: Command, positions: Mapping[str, float]) -> Any:
-    """Targets as one controller takes them, in the driver's unit."""
+def _in_driver_unit(arm: Arm, command: Command, positions: Mapping[str, float]) -> list[float]:
+    """Targets in a controller's order."""
     names = arm.joints_of(command)
     values = [positions[name] for name in names]
     if arm.joint_states.unit == "degrees":
         turns = {joint.name for joint in arm.joints if joint.kind == "revolute"}
         values = [math.degrees(v) if n in turns else v for n, v in zip(names, values, strict=True)]
-    if command.kind == "float64_multi_array":
-        return Float64MultiArray(data=values)
+    return values
+
+
+def _trajectory(arm: Arm, command: Command, values: list[float]) -> JointTrajectory:
+    """One point, from now on."""
     reach = Duration(seconds=command.reach_s).to_msg()
     point = JointTrajectoryPoint(positions=values, time_from_start=reach)
-    return JointTrajectory(joint_names=names, points=[point])
+    return JointTrajectory(joint_names=arm.joints_of(command), points=[point])
+
+
+def _trajectory_goal(arm: Arm, command: Command, values: list[float]) -> Any:
+    from control_msgs.action import FollowJointTrajectory
+
+    return FollowJointTrajectory.Goal(trajectory=_trajectory(arm, command, values))
+
+
+def _gripper_goal(command: Command, position: float) -> Any:
+    from control_msgs.action import GripperCommand
+
+    goal = GripperCommand.Goal()
+    goal.command.position, goal.command.max_effort = position, command.max_effort
+    return goal

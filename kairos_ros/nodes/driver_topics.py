@@ -1,13 +1,13 @@
 """Which topics of which types a contract means, and whether they are there and fit."""
 
-import importlib.util
+import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from geometry_msgs.msg import PointStamped, PoseStamped
 from rclpy.duration import Duration
-from rclpy.node import Node
+from rclpy.node import Node, NodeNameNonExistentError
 from rclpy.qos import (
     QoSCompatibility,
     QoSHistoryPolicy,
@@ -57,8 +57,23 @@ class Service:
     field: str
 
 
+@dataclass(frozen=True, slots=True)
+class Controller:
+    """One action that a contract commands joints by."""
+
+    name: str
+    kind: Any
+    """Action class."""
+    field: str
+
+    @property
+    def goals(self) -> str:
+        """The service that takes its goals."""
+        return f"{self.name}/_action/send_goal"
+
+
 def channels(contract: RobotContract) -> list[Channel]:
-    """Every topic of a contract. Raises ConfigError for a controller that cannot be spoken to."""
+    """Every topic of a contract."""
     found = []
     for a, arm in enumerate(contract.arms):
         told = arm.joint_states
@@ -73,8 +88,8 @@ def channels(contract: RobotContract) -> list[Channel]:
         )
         for c, command in enumerate(arm.commands):
             where = f"arms.{a}.commands.{c}"
-            kind = command_type(command, where)
-            found.append(Channel(arm.topic(command.topic), kind, qos.TELEMETRY, False, where))
+            if kind := COMMANDS.get(command.kind):
+                found.append(Channel(arm.topic(command.topic), kind, qos.TELEMETRY, False, where))
         for c, camera in enumerate(arm.cameras):
             kind, where = CAMERAS[camera.kind], f"arms.{a}.cameras.{c}"
             ours = sensor(camera.reliability)
@@ -101,16 +116,27 @@ def services(contract: RobotContract) -> list[Service]:
     return found
 
 
-def command_type(command: Command, where: str) -> Any:
-    """Its message class. Raises ConfigError for an action: those are not built here."""
-    if command.kind in COMMANDS:
-        return COMMANDS[command.kind]
-    absent = "" if importlib.util.find_spec("control_msgs") else " control_msgs is not installed."
-    raise ConfigError(
-        f"{where}: {command.kind} is an action of control_msgs, which this adapter does not speak."
-        f"{absent} Use kind joint_trajectory: a joint_trajectory_controller takes the same on its "
-        "topic ~/joint_trajectory"
-    )
+def controllers(contract: RobotContract) -> list[Controller]:
+    """Every action of a contract. Raises ConfigError where control_msgs is not installed."""
+    return [
+        Controller(arm.topic(command.topic), _action_type(command, where), where)
+        for a, arm in enumerate(contract.arms)
+        for c, command in enumerate(arm.commands)
+        if command.kind not in COMMANDS
+        for where in [f"arms.{a}.commands.{c}"]
+    ]
+
+
+def _action_type(command: Command, where: str) -> Any:
+    try:
+        from control_msgs.action import FollowJointTrajectory, GripperCommand
+    except ImportError:
+        raise ConfigError(
+            f"{where}: {command.kind} is an action of control_msgs, which is not installed. Use "
+            "kind joint_trajectory: a joint_trajectory_controller takes the same on its topic "
+            "~/joint_trajectory"
+        ) from None
+    return GripperCommand if command.kind == "gripper_command" else FollowJointTrajectory
 
 
 def sensor(reliability: str) -> QoSProfile:
@@ -153,6 +179,33 @@ def service_mismatch(node: Node, service: Service) -> Mismatch:
     if other := [told for told in types if told != wanted]:
         return Mismatch("wrong type", f"{name} is {other[0]}; the contract says {wanted}")
     return Mismatch("missing service", f"nobody serves {name}")
+
+
+def controller_mismatches(node: Node, controller: Controller) -> Iterator[Mismatch]:
+    """Nobody serves it, or as another type."""
+    name = f"{controller.name} ({controller.field})"
+    wanted = type_name(controller.kind)
+    types = dict(node.get_service_names_and_types()).get(controller.goals, [])
+    if other := [told for told in types if told != f"{wanted}_SendGoal"]:
+        text = f"{name} is {other[0].removesuffix('_SendGoal')}; the contract says {wanted}"
+        yield Mismatch("wrong type", text)
+    elif not node.count_services(controller.goals):
+        yield Mismatch("missing action", f"nobody serves {name}")
+
+
+def clients_of(node: Node, controller: Controller) -> list[str]:
+    """Full names of all other nodes that have a client of an action."""
+    if node.count_clients(controller.goals) == 0:
+        return []
+    found = []
+    for name, namespace in node.get_node_names_and_namespaces():
+        if name == node.get_name():
+            continue
+        with contextlib.suppress(NodeNameNonExistentError):  # it left meanwhile
+            clients = node.get_client_names_and_types_by_node(name, namespace)
+            if controller.goals in dict(clients):
+                found.append(f"{namespace.rstrip('/')}/{name}")
+    return found
 
 
 def commanders(node: Node, channel: Channel) -> list[Any]:

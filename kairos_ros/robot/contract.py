@@ -77,6 +77,9 @@ class Command(_Section):
     reach_s: Annotated[
         Seconds, Field(description="time_from_start of a trajectory's point; 0.1: about 3 periods")
     ] = 0.1
+    max_effort: Annotated[
+        float, Field(ge=0, le=1000, description="of a gripper_command, N; 0: the gripper's own")
+    ] = 0.0
 
 
 class Camera(_Section):

@@ -59,6 +59,7 @@ class ContractedRobot:
     def reset(self, goal: TaskGoal) -> None:
         """Raises BodyError where the arm is not fit to move; it does not move here."""
         contract, link = self._contract, self._link
+        link.begin()
         self._lives = [link.lives(a) for a in range(len(contract.arms))]
         self._wait_for(lambda: not any(self._silent()), self._silent)
         for a, arm in enumerate(contract.arms):

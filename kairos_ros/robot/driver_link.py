@@ -74,6 +74,9 @@ class DriverLink(Protocol):
     def lives(self, arm: int) -> object:
         """Equal as long as the same driver tells positions."""
 
+    def begin(self) -> None:
+        """A new task shall begin: what controllers rejected before does not count any more."""
+
     def objection(self) -> Objection | None: ...
 
     def announce(self, goal: TaskGoal) -> None:
