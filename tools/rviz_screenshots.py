@@ -45,14 +45,16 @@ PACKAGES = (
 SIZE = (1600, 1000)
 VIEW = (366, 62, 1583, 970)
 """Left, top, right and bottom of what is no panel, in px."""
+TABLES = (366, 495, 1583, 630)
+"""Where the arms of a fleet work."""
 NEAR_HAND = (300, 300, 950, 680)
 """Of that, where the paths are in the picture of one arm."""
 SETTLE_S = 5.0
 SHOTS = 12
 SEEN_WITHIN_S = 90.0
 """On a busy machine without a GPU, rviz draws a picture in seconds."""
-RUNNING_PX, PATH_PX, EDGES_PX = 2500, 300, 2000
-"""Fewest of the colour of what shall be seen: states and paths of a fleet, a path, a zone."""
+PATHS_PX, PATH_PX, EDGES_PX = 150, 300, 2000
+"""Fewest of the colour of what shall be seen: paths of a fleet, a path, a zone."""
 PATIENCE = 10
 """Markers live so many times longer than the viz node says, for the same reason."""
 MOUNT = """
@@ -473,11 +475,11 @@ class Album:
 
         self._open("fleet", View(6.6, (0.0, -0.2, 0.3), 1.5708, 0.42))
         shots = self._shoot_until(
-            lambda seen: sum(n > RUNNING_PX for n in seen) >= SHOTS,
-            lambda picture: int(coloured(picture, colours.TO_COME).sum()),
+            lambda seen: sum(n > PATHS_PX for n in seen) >= SHOTS,
+            lambda picture: int(coloured(picture.crop(TABLES), colours.TO_COME).sum()),
         )
         best = max(shots, key=lambda shot: shot[1])
-        self._expect(best[1] > RUNNING_PX, f"running robots and their paths ({best[1]} px)")
+        self._expect(best[1] > PATHS_PX, f"paths over the tables ({best[1]} px)")
         self._keep("fleet", best[0])
 
     def _paths(self, name: str, stage: Stage) -> None:

@@ -50,7 +50,7 @@ def _running(
     ]
     for level, ends in enumerate(by_confidence(points, chunk.confidence[:horizon], done)):
         share = UNSURE + (1 - UNSURE) * level / (len(WIDTHS_M) - 1)
-        colour = colours.mixed(colours.EXECUTED, colours.TO_COME, share)
+        colour = colours.mixed(colours.TRIMMED, colours.TO_COME, share)
         number = tool * len(WIDTHS_M) + level
         shapes.append(to_come.segments(number, ends, WIDTHS_M[level] * size, colour))
     beyond = part(points, horizon, len(points) - 1)

@@ -20,7 +20,7 @@ OBJECT = _hex("#f2b134", 0.85)
 GOAL = _hex("#8fd14f", 0.55)
 
 TO_COME = _hex("#17c3b2")
-EXECUTED = _hex("#5d7f99")
+EXECUTED = _hex("#9c6ade")
 TRIMMED = _hex("#9a9a9a", 0.75)
 NEXT = _hex("#4f8ef7")
 """A chunk that has arrived and whose turn comes when the running one ends."""
