@@ -30,7 +30,7 @@ from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.robot.rules_text import rules_text
 
 PEOPLE, QUICK_PEOPLE = 60, 8
-SCENE, CAMERA, PX = "push-v3", "corner3", 144
+SCENE, CAMERA, PX = "push-v3", "corner3", 240
 RATE_HZ, JUDGED_HZ = 30.0, 10.0
 UP_WITHIN_S = 120.0
 SEEN_WITHIN_S = 5.0

@@ -19,7 +19,7 @@ from kairos_ros.robot.intruder import METAWORLD_CELL, random_hand, random_person
 from kairos_ros.robot.metaworld_scenes import SCENES, expert
 from kairos_ros.robot.sim import SimAdapter
 
-camera, px, scene, seed = "corner3", 144, "push-v3", 1_700_000
+camera, px, scene, seed = "corner3", 240, "push-v3", 1_700_000
 arm = SimAdapter(images={camera: (px, px)})
 goal = TaskGoal(SCENES[scene], scene, seed)
 shots = {}
@@ -53,7 +53,7 @@ np.savez(sys.argv[1], **shots)
 
 @functools.cache
 def cell_pictures() -> dict[str, np.ndarray]:
-    """Name -> uint8 [144, 144, 3]: empty, hand, person, empty_again, failed, done.
+    """Name -> uint8 [240, 240, 3]: empty, hand, person, empty_again, failed, done.
 
     Rendered in a process of its own: MuJoCo chooses how to render when it is imported.
     """

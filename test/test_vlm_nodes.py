@@ -317,7 +317,7 @@ def arm(start_for_module, judges, wire, tmp_path_factory):
     recording = start_for_module(recorder(bag))
     start_for_module(serving(policy="emulated:latency_ms=20,chunk=20,state=39,dim=4"))
     parameters = {
-        "adapter_options": [f"images={{{CAMERA}: [144, 144]}}"],
+        "adapter_options": [f"images={{{CAMERA}: [240, 240]}}"],
         "request_images": False,
         "disturbances": True,
         "rules": rules_text(RULES),

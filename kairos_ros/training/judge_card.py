@@ -7,7 +7,7 @@ from typing import Any
 
 from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.training.judge_scenes import LOSABLE
-from kairos_ros.vlm.questions import FAILED, SAFETY, TASK_STATE, UNSAFE
+from kairos_ros.vlm.questions import FAILED, SAFE, SAFETY, TASK_STATE, UNSAFE
 from kairos_ros.vlm.tiny_vlm import read_model
 
 CONFUSION, RELIABILITY, MISTAKES = "confusion.png", "reliability.png", "mistakes.png"
@@ -77,8 +77,10 @@ def write_judge_card(folder: Path) -> None:
         " to ±50 %), colours of table and walls (up to ±35 % per channel) and camera poses (4 cm,"
         " 3° standard deviation) four times as far off as in training: safety"
         f" {_percent(shifted['kinds'][SAFETY]['all'])}, task state"
-        f" {_percent(shifted['kinds'][TASK_STATE]['all'])}. Move a camera, and the judge has to be"
-        " trained again.",
+        f" {_percent(shifted['kinds'][TASK_STATE]['all'])}. It misses"
+        f" {_missed(shifted['kinds'][SAFETY])} of the intruders there, and takes"
+        f" {1 - shifted['kinds'][SAFETY]['recall'][SAFE]['accuracy']:.1%} of the empty cells for"
+        " unsafe. Move a camera, and the judge has to be trained again.",
         "",
         "## How far to trust its probabilities",
         f"Logits are divided by {description.temperature:.2f}, fitted on"

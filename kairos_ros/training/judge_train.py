@@ -44,11 +44,11 @@ class JudgeSettings:
     """What defines a training; a resumed one must agree."""
 
     scenes: tuple[str, ...] = tuple(SCENES)
-    losable: int = 120
+    losable: int = 200
     """Episodes of each scene whose object can get lost."""
-    others: int = 60
+    others: int = 70
     """Episodes of each other scene."""
-    epochs: int = 9
+    epochs: int = 6
     batch_size: int = 32
     learning_rate: float = 1.5e-3
     image_px: int = 240
