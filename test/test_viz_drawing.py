@@ -17,7 +17,7 @@ from kairos_ros.viz import colours
 from kairos_ros.viz.arm_layer import arms
 from kairos_ros.viz.bodies import MetaWorldBody, UrdfBody, two_bones
 from kairos_ros.viz.chunk_book import ChunkBook, ChunkPath
-from kairos_ros.viz.chunk_layer import WIDTHS_M, chunks, dashes, part
+from kairos_ros.viz.chunk_layer import chunks, dashes, part
 from kairos_ros.viz.fleet_layer import details, fleet
 from kairos_ros.viz.places import Grid, Slots
 from kairos_ros.viz.safety_layer import safety
@@ -187,15 +187,21 @@ def test_what_was_stopped_is_not_to_come_any_more():
     assert of(shown, "chunk: cut")[1].text == "4 of 10"
 
 
-def test_the_less_sure_an_action_is_the_thinner_and_greyer_is_its_path():
-    widths, inks = [], []
-    for confidence in (0.1, 0.5, 0.95):
-        chunk = straight(confidence=confidence)
-        (shape,) = of(chunks(scene(robot(chunks=Chunks(chunk)))), "chunk: to come")
-        widths.append(shape.scale[0])
-        inks.append(math.dist(shape.colour, colours.TO_COME))
-    assert widths == sorted(WIDTHS_M)
-    assert inks[0] > inks[1] > inks[2] == 0
+def test_the_less_sure_an_action_is_the_greyer_is_its_path():
+    chunk = replace(straight(horizon=6), confidence=np.array([1.0, 1.0, 0.6, 0.6, 0.1, 0.1]))
+    (path,) = of(chunks(scene(robot(chunks=Chunks(chunk, done=1.5)))), "chunk: to come")
+    assert len(path.colours) == len(path.points) == 6
+    grey = [math.dist(ink, colours.TO_COME) for ink in path.colours]
+    assert grey[0] == 0
+    assert grey == sorted(grey)
+    assert grey[-1] > grey[2] > 0
+
+
+@given(st.floats(0, 6))
+def test_every_point_to_come_has_a_shade(done):
+    shown = of(chunks(scene(robot(chunks=Chunks(straight(), done=done)))), "chunk: to come")
+    assert all(len(shape.colours) == len(shape.points) for shape in shown)
+    assert bool(shown) == (done < 6)
 
 
 def test_the_next_chunk_is_shown_up_to_its_horizon():

@@ -8,11 +8,11 @@ from kairos_ros.viz import colours
 from kairos_ros.viz.chunk_book import ChunkPath
 from kairos_ros.viz.fleet_layer import pen, scale
 from kairos_ros.viz.scene import RobotView, Scene
-from kairos_ros.viz.shape import Shape, point
+from kairos_ros.viz.shape import Colour, Shape, point
 
-WIDTHS_M = (0.010, 0.017, 0.024)
-"""Of a path to come, from unsure to sure, for an arm that reaches a metre."""
-UNSURE = 0.35
+WIDTH_M = 0.02
+"""Of a path to come, for an arm that reaches a metre."""
+UNSURE = 0.15
 """Share of the full colour that actions at the limit of confidence still have."""
 DASH_M = 0.012
 
@@ -48,11 +48,9 @@ def _running(
     shapes: list[Shape | None] = [
         executed.strip(tool, part(points, 0.0, done), 0.010 * size, colours.EXECUTED)
     ]
-    for level, ends in enumerate(by_confidence(points, chunk.confidence[:horizon], done)):
-        share = UNSURE + (1 - UNSURE) * level / (len(WIDTHS_M) - 1)
-        colour = colours.mixed(colours.TRIMMED, colours.TO_COME, share)
-        number = tool * len(WIDTHS_M) + level
-        shapes.append(to_come.segments(number, ends, WIDTHS_M[level] * size, colour))
+    ahead = part(points, done, horizon)
+    inks = shades(chunk.confidence[:horizon], done)
+    shapes.append(to_come.strip(tool, ahead, WIDTH_M * size, colours.TO_COME, inks))
     beyond = part(points, horizon, len(points) - 1)
     shapes.append(
         trimmed.segments(tool, dashes(beyond, DASH_M * size), 0.006 * size, colours.TRIMMED)
@@ -75,17 +73,16 @@ def part(points: np.ndarray, start: float, end: float) -> np.ndarray:
     return np.array(ends if end == start else [*ends, _at(points, end)])
 
 
-def by_confidence(
-    points: np.ndarray, confidence: np.ndarray, done: float
-) -> list[list[np.ndarray]]:
-    """Ends of the pieces of the path to come, one list per width, unsure first."""
-    levels: list[list[np.ndarray]] = [[] for _ in WIDTHS_M]
-    for action in range(math.floor(done), len(confidence)):
-        start = max(done, float(action))
-        sure = float(confidence[action])
-        level = min(int(sure * len(levels)), len(levels) - 1)
-        levels[level] += [_at(points, start), points[action + 1]]
-    return levels
+def shades(confidence: np.ndarray, done: float) -> list[Colour]:
+    """Of the points of the path to come: the surer an action, the fuller its colour."""
+    actions = range(math.floor(done), len(confidence))
+    inks = [
+        colours.mixed(
+            colours.TRIMMED, colours.TO_COME, UNSURE + (1 - UNSURE) * float(confidence[action])
+        )
+        for action in actions
+    ]
+    return [*inks, *inks[-1:]]
 
 
 def dashes(points: np.ndarray, dash_m: float) -> list[np.ndarray]:
