@@ -64,6 +64,7 @@ def _fits(contract: "RobotContract", within_s: float) -> bool:
     """Whether the running drivers fit; prints what does not, and who commands them."""
     import rclpy
 
+    from kairos_ros.nodes.arm_claim import LOOK_AROUND_S
     from kairos_ros.nodes.driver_link import RosDriverLink
 
     context = rclpy.Context()
@@ -73,6 +74,7 @@ def _fits(contract: "RobotContract", within_s: float) -> bool:
         give_up = time.monotonic() + within_s
         while (problems := link.mismatches()) and time.monotonic() < give_up:
             time.sleep(0.1)
+        time.sleep(LOOK_AROUND_S)
         for text in link.commanders():
             typer.echo(f"note: {text}")
     finally:

@@ -263,7 +263,7 @@ def test_of_two_who_begin_at_once_one_stays(context):
         try:
             link.start(3.0)
         except ConfigError as error:
-            refused.append(str(error))
+            refused.append((link, str(error)))
             link.close()
 
     threads = [threading.Thread(target=begin, args=(link,)) for link in links]
@@ -272,7 +272,8 @@ def test_of_two_who_begin_at_once_one_stays(context):
     for thread in threads:
         thread.join(60.0)
     assert len(refused) == 1
-    stayed = next(link for link in links if link.commanders() == [])
+    [stayed] = set(links) - {link for link, _ in refused}
+    assert "commanded by another" in refused[0][1]
     until(lambda: stayed.objection() is None, what="for the other one to leave")
     stayed.close()
     driver.close()

@@ -43,12 +43,13 @@ def arm_demo_command(
     arm: ArmArgument,
     given: Given = None,
     tasks: Annotated[int, typer.Option(min=1, max=1000, help="How many tasks.")] = 20,
+    seconds: Annotated[float, typer.Option(min=0.5, max=600, help="Limit of a task.")] = 20.0,
     out: OutFolder = Path("runs"),
 ) -> None:
     """Watch a simulated arm do real tasks over its ROS 2 driver, served as a fleet is.
 
-    Prints success, rounds and stalls of every task, and draws the last one: joints against the
-    chunks that they were sent. Ctrl-C ends it early, with what was done so far.
+    Prints success, rounds and stalls of every task, and draws the one with the most chunks: joints
+    against what they were told. Ctrl-C ends it early, with what was done so far.
     """
     values = arguments(given or ())
     if values.get("use_sim", "true") != "true":
@@ -57,7 +58,7 @@ def arm_demo_command(
     stay_on_this_host()
     from kairos_ros.demo.arm_demo import demonstrate  # ROS is loaded only for this command
 
-    raise typer.Exit(demonstrate(arm, specs, tasks, _folder(out, f"{arm}_demo")))
+    raise typer.Exit(demonstrate(arm, specs, tasks, seconds, _folder(out, f"{arm}_demo")))
 
 
 def arguments(texts: Sequence[str]) -> dict[str, str]:

@@ -20,7 +20,6 @@ from kairos_ros.robot.contract_file import contract_path, read_contract
 INSTRUCTION = "touch the ball"
 READY_WITHIN_S = 180.0
 """A policy is loaded and warmed up meanwhile."""
-TASK_WITHIN_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,9 @@ class Outcome:
     guarded: int
 
 
-def demonstrate(arm: str, specs: Sequence[NodeSpec], tasks: int, folder: Path) -> int:
+def demonstrate(
+    arm: str, specs: Sequence[NodeSpec], tasks: int, within_s: float, folder: Path
+) -> int:
     """Runs the plan, gives the tasks, prints and draws. Returns the exit code of the command."""
     console = Console(highlight=False)
     robot = next(spec for spec in specs if spec.name == "robot").namespace
@@ -55,7 +56,7 @@ def demonstrate(arm: str, specs: Sequence[NodeSpec], tasks: int, folder: Path) -
             if witness.ready(fleet.dead, READY_WITHIN_S):
                 console.print(f"ready after {time.monotonic() - began:.0f} s; logs in {folder}")
             for number in range(1, tasks + 1):
-                task = witness.do(TASK_WITHIN_S, instruction=INSTRUCTION)
+                task = witness.do(within_s, instruction=INSTRUCTION)
                 if task is None:
                     break
                 seen.append(task)
@@ -72,7 +73,9 @@ def demonstrate(arm: str, specs: Sequence[NodeSpec], tasks: int, folder: Path) -
     outcomes = [outcome_of(task) for task in seen]
     console.print(finding(arm, outcomes), soft_wrap=True)
     (folder / "summary.json").write_text(json.dumps(_document(outcomes), indent=2))
-    draw_task(folder / "arm.png", finding(arm, outcomes), contract, seen[-1])
+    longest = max(range(len(seen)), key=lambda i: len(seen[i].chunks))
+    shown = f"{finding(arm, outcomes)}\ntask {longest + 1}, the one with the most chunks"
+    draw_task(folder / "arm.png", shown, contract, seen[longest])
     console.print(f"wrote {folder / 'arm.png'}", soft_wrap=True)
     return 0
 

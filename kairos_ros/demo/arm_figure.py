@@ -31,13 +31,7 @@ def draw_task(path: Path, title: str, contract: RobotContract, task: SeenTask) -
     for ax in axes[-1]:
         ax.set_xlabel("time since the task was given (s)")
     axes.flat[0].legend(loc="upper left", fontsize=8, frameon=False, ncols=2)
-    rounds = len(task.chunks)
-    figure.suptitle(
-        f"{title}\nthe last task: {rounds} chunks, and where the joints were",
-        x=0.01,
-        ha="left",
-        fontsize=13,
-    )
+    figure.suptitle(title, x=0.01, ha="left", fontsize=13)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
 

@@ -1,7 +1,5 @@
 """The link of a contracted robot to its drivers: standard ROS 2 topics (`robot.driver_link`)."""
 
-import contextlib
-import math
 import threading
 import time
 import uuid
@@ -10,9 +8,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import numpy as np
 import rclpy
-from geometry_msgs.msg import PointStamped, PoseStamped
 from rclpy.context import Context
 from rclpy.duration import Duration
 from rclpy.event_handler import (
@@ -21,19 +17,24 @@ from rclpy.event_handler import (
     SubscriptionEventCallbacks,
 )
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.serialization import deserialize_message
 from rclpy.task import Future
-from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Bool, Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
-from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.nodes.arm_claim import CLAIM_S, LINK, ArmClaim, Rival
+from kairos_ros.nodes.driver_messages import (
+    entries_from,
+    gripper_goal,
+    in_driver_unit,
+    joints_from,
+    picture_from,
+    trajectory,
+    trajectory_goal,
+)
 from kairos_ros.nodes.driver_topics import (
     Channel,
     channels,
-    clients_of,
-    commanders,
     controller_mismatches,
     controllers,
     service_mismatch,
@@ -42,17 +43,13 @@ from kairos_ros.nodes.driver_topics import (
 )
 from kairos_ros.nodes.goal_stream import GoalStream
 from kairos_ros.robot.adapter import TaskGoal
-from kairos_ros.robot.body_error import BodyError
-from kairos_ros.robot.contract import Arm, Camera, Command, Extra, RobotContract
+from kairos_ros.robot.contract import Arm, Command, RobotContract
 from kairos_ros.robot.driver_link import Entries, Glance, Objection, Positions
 from kairos_ros.robot.joint_check import Mismatch, joint_mismatches
-from kairos_ros.robot.picture import as_jpeg, pixels
-from kairos_ros.robot.sim_cameras import jpeg
 
 LOOK_EVERY_S = 0.2
 """How often the graph is asked who else is there."""
-CLAIM_S = 0.5
-"""For two nodes that begin to command an arm at once to see each other."""
+COMMANDED = "commanded by another"
 STAMP = slice(4, 12)
 """Of the CDR bytes of a message with a header."""
 AFTER_STAMP = slice(12, None)
@@ -91,8 +88,8 @@ class _Heard:
 class RosDriverLink:
     """A `DriverLink` with a node and a thread of its own, so that nothing else delays it.
 
-    One robot node at a time commands an arm: who finds a publisher of another node on a command
-    topic does not make its own. Use it in this order: `start`, then everything else, `close`.
+    One robot node at a time commands an arm (`arm_claim`). Use it in this order: `start`, then
+    everything else, `close`.
     """
 
     def __init__(self, contract: RobotContract, namespace: str, context: Context | None = None):
@@ -100,7 +97,7 @@ class RosDriverLink:
         self._contract = contract
         self._channels, self._services = channels(contract), services(contract)
         self._controllers = controllers(contract)
-        name = f"driver_link_{uuid.uuid4().hex[:8]}"  # so that a second one can be told apart
+        name = f"{LINK}{uuid.uuid4().hex[:8]}"  # so that a second one can be told apart
         self._node = rclpy.create_node(
             name,
             namespace=namespace,
@@ -157,6 +154,7 @@ class RosDriverLink:
         self._prepared = True
         self._done: bool | None = None
         self._done_count = 0
+        self._claim = ArmClaim(self._node, self._channels, self._controllers)
         self._node.create_timer(LOOK_EVERY_S, self._look)
         self._executor = SingleThreadedExecutor(context=context)
         self._executor.add_node(self._node)
@@ -169,25 +167,13 @@ class RosDriverLink:
         Raises ConfigError with everything that does not fit after `within_s`.
         """
         give_up = time.monotonic() + within_s
-        while problems := [*self.mismatches(), *self._rivals()]:
-            if time.monotonic() > give_up:
-                told = "\n".join(f"  {problem.code}: {problem.text}" for problem in problems)
-                raise ConfigError(
-                    f"the {self._contract.robot} is not as its contract says:\n{told}"
-                )
+        while not self._claimed(give_up):
             time.sleep(0.05)
-        self._create_publishers()
-        time.sleep(CLAIM_S)
-        give_up = max(give_up, time.monotonic() + CLAIM_S)
-        while rivals := self._rivals():
-            if not self._claims_first() or time.monotonic() > give_up:
-                raise ConfigError("; ".join(rival.text for rival in rivals))
-            time.sleep(0.05)  # the other one sees us, too, and steps back
         self._look()
 
     def commanders(self) -> list[str]:
         """Everybody else who commands the arm, in words."""
-        return [rival.text for rival in self._rivals()]
+        return [rival.told for rival in self._claim.rivals()]
 
     def mismatches(self) -> list[Mismatch]:
         """Everything that does not fit the contract now, but for who else commands the arm."""
@@ -215,7 +201,7 @@ class RosDriverLink:
             return None
         data, at_ns, _ = heard
         told = self._contract.arms[arm]
-        names, values = self._decode(f"joints {arm}", data, lambda: _read_joints(told, data))
+        names, values = self._decode(f"joints {arm}", data, lambda: joints_from(told, data))
         return Positions(names, values, at_ns)
 
     def entries(self, extra: int) -> Entries | None:
@@ -224,7 +210,9 @@ class RosDriverLink:
             return None
         data, at_ns, _ = heard
         told = self._contract.extra_state[extra]
-        return Entries(self._decode(f"extra {extra}", data, lambda: _read_extra(told, data)), at_ns)
+        return Entries(
+            self._decode(f"extra {extra}", data, lambda: entries_from(told, data)), at_ns
+        )
 
     def glance(self, key: str) -> Glance | None:
         heard = self._heard[self._fields[key][0]].newest
@@ -233,20 +221,20 @@ class RosDriverLink:
     def picture(self, key: str) -> bytes:
         field, camera = self._fields[key]
         data = self._heard[field].newest[0]
-        return self._decode(f"camera {key}", data, lambda: _read_picture(camera, data))
+        return self._decode(f"camera {key}", data, lambda: picture_from(camera, data))
 
     def command(self, arm: int, positions: Mapping[str, float]) -> None:
         section = self._contract.arms[arm]
         for c, command in enumerate(section.commands):
             field = f"arms.{arm}.commands.{c}"
-            values = _in_driver_unit(section, command, positions)
+            values = in_driver_unit(section, command, positions)
             if command.kind == "gripper_command":
                 if self._grips_anew(field, section, command, values[0]):
-                    self._streams[field].send(_gripper_goal(command, values[0]))
+                    self._streams[field].send(gripper_goal(command, values[0]))
             elif command.kind == "follow_joint_trajectory":
-                self._streams[field].send(_trajectory_goal(section, command, values))
+                self._streams[field].send(trajectory_goal(section, command, values))
             elif command.kind == "joint_trajectory":
-                self._publishers[field].publish(_trajectory(section, command, values))
+                self._publishers[field].publish(trajectory(section, command, values))
             else:
                 self._publishers[field].publish(Float64MultiArray(data=values))
 
@@ -300,8 +288,13 @@ class RosDriverLink:
         self._node.destroy_node()
 
     def _spin(self) -> None:
-        with contextlib.suppress(ExternalShutdownException):  # the process leaves
+        try:
             self._executor.spin()
+        except ExternalShutdownException:
+            pass  # the process leaves
+        except BaseException as error:
+            self._objection = Objection("link failed", f"the link to the drivers died: {error!r}")
+            raise
 
     def _decode(self, what: str, data: bytes, read: Callable[[], Any]) -> Any:
         """Reads a message once; the control thread asks for it several times."""
@@ -332,6 +325,39 @@ class RosDriverLink:
             return not self._done_count
         return self._heard[channel.field].newest is None
 
+    def _claimed(self, give_up: float) -> bool:
+        """One attempt to begin to command. Raises ConfigError where it was the last one."""
+        problems = [*self.mismatches(), *map(_as_mismatch, self._claim.rivals())]
+        if not problems and self._claim.looked_around():
+            self._create_publishers()
+            time.sleep(CLAIM_S)
+            rivals = self._claim.rivals()
+            if not rivals:
+                return True
+            first = self._claim.comes_first()
+            self._withdraw()
+            problems = [_as_mismatch(rival) for rival in rivals]
+            time.sleep(0.0 if first else 3 * CLAIM_S)
+        if problems and time.monotonic() > give_up:
+            told = "\n".join(f"  {problem.code}: {problem.text}" for problem in problems)
+            raise ConfigError(f"the {self._contract.robot} is not as its contract says:\n{told}")
+        return False
+
+    def _withdraw(self) -> None:
+        """Commands no more. In the thread that spins: it dies of what is destroyed beside it."""
+
+        def destroy() -> None:
+            for publisher in self._publishers.values():
+                self._node.destroy_publisher(publisher)
+            for stream in self._streams.values():
+                stream.close()
+            self._publishers.clear()
+            self._streams.clear()
+
+        done = self._executor.create_task(destroy)
+        while not done.done() and self._thread.is_alive():
+            time.sleep(0.01)
+
     def _create_publishers(self) -> None:
         for channel in self._channels:
             if not channel.heard:
@@ -356,37 +382,12 @@ class RosDriverLink:
         self._gripped[field] = position
         return True
 
-    def _commanded(self) -> list[Channel]:
-        return [channel for channel in self._channels if ".commands." in channel.field]
-
-    def _rivals(self) -> list[Mismatch]:
-        """Everybody else who commands the arm."""
-        return [
-            Mismatch("commanded by another", f"{_full_name(end)} commands {channel.topic}, too")
-            for channel in self._commanded()
-            for end in commanders(self._node, channel)
-        ] + [
-            Mismatch("commanded by another", f"{name} commands {controller.name}, too")
-            for controller in self._controllers
-            for name in clients_of(self._node, controller)
-        ]
-
-    def _claims_first(self) -> bool:
-        """Of nodes that began at once, the publisher with the lowest id stays, or the client of an
-        action with the first name."""
-        if commanded := self._commanded():
-            ends = self._node.get_publishers_info_by_topic(commanded[0].topic)
-            first = min(ends, key=lambda end: end.endpoint_gid)
-            return first.node_name == self._node.get_name()
-        own = self._node.get_fully_qualified_name()
-        return own < min(clients_of(self._node, self._controllers[0]), default="~")
-
     def _look(self) -> None:
         """Asks the graph who is there."""
         objection = None
-        for rival in self._rivals():
-            objection = Objection(rival.code, f"{rival.text}; end one of them")
-        for channel in self._commanded():
+        for rival in self._claim.intruders():
+            objection = Objection(COMMANDED, f"{rival.told}; end one of them")
+        for channel in self._claim.channels:
             publisher = self._publishers.get(channel.field)
             if publisher is not None and not publisher.get_subscription_count():
                 text = f"no controller listens on {channel.topic}; start or activate it"
@@ -399,75 +400,5 @@ class RosDriverLink:
         self._objection = objection
 
 
-def _full_name(end: Any) -> str:
-    return f"{end.node_namespace.rstrip('/')}/{end.node_name}"
-
-
-def _read_joints(arm: Arm, data: bytes) -> tuple[tuple[str, ...], np.ndarray]:
-    """Names, and float64 positions in rad or m."""
-    message = deserialize_message(data, JointState)
-    values = np.array(message.position, np.float64)
-    names = tuple(message.name[: len(values)])
-    if arm.joint_states.unit == "degrees":
-        turns = {joint.name for joint in arm.joints if joint.kind == "revolute"}
-        values = np.array(
-            [np.radians(v) if n in turns else v for n, v in zip(names, values, strict=False)]
-        )
-    return names, values
-
-
-def _read_extra(extra: Extra, data: bytes) -> np.ndarray:
-    """float64 [features]. Raises BodyError for another count, or NaN."""
-    if extra.kind == "point":
-        point = deserialize_message(data, PointStamped).point
-        values = np.array([point.x, point.y, point.z])
-    elif extra.kind == "pose":
-        point = deserialize_message(data, PoseStamped).pose.position
-        values = np.array([point.x, point.y, point.z])
-    else:
-        values = np.array(deserialize_message(data, Float64MultiArray).data)
-    if len(values) != len(extra.features) or not np.isfinite(values).all():
-        raise BodyError(
-            "bad state", f"{extra.topic} told {values}, not {', '.join(extra.features)}"
-        )
-    return values
-
-
-def _read_picture(camera: Camera, data: bytes) -> bytes:
-    size = camera.height_px, camera.width_px
-    if camera.kind == "compressed":
-        return as_jpeg(bytes(deserialize_message(data, CompressedImage).data), size)
-    image = deserialize_message(data, Image)
-    frame = pixels(image.encoding, image.height, image.width, image.step, bytes(image.data))
-    return jpeg(frame, size)
-
-
-def _in_driver_unit(arm: Arm, command: Command, positions: Mapping[str, float]) -> list[float]:
-    """Targets in a controller's order."""
-    names = arm.joints_of(command)
-    values = [positions[name] for name in names]
-    if arm.joint_states.unit == "degrees":
-        turns = {joint.name for joint in arm.joints if joint.kind == "revolute"}
-        values = [math.degrees(v) if n in turns else v for n, v in zip(names, values, strict=True)]
-    return values
-
-
-def _trajectory(arm: Arm, command: Command, values: list[float]) -> JointTrajectory:
-    """One point, from now on."""
-    reach = Duration(seconds=command.reach_s).to_msg()
-    point = JointTrajectoryPoint(positions=values, time_from_start=reach)
-    return JointTrajectory(joint_names=arm.joints_of(command), points=[point])
-
-
-def _trajectory_goal(arm: Arm, command: Command, values: list[float]) -> Any:
-    from control_msgs.action import FollowJointTrajectory
-
-    return FollowJointTrajectory.Goal(trajectory=_trajectory(arm, command, values))
-
-
-def _gripper_goal(command: Command, position: float) -> Any:
-    from control_msgs.action import GripperCommand
-
-    goal = GripperCommand.Goal()
-    goal.command.position, goal.command.max_effort = position, command.max_effort
-    return goal
+def _as_mismatch(rival: Rival) -> Mismatch:
+    return Mismatch(COMMANDED, rival.told)

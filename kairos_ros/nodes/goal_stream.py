@@ -19,6 +19,7 @@ class GoalStream:
     def __init__(self, node: Node, kind: Any, name: str) -> None:
         self.rejected = False
         """Since it was last set to False."""
+        self._node = node
         self._client = ActionClient(node, kind, name)
         self._newest: Any = None
         self._unanswered: deque[float] = deque()
@@ -27,6 +28,11 @@ class GoalStream:
     def send(self, goal: Any) -> None:
         self._newest = goal
         self._came.trigger()
+
+    def close(self) -> None:
+        """In the node's executor."""
+        self._client.destroy()
+        self._node.destroy_guard_condition(self._came)
 
     def _send(self) -> None:
         goal, now_s = self._newest, time.monotonic()
