@@ -13,7 +13,11 @@ from trajectory_msgs.msg import JointTrajectory
 from wire import Operator, done, until
 
 from kairos_ros.arms_plan import arm_plan
+from kairos_ros.demo.arm_demo import finding, outcome_of
+from kairos_ros.demo.arm_figure import draw_task
+from kairos_ros.demo.arm_witness import ArmWitness
 from kairos_ros.nodes import qos
+from kairos_ros.robot.contract_file import contract_path, read_contract
 
 ROBOT, DRIVER = "so101_1", "so101"
 THINKS_NOTHING = "emulated:state=9,dim=6,chunk=30,steps=4"
@@ -140,3 +144,18 @@ def test_a_driver_that_is_killed_and_restarted_moves_nothing_before_a_new_task(c
     until(lambda: cell.states, what="for the driver to be back")
     cell.nothing_moves()
     assert cell.operator.result(cell.task(max_actions=10)).actions == 10
+
+
+def test_the_demo_overhears_a_task_and_draws_joints_against_chunks(cell, tmp_path):
+    with ArmWitness(ROBOT, DRIVER, interrupted=lambda: False) as witness:
+        assert witness.ready(dead=dict, within_s=60.0)
+        seen = witness.do(60.0, instruction="touch the ball", max_actions=40)
+    told = outcome_of(seen)
+    assert told.actions == 40
+    assert told.rounds >= 2
+    assert seen.chunks
+    assert all(0 <= chunk.at_s < 60 and chunk.actions.shape == (15, 6) for chunk in seen.chunks)
+    assert len({positions["shoulder_pan"] for _, positions in seen.positions}) > 5
+    assert finding("so101", [told]).startswith("so101: 0 of 1 tasks succeeded, ")
+    draw_task(tmp_path / "arm.png", "one task", read_contract(contract_path("so101")), seen)
+    assert (tmp_path / "arm.png").read_bytes().startswith(b"\x89PNG")
