@@ -39,6 +39,7 @@ FAULTS = {
     "pull": "cable pulled",
     "silence 3": "one motor silent",
     "garble 9999": "every reply garbled",
+    "delay 100": "every reply late by 100 ms",
     "power": "power off and on",
 }
 
@@ -79,12 +80,15 @@ def periods(arm: SimulatedArm, count: int) -> Table:
 
 
 def faults(arm: SimulatedArm, runs: int) -> Table:
-    """From the fault to the error that names it, at 30 periods per second."""
-    table = Table("fault", "reason", "noticed after, median (s)", "longest (s)")
+    """From the fault to the error that names it, at 30 periods per second.
+
+    A call: the longest one until then, for which the control thread does nothing else.
+    """
+    table = Table("fault", "reason", "task ended after, median (s)", "longest (s)", "a call (s)")
     for command, name in FAULTS.items():
-        after_s, reasons = [], set()
+        after_s, reasons, longest_s = [], set(), 0.0
         for _ in range(runs):
-            arm.tell("plug", "speak 3", "garble 0")
+            arm.tell("plug", "speak 3", "garble 0", "delay 0")
             body = make_adapter("lerobot", 30.0, {"robot": "so101_follower"} | arm.options)
             body.reset(TaskGoal("bench"))
             body.hold()
@@ -92,14 +96,16 @@ def faults(arm: SimulatedArm, runs: int) -> Table:
             began_s = time.monotonic()
             try:
                 while True:
-                    due_s = time.monotonic() + 1 / 30
+                    now_s = time.monotonic()
                     body.hold()
-                    time.sleep(max(0.0, due_s - time.monotonic()))
+                    longest_s = max(longest_s, time.monotonic() - now_s)
+                    time.sleep(max(0.0, now_s + 1 / 30 - time.monotonic()))
             except BodyError as error:
                 after_s.append(time.monotonic() - began_s)
                 reasons.add(error.reason)
             body.close()
-        table.add_row(name, ", ".join(reasons), f"{median(after_s):.2f}", f"{max(after_s):.2f}")
+        ended = (f"{median(after_s):.2f}", f"{max(after_s):.2f}", f"{longest_s:.2f}")
+        table.add_row(name, ", ".join(reasons), *ended)
     return table
 
 

@@ -158,6 +158,23 @@ def test_a_late_reply_is_not_taken_for_the_next_one(body, arm):
     assert so101.state()[0] == pytest.approx((here - 2090) * 360 / 4095, abs=0.1)
 
 
+def test_replies_that_are_always_late_are_never_taken_for_news(body, arm):
+    so101 = body()
+    so101.reset(GOAL)
+    told = so101.state().copy()
+    told[0] += 40.0
+    so101.act(told)
+    arm.tell("delay 100")  # longer than LeRobot waits: each reply would pass for the next one's
+    before, seen = so101.state()[0], set()
+
+    def look():
+        so101.hold()
+        seen.add(so101.state()[0])
+
+    assert fault(look).reason in ("late replies", "silent motor")
+    assert seen <= {before}  # although the arm has moved on
+
+
 def test_a_silent_motor_ends_the_task_by_name_and_the_arm_holds(body, arm):
     so101 = body()
     so101.reset(GOAL)

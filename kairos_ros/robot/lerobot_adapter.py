@@ -19,6 +19,7 @@ from kairos_ros.robot.adapter import Observation, RobotSpec, TaskGoal
 from kairos_ros.robot.body_error import BodyError
 from kairos_ros.robot.lerobot_arms import (
     check_range,
+    check_step,
     drop_input,
     limp,
     positions,
@@ -215,6 +216,8 @@ class LeRobotAdapter:
             try:
                 for arm in self._link.arms:
                     drop_input(arm)
+                    if self._blind_since_ns is not None:
+                        check_step(arm)
                 seen = self._link.robot.get_observation()
                 state = self._features.vector(seen)
                 self._features.check_pictures(seen)

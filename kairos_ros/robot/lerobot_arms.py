@@ -14,7 +14,15 @@ from dataclasses import dataclass
 from typing import Any
 
 from kairos_ros.robot.body_error import BodyError
-from kairos_ros.robot.lerobot_faults import ADVICE, BUSY, CABLE, CALIBRATION, DRIVER, LIMITS
+from kairos_ros.robot.lerobot_faults import (
+    ADVICE,
+    BUSY,
+    CABLE,
+    CALIBRATION,
+    DRIVER,
+    LIMITS,
+    LateReplyError,
+)
 
 log = logging.getLogger(__name__)
 
@@ -173,6 +181,24 @@ def release(arm: Arm) -> list[str]:
             log.debug("motor %s keeps its torque: %s", motor, error)
             deaf.append(f"{arm.prefix}{motor}")
     return deaf
+
+
+def check_step(arm: Arm) -> None:
+    """Sees that the motors answer what they are asked now, after something went wrong.
+
+    Replies carry no number: one that comes too late passes for the answer to the next question, and
+    so on for ever. The answer to this question is known.
+
+    Raises LateReplyError for another one, and what the driver raises where there is none.
+    """
+    motor = arm.motors[-1]  # the last to answer: what was late is through
+    expected = arm.bus.model_number_table[arm.bus.motors[motor].model]
+    try:
+        said = arm.bus.ping(motor, raise_on_error=True)
+    except IndexError:  # the driver, from a reply that is shorter than one to this question
+        said = None
+    if said != expected:
+        raise LateReplyError(f"{arm.prefix}{motor} is asked what it is and answers {said}")
 
 
 def drop_input(arm: Arm) -> None:

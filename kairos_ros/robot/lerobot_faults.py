@@ -5,6 +5,7 @@ import errno
 CABLE = "cable"
 SILENT = "silent motor"
 TORN = "torn packets"
+LATE = "late replies"
 STALE = "stale camera"
 FROZEN = "frozen camera"
 LIMITS = "joint out of limits"
@@ -13,13 +14,14 @@ CALIBRATION = "not calibrated"
 BUSY = "port busy"
 DRIVER = "driver"
 
-TRANSIENT = frozenset({SILENT, TORN})
+TRANSIENT = frozenset({SILENT, TORN, LATE})
 """May be gone with the next packet."""
 
 ADVICE = {
     CABLE: "check the cable and the port",
     SILENT: "check the cables between the motors, and their power",
     TORN: "check the cables between the motors, and whether something else uses the port",
+    LATE: "check the load of this host, and what is between it and the arm (hubs)",
     STALE: "check its cable; another program may have it open",
     FROZEN: "unplug the camera and plug it in again",
     LIMITS: "move it back by hand, with the power of the arm off if it holds",
@@ -27,6 +29,10 @@ ADVICE = {
     DRIVER: "see the message of LeRobot's driver",
 }
 GONE = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOENT, errno.EBADF, errno.EPIPE}
+
+
+class LateReplyError(Exception):
+    """What arrived is the answer to an earlier question."""
 
 
 def reason_of(error: BaseException) -> str:
@@ -41,6 +47,8 @@ def reason_of(error: BaseException) -> str:
 
 def _reason(error: BaseException) -> str:
     text = str(error)
+    if isinstance(error, LateReplyError):
+        return LATE
     if "no status packet" in text or "motor check failed" in text:
         return SILENT
     if "Incorrect status packet" in text:
