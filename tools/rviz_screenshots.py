@@ -291,6 +291,7 @@ class Stage:
         disturb = {r: node.create_client(Disturb, f"/{r}/disturb") for r in self.robots}
         free_at = dict.fromkeys(self.robots, 0.0)
         running: dict[str, Any] = {}
+        ended: set[str] = set()  # who has had a task
 
         def give(robot: str) -> None:
             asked = arms[robot].send_goal_async(ExecuteTask.Goal(**next(self._goals)))
@@ -303,11 +304,12 @@ class Stage:
                 return
             running[robot] = handle.get_result_async()
             running[robot].add_done_callback(lambda _: end(robot))
-            if len(running) == len(self.robots):
-                self.working.set()
 
         def end(robot: str) -> None:
             running.pop(robot, None)
+            ended.add(robot)
+            if len(ended) == len(self.robots):
+                self.working.set()
             free_at[robot] = time.monotonic() + BETWEEN_TASKS_S
 
         while not self._stop.is_set():
