@@ -23,12 +23,12 @@ def train_judge_command(
     ] = "",
     losable: Annotated[
         int, typer.Option(min=2, help="Episodes of each task whose object can get lost.")
-    ] = 120,
-    others: Annotated[int, typer.Option(min=2, help="Episodes of each other task.")] = 60,
-    epochs: Annotated[int, typer.Option(min=1, help="Passes over all pictures.")] = 9,
+    ] = 200,
+    others: Annotated[int, typer.Option(min=2, help="Episodes of each other task.")] = 70,
+    epochs: Annotated[int, typer.Option(min=1, help="Passes over all pictures.")] = 6,
     test_episodes: Annotated[
         int, typer.Option(min=2, help="Held-out episodes per task; half as many shifted ones.")
-    ] = 30,
+    ] = 24,
     seed: Annotated[int, typer.Option(min=0, help="Seed of the training.")] = 0,
 ) -> None:
     """Train the judge that ships, on pictures of the simulated cells, on one CPU thread.
