@@ -1,8 +1,7 @@
 """Policies of the simulated arms: what they learn from, and that the shipped ones do their task."""
 
+import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,6 +14,7 @@ from kairos_ros.arms.arm import ARMS, arm_called
 from kairos_ros.arms.driver import SimulatedDriver
 from kairos_ros.arms.reach import done, state, state_names
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.training.arm_card import write_card, write_evaluation
 from kairos_ros.training.arm_command import evaluate_arm_command
 from kairos_ros.training.arm_demonstrations import begin, record_episode, record_reach
 from kairos_ros.training.arm_trial import try_expert, try_policy
@@ -23,7 +23,6 @@ from kairos_ros.training.rollout import PolicyUnderTest
 from kairos_ros.training.subject import METAWORLD, subject_of
 from kairos_ros.training.train import TrainSettings, new_policy
 
-KAIROS = Path(sys.prefix, "bin", "kairos")
 MODELS = Path(__file__).parents[1] / "models"
 HELD_OUT = range(HELD_OUT_SEED, HELD_OUT_SEED + 8)
 
@@ -85,12 +84,15 @@ def test_evaluation_says_what_it_needs(tmp_path):
         evaluate_arm_command("so101", policy=MODELS / "so101_reach", horizons="10,x")
 
 
-def test_evaluation_writes_what_it_found(tmp_path):
+def test_a_card_says_what_was_measured(tmp_path):
     folder = shutil.copytree(MODELS / "so101_reach", tmp_path / "mine")
-    options = ["--policy", str(folder), "--episodes", "2", "--horizons", "20"]
-    told = subprocess.run(
-        [KAIROS, "evaluate-arm", "so101", *options], capture_output=True, text=True, check=True
-    )
-    assert "of 2 touched" in told.stdout
-    assert "2 episodes from seed 1000000" in (folder / "README.md").read_text()
-    assert (folder / "episode.png").stat().st_size > 10_000
+    arm = arm_called("so101")
+    trial = try_expert(arm, HELD_OUT[:2])
+    write_evaluation(folder, HELD_OUT_SEED, [trial])
+    write_card(folder, arm, HELD_OUT_SEED, [trial])
+    card = (folder / "README.md").read_text()
+    assert "2 episodes from seed 1000000" in card
+    assert f"| expert | 100 (34–100) | {trial.median_s:.1f} |" in card
+    assert "kairos evaluate-arm so101 --episodes 2" in card
+    told = json.loads((folder / "evaluation.json").read_text())
+    assert told["trials"][0]["successes"] == 2
