@@ -29,6 +29,7 @@ class TurtleConfig(RobotConfig):
     legs: list[str] = field(default_factory=lambda: ["front"])
     calibrated: bool = True
     broken: str = ""
+    deaf: int = 0
 
 
 class Turtle(Robot):
@@ -68,6 +69,9 @@ class Turtle(Robot):
         return {f"{leg}.pos": at for leg, at in self.legs.items()}
 
     def send_action(self, action):
+        if self.config.deaf:
+            self.config.deaf -= 1
+            raise ConnectionError("There is no status packet!")
         self._note("send_action", dict(action))
         return action
 
@@ -125,6 +129,23 @@ def test_a_robot_that_holds_stands_still(turtle, options):
     body.act(np.array([4.0, 0.5], np.float32))
     body.close()
     assert calls(turtle, "send_action")[2:] == [driving, standing]
+
+
+@pytest.mark.parametrize("between", ["nothing", "a new task", "a send that failed"])
+def test_it_stands_still_whatever_came_between(turtle, options, between):
+    body = make_adapter("lerobot", 20.0, options)
+    body.reset(TaskGoal("walk"))
+    body.act(np.array([4.0, 0.5], np.float32))
+    if between == "a new task":
+        body.reset(TaskGoal("walk"))
+    if between == "a send that failed":
+        turtle.newest.config.deaf = 1
+        body.hold()
+        assert body.tolerated["silent motor"] == 1
+    body.hold()
+    body.hold()
+    assert [sent["x.vel"] for sent in calls(turtle, "send_action")] == [0.5, 0.0]
+    body.close()
 
 
 def test_a_driver_that_fails_in_its_own_way_ends_the_task_and_the_robot_stands_still(

@@ -167,10 +167,10 @@ class LeRobotAdapter:
         self._look()
 
     def hold(self) -> None:
-        """The motors keep their last goal by themselves; velocities are set to 0 once."""
+        """The motors keep their last goal by themselves; velocities are set to 0, once."""
         self._require_sound()
         if self._rolling:
-            self._stand_still()
+            self._rolling = not self._send(self._still())
         self._look()
 
     def succeeded(self) -> None:
@@ -178,7 +178,7 @@ class LeRobotAdapter:
 
     def toward_safe_state(self) -> np.ndarray | None:
         """See `Homing`."""
-        at = np.where(self._rolls, 0.0, self._measured() if self._told is None else self._told)
+        at = self._still()
         target = np.where(np.isnan(self._safe), at, self._safe)
         step = self._options.safe_speed / self.spec.control_rate_hz
         if np.array_equal(target, at):
@@ -189,7 +189,7 @@ class LeRobotAdapter:
         """Lets go of the robot; its torque is as `on_stop` says where LeRobot has a bus for it."""
         if self._rolling:
             with contextlib.suppress(BodyError):
-                self._stand_still()
+                self._send(self._still())
         if self._options.on_stop == "torque_off" and self._link.opened:
             self._link.release()
         self._link.close()
@@ -231,11 +231,14 @@ class LeRobotAdapter:
                     self._check_torque()
                 return
 
-    def _send(self, action: np.ndarray) -> None:
+    def _send(self, action: np.ndarray) -> bool:
+        """Whether it was sent; a failure that may pass is tolerated."""
         try:
             self._link.robot.send_action(self._features.named(action))
         except Exception as error:  # as above; some drivers read before they write
             self._tolerate(error)
+            return False
+        return True
 
     def _tolerate(self, error: Exception, *, again: bool = False, old: bool = False) -> None:
         """Counts a failure that may pass; raises the BodyError that it is otherwise."""
@@ -270,10 +273,10 @@ class LeRobotAdapter:
 
     def _give_up(self, fault: BodyError) -> BodyError:
         """The robot is left alone from here on. Returns the fault with what its motors do now."""
-        self._fault = fault
-        if self._rolling:
+        rolling, self._rolling = self._rolling, False
+        if rolling:
             with contextlib.suppress(Exception):  # it may not hear
-                self._stand_still()
+                self._link.robot.send_action(self._features.named(self._still()))
         said = "nothing is sent to the motors, which hold their last goal,"
         if fault.reason == TORQUE:
             said = "nothing is sent to the motors"
@@ -283,11 +286,9 @@ class LeRobotAdapter:
         self._fault = BodyError(fault.reason, f"{fault}; {said} until the next task")
         return self._fault
 
-    def _stand_still(self) -> None:
-        """Velocities are 0, positions as told last."""
-        assert self._told is not None
-        self._rolling = False
-        self._send(np.where(self._rolls, 0.0, self._told))
+    def _still(self) -> np.ndarray:
+        """Velocities 0, positions as told last or as they are; float32 [action_dim]."""
+        return np.where(self._rolls, 0.0, self._measured() if self._told is None else self._told)
 
     def _require_sound(self) -> None:
         if self._fault is not None:

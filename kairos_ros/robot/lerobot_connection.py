@@ -83,12 +83,12 @@ class Connection:
             bound(arm, CONNECT_TIMEOUT_MS)
             prepare(arm, self._calibrate)
         self.robot.connect(calibrate=False)
-        for arm in self.arms:
-            bound(arm, CONTROL_TIMEOUT_MS)
         if not self.robot.is_calibrated:
             raise BodyError(
                 CALIBRATION, f"the robot is not calibrated; beside it, run: {self._calibrate}"
             )
+        for arm in self.arms:
+            bound(arm, CONTROL_TIMEOUT_MS)
 
     def close(self) -> None:
         """Closes ports and cameras, whatever state they are in. Torque stays as it is."""
