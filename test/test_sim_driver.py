@@ -1,6 +1,9 @@
 """Simulated arms as processes, met as strangers meet a driver: by standard topics alone."""
 
+import json
+import sys
 from io import BytesIO
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -11,6 +14,7 @@ from builtin_interfaces.msg import Duration
 from geometry_msgs.msg import PoseStamped
 from PIL import Image as Picture
 from rclpy.qos import qos_profile_sensor_data
+from rosbags.typesys import Stores, get_typestore
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
@@ -326,3 +330,10 @@ def test_a_quaternion_is_the_rotation_that_it_was_made_from(seed):
     q = quaternion(pose)
     assert np.allclose([q.x, q.y, q.z], axis * np.sin(angle / 2), atol=1e-9) or seed == 0
     assert abs(q.w - np.cos(angle / 2)) < 1e-9
+
+
+def test_frames_are_sent_as_the_type_that_geometry2_defines():
+    """Frames from here and from a ROS 2 installation are of the same type on the wire."""
+    built = json.loads(Path(sys.prefix, "share/tf2_msgs/msg/TFMessage.json").read_text())
+    genuine = get_typestore(Stores.LATEST).hash_rihs01("tf2_msgs/msg/TFMessage")
+    assert built["type_hashes"][0]["hash_string"] == genuine
