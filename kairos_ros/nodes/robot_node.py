@@ -4,8 +4,6 @@ Three threads: the control thread owns the body and the loop (`robot.control`), 
 serves ROS, and the main thread waits for the signal to stop.
 """
 
-import signal
-import sys
 import threading
 import time
 import uuid
@@ -21,18 +19,16 @@ from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.duration import Duration
 from rclpy.event_handler import PublisherEventCallbacks, QoSPublisherMatchedInfo
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 from rclpy.task import Future
 from sensor_msgs.msg import JointState
 
 from kairos_ros.action import ExecuteTask
-from kairos_ros.bringup import leave_with_launcher
-from kairos_ros.core.errors import ConfigError, KairosError, WireError
+from kairos_ros.core.errors import ConfigError, WireError
 from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus, TaskEvent
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.parameters import declare
+from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.robot_cameras import RobotCameras
 from kairos_ros.nodes.robot_diagnostics import robot_diagnostic
 from kairos_ros.nodes.robot_disturbances import Disturbable, RobotDisturbances
@@ -339,19 +335,7 @@ class RobotNode(Node):
 
 def main() -> int:
     """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    leave_with_launcher()
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    try:
-        node = RobotNode()
-    except KairosError as error:
-        print(f"robot_node: {error}", file=sys.stderr)
-        rclpy.shutdown()
-        return 1
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
+    node, executor, stop = begin("robot_node", RobotNode)
     ended_well: list[str] = []
 
     def control() -> None:

@@ -4,9 +4,6 @@ It stands where ros2_control with joint_trajectory_controller, joint_state_broad
 robot_state_publisher stands, or an SO-101's driver: docs/arms.md lists topics and services.
 """
 
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -15,9 +12,7 @@ import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import PoseStamped, TransformStamped
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
@@ -27,8 +22,7 @@ from trajectory_msgs.msg import JointTrajectory
 from kairos_ros.arms.arm import ARMS, arm_called, view_axes
 from kairos_ros.arms.reach import Reach, done
 from kairos_ros.arms.trajectory import RejectedError
-from kairos_ros.bringup import leave_with_launcher
-from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.core.errors import ConfigError
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.arm_cameras import ArmCameras, camera_frame
 from kairos_ros.nodes.arm_messages import (
@@ -39,6 +33,7 @@ from kairos_ros.nodes.arm_messages import (
     transform,
 )
 from kairos_ros.nodes.parameters import DOUBLES, STRINGS, ParameterSpec, declare
+from kairos_ros.nodes.process import begin
 from kairos_ros.robot.sim_cameras import render_off_screen
 from kairos_ros.robot.urdf import rotation_about
 
@@ -263,19 +258,7 @@ class SimDriver(Node):
 
 def main() -> int:
     """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    leave_with_launcher()
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    try:
-        node = SimDriver()
-    except KairosError as error:
-        print(f"sim_driver_node: {error}", file=sys.stderr)
-        rclpy.shutdown()
-        return 1
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
+    node, executor, stop = begin("sim_driver_node", SimDriver)
     while not stop.is_set():
         executor.spin_once(timeout_sec=0.1)
     executor.shutdown()

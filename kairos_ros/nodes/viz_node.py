@@ -3,9 +3,6 @@
 One thread: it looks at the fleet's topics once per drawing and sends what has changed.
 """
 
-import signal
-import sys
-import threading
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,17 +11,14 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import TransformStamped
 from rclpy.event_handler import PublisherEventCallbacks, QoSPublisherMatchedInfo
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import Image
 from tf2_msgs.msg import TFMessage
 from visualization_msgs.msg import MarkerArray
 
-from kairos_ros.bringup import leave_with_launcher
-from kairos_ros.core.errors import KairosError
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.parameters import declare
+from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.viz_cameras import mosaic_message
 from kairos_ros.nodes.viz_ears import CAMERAS, CHUNKS, JOINTS, SAFETY, SERVING, Ears
 from kairos_ros.nodes.viz_messages import everything_gone, marker_array, tf_message, transforms
@@ -219,19 +213,7 @@ def _when_found(shown: Shown) -> Callable[[QoSPublisherMatchedInfo], None]:
 
 def main() -> int:
     """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    leave_with_launcher()
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    try:
-        node = VizNode()
-    except KairosError as error:
-        print(f"viz_node: {error}", file=sys.stderr)
-        rclpy.shutdown()
-        return 1
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
+    node, executor, stop = begin("viz_node", VizNode)
     period_s = 1.0 / node.values["rate_hz"]
     due_s = time.monotonic()
     while not stop.is_set():

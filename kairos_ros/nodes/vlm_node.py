@@ -4,23 +4,19 @@ Components in one node share a desk, and so one queue, where they name the same 
 a process of its own that can fail alone.
 """
 
-import signal
-import sys
-import threading
 from collections.abc import Sequence
+from functools import partial
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 
-from kairos_ros.bringup import leave_with_launcher
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.pipeline import Component
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.component_service import open_services
 from kairos_ros.nodes.parameters import ParameterSpec, declare
+from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.vlm_parameters import MODEL_PARAMETERS, NAMES, component_parameters
 from kairos_ros.vlm.desk import Desk
 from kairos_ros.vlm.judge import Judge
@@ -89,19 +85,7 @@ class VlmNode(Node):
 
 def main(components: Sequence[Component] = ALL) -> int:
     """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
-    leave_with_launcher()
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
-    try:
-        node = VlmNode(components)
-    except KairosError as error:
-        print(f"vlm_node: {error}", file=sys.stderr)
-        rclpy.shutdown()
-        return 1
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
+    node, executor, stop = begin("vlm_node", partial(VlmNode, components))
     while not stop.is_set() and not node.broken:
         executor.spin_once(timeout_sec=0.1)
     broken = node.broken
