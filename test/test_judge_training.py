@@ -350,6 +350,7 @@ def test_the_card_and_its_figures_say_what_the_exam_found(trained, tmp_path):
     evaluation = {
         "held_out": found,
         "shifted": found,
+        "small": {"px": 24, "kinds": {k: found["kinds"][k]["all"] for k in ANSWERS}},
         "latency_ms": {
             "calls": 1,
             "clock": {"p50": 1.0, "p99": 2.0},
@@ -367,4 +368,5 @@ def test_the_card_and_its_figures_say_what_the_exam_found(trained, tmp_path):
     accuracy = found["kinds"][SAFETY]["all"]["accuracy"]
     assert f"{100 * accuracy:.1f}" in text
     assert "| push-v3 |" in text
+    assert "24 × 24 px and enlarged" in text
     assert all(words in text for words in HELD_OUT[SAFETY])

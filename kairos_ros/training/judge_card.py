@@ -21,7 +21,7 @@ def write_judge_card(folder: Path) -> None:
     training = json.loads((folder / "training.json").read_text())
     evaluation = json.loads((folder / "evaluation.json").read_text())
     description, _ = read_model(folder)
-    held_out, shifted = evaluation["held_out"], evaluation["shifted"]
+    held_out, shifted, small = (evaluation[name] for name in ("held_out", "shifted", "small"))
     settings = training["settings"]
     size_mb = (folder / "model.safetensors").stat().st_size / 1e6
     safety, state = held_out["kinds"][SAFETY], held_out["kinds"][TASK_STATE]
@@ -68,6 +68,9 @@ def write_judge_card(folder: Path) -> None:
         "",
         *_sizes(held_out),
         "",
+        f"The same pictures taken at {small['px']} × {small['px']} px and enlarged: safety"
+        f" {_percent(small['kinds'][SAFETY])}, task state {_percent(small['kinds'][TASK_STATE])}.",
+        "",
         "Other wordings, the last two of each kind never heard in training:",
         "",
         *_wordings(held_out),
@@ -111,9 +114,8 @@ def write_judge_card(folder: Path) -> None:
         "- Labels come from the simulator while the pictures are rendered, and only then: done is"
         " Meta-World's own success, failed an object (puck, peg, ring) that was knocked to"
         " where the hand cannot get it back, ongoing everything else. Objects within 4 cm of that"
-        " border are left out. The network is also taught to point at hand, object and goal and to"
-        " tell where they are, by parts that are not saved: that is how it learns to see a"
-        " puck of seven pixels.",
+        " border are left out. In training the network also points at hand, object and goal in the"
+        " picture and tells where they are, by parts that are not saved.",
         f"- {settings['epochs']} passes in {training['training_minutes']} minutes on"
         f" {training['cpu_threads']} thread of a shared machine, seed {settings['seed']}.",
         "",

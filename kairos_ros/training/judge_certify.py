@@ -14,6 +14,7 @@ from kairos_ros.training.judge_figures import draw_confusion, draw_mistakes, dra
 from kairos_ros.training.judge_look import Look
 from kairos_ros.training.judge_prompts import HELD_OUT, TRAINED
 from kairos_ros.training.judge_report import report as reported
+from kairos_ros.training.judge_report import score_of
 from kairos_ros.training.judge_scenes import (
     CALIBRATE_FROM,
     SHIFTED_FROM,
@@ -21,11 +22,13 @@ from kairos_ros.training.judge_scenes import (
     Frames,
     collect_frames,
 )
-from kairos_ros.vlm.embedded import EmbeddedJudge
+from kairos_ros.vlm.embedded import EmbeddedJudge, fitted
 from kairos_ros.vlm.tiny_vlm import read_model, write_description
 
 PROMPTS = {kind: (*prompts[:2], *HELD_OUT[kind]) for kind, prompts in TRAINED.items()}
 """Wordings of the examination, the usual one first."""
+SMALL_PX = 144
+"""A camera that takes smaller pictures than the model sees."""
 
 
 def certify(
@@ -75,7 +78,11 @@ def certify(
             asked = [m for m in marked if m.prompt == PROMPTS[m.kind][0]]
             draw_mistakes(asked, frames, model / MISTAKES)
     clock, computing = latencies_s(judge, held_out[scenes[0]].image[0])
+    marked = examine(judge, {s: _taken_at(f, SMALL_PX) for s, f in held_out.items()}, usual)
+    small = {k: score_of([m for m in marked if m.kind == k]) for k in usual}
+    report(f"{SMALL_PX} px: {', '.join(f'{k} {s["accuracy"]:.1%}' for k, s in small.items())}")
     evaluation = exams | {
+        "small": {"px": SMALL_PX, "kinds": small},
         "test_episodes": episodes,
         "latency_ms": {"calls": len(clock), "clock": _ms(clock), "computing": _ms(computing)},
         "calibration_pictures": sum(len(f.state) for f in calibration.values()),
@@ -87,6 +94,11 @@ def certify(
     draw_reliability(titles, model / RELIABILITY)
     write_judge_card(model)
     report(f"wrote {model}")
+
+
+def _taken_at(frames: Frames, px: int) -> Frames:
+    """The same pictures from a camera of `px` pixels."""
+    return replace(frames, image=np.stack([fitted(image, px) for image in frames.image]))
 
 
 def _ms(seconds: np.ndarray) -> dict[str, float]:

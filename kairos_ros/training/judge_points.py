@@ -1,7 +1,7 @@
 """Where the things that a task is about are: in the cell, and in a camera's picture.
 
-Training alone knows it. A network that has to point at hand, object and goal learns to see things
-of a few pixels from far fewer pictures than one that is told three words.
+Training alone knows it: a network that has to point at hand, object and goal is told what to look
+for, which three words about a whole picture do not.
 """
 
 from typing import Any

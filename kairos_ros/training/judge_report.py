@@ -33,17 +33,19 @@ def report(
     for kind, answers in ANSWERS.items():
         rows = [one for one in usual if one.kind == kind]
         kinds[kind] = {
-            "all": _score(rows),
+            "all": score_of(rows),
             "answers": list(answers),
             "confusion": confusion(rows, kind).tolist(),
-            "recall": {a: _score([r for r in rows if r.truth == a]) for a in answers},
-            "tasks": {s: _score([r for r in rows if r.scene == s]) for s in frames},
+            "recall": {a: score_of([r for r in rows if r.truth == a]) for a in answers},
+            "tasks": {s: score_of([r for r in rows if r.scene == s]) for s in frames},
             "task_recall": {
-                s: {a: _score([r for r in rows if r.scene == s and r.truth == a]) for a in answers}
+                s: {
+                    a: score_of([r for r in rows if r.scene == s and r.truth == a]) for a in answers
+                }
                 for s in frames
             },
             "wordings": {
-                p: _score([m for m in marked if m.kind == kind and m.prompt == p])
+                p: score_of([m for m in marked if m.kind == kind and m.prompt == p])
                 for p in prompts[kind]
             },
             "reliability": [list(row) for row in reliability(rows)],
@@ -53,7 +55,7 @@ def report(
     sizes = [
         {
             "covers": [low, high],
-            **_score([o for o in unsafe if low <= frames[o.scene].covered[o.picture] < high]),
+            **score_of([o for o in unsafe if low <= frames[o.scene].covered[o.picture] < high]),
         }
         for low, high in SIZES
     ]
@@ -65,7 +67,8 @@ def report(
     }
 
 
-def _score(rows: Sequence[Marked]) -> dict[str, Any]:
+def score_of(rows: Sequence[Marked]) -> dict[str, Any]:
+    """How many of `rows` are right, with Wilson's 95 % interval; JSON-ready."""
     if not rows:
         return {"right": 0, "asked": 0}
     found: Score = score(rows)
