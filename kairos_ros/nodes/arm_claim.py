@@ -68,8 +68,9 @@ class ArmClaim:
         """Rivals that must not be there while the arm is ours: those that do not step back."""
         now_s = time.monotonic()
         rivals = self.rivals()
-        self._seen_s = {rival: self._seen_s.get(rival, now_s) for rival in rivals}
-        return [rival for rival in rivals if not self._may_step_back(rival, now_s)]
+        seen_s = {rival: self._seen_s.get(rival, now_s) for rival in rivals}
+        self._seen_s = seen_s
+        return [one for one, since_s in seen_s.items() if not _may_step_back(one, now_s - since_s)]
 
     def comes_first(self) -> bool:
         """Of nodes that began at once, the publisher with the lowest id tries again first, or the
@@ -81,6 +82,7 @@ class ArmClaim:
         own = self._node.get_fully_qualified_name()
         return own < min(rival.node for rival in self.rivals())
 
-    def _may_step_back(self, rival: Rival, now_s: float) -> bool:
-        fair = rival.node.rpartition("/")[2].startswith(LINK)
-        return fair and now_s - self._seen_s[rival] < GRACE_S
+
+def _may_step_back(rival: Rival, for_s: float) -> bool:
+    """Whether one that has been there `for_s` claims arms as we do, and may be about to leave."""
+    return rival.node.rpartition("/")[2].startswith(LINK) and for_s < GRACE_S

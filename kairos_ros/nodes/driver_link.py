@@ -170,6 +170,9 @@ class RosDriverLink:
         while not self._claimed(give_up):
             time.sleep(0.05)
         self._look()
+        while self._objection is not None and time.monotonic() < give_up:
+            time.sleep(0.05)  # controllers are about to find us
+            self._look()
 
     def commanders(self) -> list[str]:
         """Everybody else who commands the arm, in words."""
@@ -391,12 +394,12 @@ class RosDriverLink:
             publisher = self._publishers.get(channel.field)
             if publisher is not None and not publisher.get_subscription_count():
                 text = f"no controller listens on {channel.topic}; start or activate it"
-                objection = Objection("no controller", text)
+                objection = Objection("no controller", text, passes=True)
         for controller in self._controllers:
             stream = self._streams.get(controller.field)
             if stream is not None and not self._node.count_services(controller.goals):
                 text = f"no controller serves {controller.name}; start or activate it"
-                objection = Objection("no controller", text)
+                objection = Objection("no controller", text, passes=True)
         self._objection = objection
 
 

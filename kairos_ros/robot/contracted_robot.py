@@ -196,11 +196,10 @@ class ContractedRobot:
         """Returns when it is ready. Raises BodyError for what is missing after a while, and at once
         for what no waiting mends."""
         until_ns = self._clock_ns() + round(PREPARED_WITHIN_S * 1e9)
-        while not ready():
-            if objection := self._link.objection():
+        while (objection := self._link.objection()) or not ready():
+            late = self._clock_ns() > until_ns
+            if objection and (late or not objection.passes):
                 raise BodyError(objection.reason, objection.text)
-            if self._clock_ns() > until_ns:
+            if late:
                 raise BodyError("silent at start", "; ".join(missing()) or "it came too late")
             self._sleep(0.02)
-        if objection := self._link.objection():
-            raise BodyError(objection.reason, objection.text)

@@ -46,6 +46,8 @@ class Objection:
     reason: str
     """A few words it is counted by."""
     text: str
+    passes: bool = False
+    """It may be over soon: at the start of a task it is worth waiting."""
 
 
 class DriverLink(Protocol):
