@@ -18,7 +18,7 @@ from kairos_ros.viz.arm_layer import arms
 from kairos_ros.viz.bodies import MetaWorldBody, UrdfBody, two_bones
 from kairos_ros.viz.chunk_book import ChunkBook, ChunkPath
 from kairos_ros.viz.chunk_layer import chunks, dashes, part
-from kairos_ros.viz.fleet_layer import details, fleet
+from kairos_ros.viz.fleet_layer import fleet
 from kairos_ros.viz.places import Grid, Slots
 from kairos_ros.viz.safety_layer import safety
 from kairos_ros.viz.scene import Chunks, EngineView, Judged, RobotView, Scene, Serving, Transition
@@ -345,7 +345,13 @@ def test_a_robot_that_waits_for_a_human_says_so_whatever_its_loop_does():
 
 def test_a_caption_tells_round_wait_and_score():
     view = robot(wait_ratio=0.034, stalled_s=0.52, asks="queued", tasks_done=4, tasks_succeeded=3)
-    assert details(view) == "round 3 · waits 3 % · held 0.5 s · queued · 3 of 4 done"
+    texts = [shape.text for shape in of(fleet(scene(view)), "caption")]
+    assert texts == [
+        "arm_1: running",
+        "open the drawer",
+        "round 3 · waits 3 % · held 0.5 s · queued",
+        "3 of 4 done",
+    ]
 
 
 def test_the_board_fills_a_bar_by_an_engines_load_and_turns_red_where_it_is_down():

@@ -58,6 +58,7 @@ def _robot(robot: RobotView) -> list[Shape]:
         (title(robot), 0.11, 0.20, colour),
         (robot.instruction, 0.085, 0.33, colours.INK),
         (details(robot), 0.07, 0.44, colours.FAINT),
+        (score(robot), 0.07, 0.54, colours.FAINT),
     )
     for number, (text, letter, below, ink) in enumerate(lines):
         if text:
@@ -75,7 +76,7 @@ def title(robot: RobotView) -> str:
 
 
 def details(robot: RobotView) -> str:
-    """Round, horizon, wait and score, as far as they are known."""
+    """Round and waits of the running task, as far as they are known."""
     parts = []
     if robot.instruction:
         parts.append(f"round {robot.round}")
@@ -85,9 +86,12 @@ def details(robot: RobotView) -> str:
             parts.append(f"held {robot.stalled_s:.1f} s")
         if robot.asks:
             parts.append(robot.asks)
-    if robot.tasks_done:
-        parts.append(f"{robot.tasks_succeeded} of {robot.tasks_done} done")
     return " · ".join(parts)
+
+
+def score(robot: RobotView) -> str:
+    """Of the tasks so far."""
+    return f"{robot.tasks_succeeded} of {robot.tasks_done} done" if robot.tasks_done else ""
 
 
 def _bar(pen: Pen, at: Point, length: float, size: float, share: float) -> list[Shape]:
