@@ -53,7 +53,7 @@ def plot_factory(
     matplotlib.use("Agg")
     from matplotlib import pyplot
 
-    figure, ax = pyplot.subplots(figsize=(13, 2.4 + 0.55 * len(robots)), layout="constrained")
+    figure, ax = pyplot.subplots(figsize=(13, 2.6 + 0.55 * len(robots)), layout="constrained")
     row = {robot: i for i, robot in enumerate(robots)}
     for mode, colour in COLOURS.items():
         spans = [s for s in story.spans(robots, end_s) if s.mode == mode]
@@ -67,7 +67,7 @@ def plot_factory(
                 label=LABELS[mode],
             )
     for i, one in enumerate(outcomes):
-        deed, top = one.deed, -0.78 - 0.32 * (i % 2)  # neighbours' names do not meet
+        deed, top = one.deed, -0.78 - 0.3 * (i % 3)  # neighbours' names do not meet
         rows = [row[robot] for robot in deed.robots if robot in row]
         low, high = min(rows, default=0) - 0.42, max(rows, default=0) + 0.42
         ax.fill_between(
@@ -99,7 +99,7 @@ def plot_factory(
             markersize=9,
             label="released by a human",
         )
-    ax.set(xlim=(0, end_s or 1), ylim=(len(robots) - 0.4, -1.45), xlabel="time since start (s)")
+    ax.set(xlim=(0, end_s or 1), ylim=(len(robots) - 0.4, -1.75), xlabel="time since start (s)")
     ax.set_yticks(range(len(robots)), list(robots))
     ax.spines[["top", "right", "left"]].set_visible(False)
     ax.tick_params(axis="y", length=0)
