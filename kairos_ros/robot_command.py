@@ -74,7 +74,7 @@ def _fits(contract: "RobotContract", within_s: float) -> bool:
         give_up = time.monotonic() + within_s
         while (problems := link.mismatches()) and time.monotonic() < give_up:
             time.sleep(0.1)
-        time.sleep(LOOK_AROUND_S)
+        time.sleep(LOOK_AROUND_S / 2)
         for text in link.commanders():
             typer.echo(f"note: {text}")
     finally:

@@ -27,6 +27,8 @@ from kairos_ros.robot.contract_file import read_contract
 from kairos_ros.robot.contracted_robot import ContractedRobot
 from kairos_ros.share import share
 
+LOOK_AROUND_S = 0.5
+"""In one process everybody is found at once."""
 GOAL = TaskGoal("touch the ball")
 HOME = {"pan": 0.5, "lift": -1.0, "gripper": 0.2}
 
@@ -103,7 +105,7 @@ def driver(context):
 @pytest.fixture(scope="module")
 def link(context, driver):
     link = RosDriverLink(contract_of("/good"), "/arm_1", context)
-    link.start(60.0)
+    link.start(60.0, LOOK_AROUND_S)
     yield link
     link.close()
 
@@ -240,9 +242,21 @@ def test_the_way_home_is_slow_and_ends(robot):
 def test_who_comes_second_is_refused_and_the_first_goes_on(robot, driver, context):
     second = RosDriverLink(contract_of("/good"), "/arm_2", context)
     with pytest.raises(ConfigError, match=r"/arm_1/driver_link_.* commands /good/joint_traj"):
-        second.start(1.0)
+        second.start(1.0, LOOK_AROUND_S)
     second.close()
     robot.act(np.zeros(3, np.float32))
+
+
+def test_who_did_not_see_the_first_in_time_gives_way_later(robot, link, context, monkeypatch):
+    blind = RosDriverLink(contract_of("/good"), "/arm_3", context)
+    with monkeypatch.context() as patch:
+        patch.setattr(blind._claim, "rivals", lambda: [])
+        blind.start(60.0, LOOK_AROUND_S)
+    objection = until(blind.objection, what="for the second one to see the first")
+    assert "and was first" in objection.text
+    assert link.objection() is None
+    until(lambda: not link.commanders(), what="for the second one to step back")
+    blind.close()
 
 
 def test_somebody_who_commands_the_arm_meanwhile_stops_it(robot, driver):
@@ -261,7 +275,7 @@ def test_of_two_who_begin_at_once_one_stays(context):
 
     def begin(link):
         try:
-            link.start(3.0)
+            link.start(3.0, LOOK_AROUND_S)
         except ConfigError as error:
             refused.append((link, str(error)))
             link.close()
@@ -282,7 +296,7 @@ def test_of_two_who_begin_at_once_one_stays(context):
 def test_a_driver_that_was_restarted_moves_nothing_before_a_new_task(context):
     driver = FakeDriver(context, "/again", HOME)
     link = RosDriverLink(contract_of("/again"), "/arm_5", context)
-    link.start(60.0)
+    link.start(60.0, LOOK_AROUND_S)
     robot = ContractedRobot(contract_of("/again"), link)
     robot.reset(GOAL)
     act = lambda: robot.act(np.zeros(3, np.float32))  # noqa: E731
@@ -333,7 +347,7 @@ def test_a_driver_in_degrees_is_told_and_understood_in_degrees(context):
     contract["arms"][0]["joint_states"]["unit"] = "degrees"
     contract = RobotContract.model_validate(contract)
     link = RosDriverLink(contract, "/arm_7", context)
-    link.start(60.0)
+    link.start(60.0, LOOK_AROUND_S)
     robot = ContractedRobot(contract, link)
     robot.reset(GOAL)
     assert robot.state()[:3] == pytest.approx([28.648, -57.296, 20.0], abs=0.01)
@@ -354,7 +368,7 @@ def test_controllers_can_be_actions(context):
     gripper |= {"kind": "gripper_command", "topic": "gripper_controller/gripper_cmd"}
     contract = RobotContract.model_validate(document)
     link = RosDriverLink(contract, "/arm_8", context)
-    link.start(60.0)
+    link.start(60.0, LOOK_AROUND_S)
     robot = ContractedRobot(contract, link)
     robot.reset(GOAL)
     target = np.array([10.0, -20.0, 50.0], np.float32)
@@ -365,7 +379,7 @@ def test_controllers_can_be_actions(context):
 
     second = RosDriverLink(contract, "/arm_9", context)
     with pytest.raises(ConfigError, match=r"/arm_8/driver_link_.* commands /acts/joint_traj"):
-        second.start(0.5)
+        second.start(0.5, LOOK_AROUND_S)
     second.close()
 
     driver.rejects = True

@@ -1,10 +1,12 @@
 """One node commands an arm: who else publishes on its command topics, or is its actions' client.
 
 A node looks around before it begins to command, and once more right after; whoever finds another
-one then steps back, so that a node that commands already is never disturbed by one that begins.
+one then steps back. On a busy host two may not find each other in time: their names tell which one
+began first, and the other one gives way whenever it sees that.
 """
 
 import time
+import uuid
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,12 +16,12 @@ from kairos_ros.nodes.driver_topics import Channel, Controller, clients_of, comm
 
 LINK = "driver_link_"
 """Begins the names of nodes that claim arms in this way."""
-LOOK_AROUND_S = 1.0
+LOOK_AROUND_S = 3.0
 """Before the first claim: for nodes to find each other."""
 CLAIM_S = 0.5
 """After a claim, for two that begin at once to see each other."""
-GRACE_S = 1.5
-"""One that begins may be seen for so long before it steps back."""
+GRACE_S = 10.0
+"""One that began later may be seen for so long before it gives way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +50,8 @@ class ArmClaim:
         self._since_s = time.monotonic()
         self._seen_s: dict[Rival, float] = {}
 
-    def looked_around(self) -> bool:
-        return time.monotonic() - self._since_s > LOOK_AROUND_S
+    def looked_around(self, for_s: float) -> bool:
+        return time.monotonic() - self._since_s > for_s
 
     def rivals(self) -> list[Rival]:
         """Everybody else who commands the arm now."""
@@ -65,24 +67,32 @@ class ArmClaim:
         ]
 
     def intruders(self) -> list[Rival]:
-        """Rivals that must not be there while the arm is ours: those that do not step back."""
+        """Rivals that must not be there while the arm is ours: all but those about to give way."""
         now_s = time.monotonic()
-        rivals = self.rivals()
-        seen_s = {rival: self._seen_s.get(rival, now_s) for rival in rivals}
+        seen_s = {rival: self._seen_s.get(rival, now_s) for rival in self.rivals()}
         self._seen_s = seen_s
-        return [one for one, since_s in seen_s.items() if not _may_step_back(one, now_s - since_s)]
+        return [
+            rival
+            for rival, since_s in seen_s.items()
+            if not self._began_later(rival) or now_s - since_s > GRACE_S
+        ]
+
+    def gives_way(self, rival: Rival) -> bool:
+        """Whether a rival claims arms as we do, and was first."""
+        return _base(rival).startswith(LINK) and not self._began_later(rival)
 
     def comes_first(self) -> bool:
-        """Of nodes that began at once, the publisher with the lowest id tries again first, or the
-        client of an action with the first name."""
-        if self.channels:
-            ends = self._node.get_publishers_info_by_topic(self.channels[0].topic)
-            first = min(ends, key=lambda end: end.endpoint_gid)
-            return first.node_name == self._node.get_name()
-        own = self._node.get_fully_qualified_name()
-        return own < min(rival.node for rival in self.rivals())
+        """Of nodes that began at once."""
+        return all(self._began_later(rival) for rival in self.rivals())
+
+    def _began_later(self, rival: Rival) -> bool:
+        return _base(rival).startswith(LINK) and _base(rival) > self._node.get_name()
 
 
-def _may_step_back(rival: Rival, for_s: float) -> bool:
-    """Whether one that has been there `for_s` claims arms as we do, and may be about to leave."""
-    return rival.node.rpartition("/")[2].startswith(LINK) and for_s < GRACE_S
+def link_name() -> str:
+    """Of a node that claims arms: they are in the order of their beginnings."""
+    return f"{LINK}{time.time_ns():016x}_{uuid.uuid4().hex[:4]}"
+
+
+def _base(rival: Rival) -> str:
+    return rival.node.rpartition("/")[2]

@@ -2,7 +2,6 @@
 
 import threading
 import time
-import uuid
 from collections import Counter
 from collections.abc import Callable, Mapping
 from functools import partial
@@ -22,7 +21,7 @@ from std_msgs.msg import Bool, Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.nodes.arm_claim import CLAIM_S, LINK, ArmClaim, Rival
+from kairos_ros.nodes.arm_claim import CLAIM_S, LOOK_AROUND_S, ArmClaim, Rival, link_name
 from kairos_ros.nodes.driver_messages import (
     entries_from,
     gripper_goal,
@@ -97,9 +96,8 @@ class RosDriverLink:
         self._contract = contract
         self._channels, self._services = channels(contract), services(contract)
         self._controllers = controllers(contract)
-        name = f"{LINK}{uuid.uuid4().hex[:8]}"  # so that a second one can be told apart
         self._node = rclpy.create_node(
-            name,
+            link_name(),
             namespace=namespace,
             context=context,
             use_global_arguments=False,  # they rename the robot node, and not this one
@@ -148,6 +146,8 @@ class RosDriverLink:
         """Where a gripper was told to go last, by field."""
         self._decoded: dict[str, tuple[bytes, Any]] = {}
         self._objection: Objection | None = None
+        self._give_way: Objection | None = None
+        self._commands = False
         self._asked: tuple[Future, int, dict[str, int] | None]
         """The cell's answer to the newest task, when it was asked for, and what had been told when
         the answer was there."""
@@ -161,18 +161,17 @@ class RosDriverLink:
         self._thread = threading.Thread(target=self._spin, name="driver_link", daemon=True)
         self._thread.start()
 
-    def start(self, within_s: float) -> None:
+    def start(self, within_s: float, look_around_s: float = LOOK_AROUND_S) -> None:
         """Begins to command the arm once the drivers fit the contract and nobody else commands it.
 
         Raises ConfigError with everything that does not fit after `within_s`.
         """
         give_up = time.monotonic() + within_s
-        while not self._claimed(give_up):
+        while not self._claimed(give_up, look_around_s):
             time.sleep(0.05)
-        self._look()
+        self._commands = True
         while self._objection is not None and time.monotonic() < give_up:
             time.sleep(0.05)  # controllers are about to find us
-            self._look()
 
     def commanders(self) -> list[str]:
         """Everybody else who commands the arm, in words."""
@@ -230,16 +229,19 @@ class RosDriverLink:
         section = self._contract.arms[arm]
         for c, command in enumerate(section.commands):
             field = f"arms.{arm}.commands.{c}"
+            to = self._publishers.get(field) or self._streams.get(field)
+            if to is None:
+                return  # we gave way a moment ago
             values = in_driver_unit(section, command, positions)
             if command.kind == "gripper_command":
                 if self._grips_anew(field, section, command, values[0]):
-                    self._streams[field].send(gripper_goal(command, values[0]))
+                    to.send(gripper_goal(command, values[0]))
             elif command.kind == "follow_joint_trajectory":
-                self._streams[field].send(trajectory_goal(section, command, values))
+                to.send(trajectory_goal(section, command, values))
             elif command.kind == "joint_trajectory":
-                self._publishers[field].publish(trajectory(section, command, values))
+                to.publish(trajectory(section, command, values))
             else:
-                self._publishers[field].publish(Float64MultiArray(data=values))
+                to.publish(Float64MultiArray(data=values))
 
     def torque(self, on: bool) -> None:
         for field, client in self._clients.items():
@@ -255,8 +257,11 @@ class RosDriverLink:
             stream.rejected = False
 
     def objection(self) -> Objection | None:
+        if self._give_way is not None:
+            return self._give_way
         for controller in self._controllers:
-            if controller.field in self._streams and self._streams[controller.field].rejected:
+            stream = self._streams.get(controller.field)
+            if stream is not None and stream.rejected:
                 return Objection("goal rejected", f"{controller.name} rejected a goal; see its log")
         return self._objection
 
@@ -328,10 +333,10 @@ class RosDriverLink:
             return not self._done_count
         return self._heard[channel.field].newest is None
 
-    def _claimed(self, give_up: float) -> bool:
+    def _claimed(self, give_up: float, look_around_s: float) -> bool:
         """One attempt to begin to command. Raises ConfigError where it was the last one."""
         problems = [*self.mismatches(), *map(_as_mismatch, self._claim.rivals())]
-        if not problems and self._claim.looked_around():
+        if not problems and self._claim.looked_around(look_around_s):
             self._create_publishers()
             time.sleep(CLAIM_S)
             rivals = self._claim.rivals()
@@ -349,17 +354,17 @@ class RosDriverLink:
     def _withdraw(self) -> None:
         """Commands no more. In the thread that spins: it dies of what is destroyed beside it."""
 
-        def destroy() -> None:
-            for publisher in self._publishers.values():
-                self._node.destroy_publisher(publisher)
-            for stream in self._streams.values():
-                stream.close()
-            self._publishers.clear()
-            self._streams.clear()
-
-        done = self._executor.create_task(destroy)
+        done = self._executor.create_task(self._destroy_publishers)
         while not done.done() and self._thread.is_alive():
             time.sleep(0.01)
+
+    def _destroy_publishers(self) -> None:
+        publishers, self._publishers = self._publishers, {}
+        streams, self._streams = self._streams, {}
+        for publisher in publishers.values():
+            self._node.destroy_publisher(publisher)
+        for stream in streams.values():
+            stream.close()
 
     def _create_publishers(self) -> None:
         for channel in self._channels:
@@ -390,6 +395,11 @@ class RosDriverLink:
         objection = None
         for rival in self._claim.intruders():
             objection = Objection(COMMANDED, f"{rival.told}; end one of them")
+            if self._commands and self._claim.gives_way(rival):
+                self._give_way = Objection(COMMANDED, f"{rival.told}, and was first; start anew")
+                self._node.get_logger().error(f"{COMMANDED}: {self._give_way.text}")
+                self._commands = False
+                self._destroy_publishers()
         for channel in self._claim.channels:
             publisher = self._publishers.get(channel.field)
             if publisher is not None and not publisher.get_subscription_count():
