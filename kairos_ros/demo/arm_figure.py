@@ -30,7 +30,7 @@ def draw_task(path: Path, title: str, contract: RobotContract, task: SeenTask) -
         _panel(ax, i, joint, contract, task)
     for ax in axes[-1]:
         ax.set_xlabel("time since the task was given (s)")
-    axes.flat[0].legend(loc="upper left", fontsize=8, frameon=False, ncols=2)
+    figure.legend(*axes.flat[0].get_legend_handles_labels(), loc="upper right", frameon=False)
     figure.suptitle(title, x=0.01, ha="left", fontsize=13)
     figure.savefig(path, dpi=120)
     pyplot.close(figure)
