@@ -42,7 +42,7 @@ def factory_command(
 
     Somebody enters a cell, an object is knocked away, the safety service dies, the planner is slow.
     Ends with what every robot did about it, how long that took, and whether it is what the fleet
-    file promises; in the terminal and under runs/. Takes two to three minutes.
+    file promises; in the terminal and under runs/. Takes one to three minutes.
 
     Exit code 1 when a robot did not do it, 2 for a fleet file that cannot be shown. Ctrl-C ends it
     early, with the summary so far; a second one ends it at once.
