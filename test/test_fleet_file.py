@@ -154,6 +154,7 @@ def test_demand_counts_robots_times_rate_and_system_2_once_per_so_many_predictio
         ("freq_hz: 0.5\n", "freq_hz: 0.6\n", "monitor.slo_ms", "longer than the period of 1666.67"),
         ("model: Qwen", "model: 'Qwen 2'\n      #", "monitor.model", "'Qwen 2' is no model"),
         ("model: Qwen", "model: ./no\n      #", "monitor.model", "there is no folder"),
+        ("model: Qwen", "model: embedded:/no\n      #", "monitor.model", "no folder /no"),
         ("model: Qwen", "model: embedded:judge\n      #", "monitor.model", "factory_judge"),
         ("model: Qwen", "model: embedded:planner\n      #", "monitor.model", "cannot be a monitor"),
         ("model: nvidia", "model: openai:http\n      #", "system1.model", "cannot be system1"),

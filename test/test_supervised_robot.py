@@ -37,6 +37,8 @@ class Cell:
     def __init__(self, task_rules, scene="reach-v3"):
         self.motions = []
         self.transitions = []
+        self.moved_in = []
+        """Ids of the tasks of the transitions."""
         self.plans = []
         self.results = []
         self.body = SimAdapter(control_rate_hz=RATE_HZ)
@@ -121,8 +123,9 @@ class Cell:
         self.plans.append(ask)
         self.controller.post(Planned(ask.number, f"plan {ask.number}", time.monotonic_ns()))
 
-    def moved(self, transition):
+    def moved(self, transition, task):
         self.transitions.append(transition)
+        self.moved_in.append(task)
 
 
 def patient(**changes):
@@ -154,6 +157,7 @@ def test_a_robot_whose_safety_service_falls_silent_holds_by_itself():
         cell.until(lambda: cell.controller.report.task_actions > 5, safe=True)
         cell.until(cell.is_(HOLDING))
         assert cell.transitions[-1].reason == "safety is overdue"
+        assert {*cell.moved_in} == {cell.controller.report.task.id}  # the first one's, too
 
 
 def test_the_arm_goes_back_to_its_safe_state_under_the_guard():

@@ -133,6 +133,9 @@ def _says_where(model: str) -> bool:
 
 def _wrong_model(model: str, component: Component, folder: Path) -> str:
     """Why `component` cannot be this model; empty if it can, as far as its name tells."""
+    if model.startswith(EMBEDDED + "/") and component in PERIODIC:
+        place = Path(model.removeprefix(EMBEDDED))
+        return "" if place.is_dir() else f"model {model!r}: there is no folder {place}"
     if model.startswith(EMBEDDED):
         able = [name for name, kinds in EMBEDDED_MODELS.items() if component in kinds]
         if model not in EMBEDDED_MODELS:

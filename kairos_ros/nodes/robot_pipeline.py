@@ -89,15 +89,14 @@ class RobotPipeline:
             )
         )
 
-    def moved(self, transition: Transition) -> None:
-        task = self.controller.report.task
+    def moved(self, transition: Transition, task: str) -> None:
         if Effect.RESEND in transition.effects and transition.component in PERIODIC:
             self._cameras.hurry()  # what a judge is asked again is a picture
         repeated = self.last is not None and (
             transition.before is transition.after and transition.trigger is self.last.trigger
         )
         self.last = transition
-        self._told.append((transition, task.id if task else ""))
+        self._told.append((transition, task))
         log = self._node.get_logger()
         text = (
             f"{transition.before} -> {transition.after}: {transition.reason} "

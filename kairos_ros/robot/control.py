@@ -68,9 +68,9 @@ class Judges(Protocol):
 
     def ask_plan(self, ask: AskPlan, observation: Observation, observed_ago_ns: int) -> None: ...
 
-    def moved(self, transition: Transition) -> None:
+    def moved(self, transition: Transition, task: str) -> None:
         """The state machine made a transition, for the record. To be carried out here: `RESEND` to
-        safety or monitor, `CALL_HUMAN`."""
+        safety or monitor, `CALL_HUMAN`. task: its id; empty before the first."""
 
 
 class Controller:
@@ -284,7 +284,8 @@ class Controller:
                 observation = self._adapter.observe()
                 self._judges.ask_plan(effect, observation, _now() - began_ns)
             case Moved(transition):
-                self._judges.moved(transition)
+                task = self._loop.task or self.report.task  # that begins, or that has just ended
+                self._judges.moved(transition, task.id if task else "")
             case ResetBody():
                 self._reset_body()
             case Act(action):
