@@ -1,8 +1,6 @@
 """`kairos record`: a fleet's bag, in the foreground until Ctrl-C."""
 
-import signal
 import sys
-import threading
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -46,11 +44,10 @@ def record_command(
     require_bags()
     import rclpy
 
+    from kairos_ros.nodes.process import stop_on_signals
     from kairos_ros.nodes.recorder_node import record
 
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on_signals()
     rclpy.init(args=[], signal_handler_options=rclpy.signals.SignalHandlerOptions.NO)
     try:
         record(

@@ -5,9 +5,7 @@ One thread looks at all topics in turn and hands what came to the thread that wr
 
 import importlib
 import math
-import signal
 import sys
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
@@ -33,6 +31,7 @@ from kairos_ros.evaluation.bag.spool import Spool
 from kairos_ros.evaluation.bag.writer import BagWriter
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.parameters import declare
+from kairos_ros.nodes.process import Stop, stop_on_signals
 from kairos_ros.nodes.recorder_parameters import RECORDER_PARAMETERS
 from kairos_ros.nodes.recorder_topics import Tap, compatible, offered, tap
 
@@ -227,7 +226,7 @@ def _message_class(kind: str) -> type:
 
 
 def record(
-    stop: threading.Event, tell: Callable[[str], None], linger_s: float = 0.0, **parameters: Any
+    stop: Stop, tell: Callable[[str], None], linger_s: float = 0.0, **parameters: Any
 ) -> Path:
     """Records until `stop` is set and `linger_s` more, or the duration is over; closes the bag.
 
@@ -242,12 +241,11 @@ def record(
     began = time.monotonic()
     due = {"discover": began, "adapt": began + ADAPT_EVERY_S, "tell": began + every_s}
     due["spin"] = began
+    stopping, end = False, began + limit_s if limit_s else math.inf
     try:
-        end = began + limit_s if limit_s else math.inf
         while (now := time.monotonic()) < end and not node.failure:
-            if stop.is_set():
-                end = min(end, now + linger_s)
-                stop.clear()
+            if stop.is_set() and not stopping:
+                stopping, end = True, min(end, now + linger_s)
             if now >= due["discover"]:
                 node.discover()
                 due["discover"] = now + DISCOVER_EVERY_S
@@ -261,7 +259,10 @@ def record(
             if now >= due["tell"]:
                 tell(str(node.status()))
                 due["tell"] = now + every_s
-            stop.wait(node.values["poll_s"])
+            if stopping:
+                time.sleep(node.values["poll_s"])
+            else:
+                stop.wait(node.values["poll_s"])
     finally:
         failure = node.failure
         executor.shutdown()
@@ -274,9 +275,7 @@ def record(
 
 def main() -> int:
     """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
-    stop = threading.Event()
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: stop.set())
+    stop = stop_on_signals()
     leave_with_launcher()
     rclpy.init(args=sys.argv, signal_handler_options=SignalHandlerOptions.NO)
     logger = rclpy.logging.get_logger("kairos.recorder")
