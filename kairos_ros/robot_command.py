@@ -74,9 +74,13 @@ def _fits(contract: "RobotContract", within_s: float) -> bool:
         give_up = time.monotonic() + within_s
         while (problems := link.mismatches()) and time.monotonic() < give_up:
             time.sleep(0.1)
-        time.sleep(LOOK_AROUND_S / 2)
-        for text in link.commanders():
-            typer.echo(f"note: {text}")
+        give_up = time.monotonic() + LOOK_AROUND_S
+        while time.monotonic() < give_up:  # who commands is found before its name is
+            if (others := link.commanders()) and all(rival.named for rival in others):
+                break
+            time.sleep(0.1)
+        for rival in others:
+            typer.echo(f"note: {rival.told}")
     finally:
         link.close()
         rclpy.shutdown(context=context)

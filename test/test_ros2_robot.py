@@ -1,5 +1,6 @@
 """A robot node with adapter `ros2`, its simulated driver and a serving node as real processes."""
 
+import re
 import signal
 import sys
 import time
@@ -86,10 +87,12 @@ def test_a_task_is_served_end_to_end(cell):
 
 def test_the_contract_fits_the_running_driver_and_who_commands_it_is_told(cell, start_for_module):
     kairos = Path(sys.prefix, "bin", "kairos")
-    checked = start_for_module.__self__.run([kairos, "robot", "check", "so101", "--live"])
+    checked = start_for_module.__self__.run(
+        [kairos, "robot", "check", "so101", "--live", "--within", "40"]
+    )
     assert checked.process.wait(60.0) == 0, checked.output()
     assert "the drivers fit" in checked.output()
-    assert f"note: /{ROBOT}/driver_link_" in checked.output()
+    assert re.search(f"note: (/{ROBOT}/driver_link_|a node whose name)", checked.output())
 
 
 def test_a_second_robot_node_is_refused_and_the_first_goes_on(cell):
@@ -100,8 +103,8 @@ def test_a_second_robot_node_is_refused_and_the_first_goes_on(cell):
             robot, namespace="so101_2", parameters={**robot.parameters, "adapter_options": options}
         )
     )
-    told = f"commanded by another: /{ROBOT}/driver_link_"
-    until(lambda: told in second.output(), what="for the second one to see the first")
+    told = f"commanded by another: (/{ROBOT}/driver_link_|a node whose name)"
+    until(lambda: re.search(told, second.output()), what="for the second one to see the first")
     second.stop()
     assert cell.operator.result(cell.task(max_actions=10)).actions == 10
 

@@ -108,7 +108,8 @@ def listeners(wire, topic):
 def nodes(start_for_module, wire):
     """An arm, its server and the viz node, before anybody looks."""
     started = SimpleNamespace(
-        serving=start_for_module(serving(policy=POLICY)),
+        # long enough that a drawing does not always meet a chunk at its end
+        serving=start_for_module(serving(policy=POLICY, horizon="static:20")),
         arm=start_for_module(robot("arm_1")),
         viz=start_for_module(viz(rate_hz=10.0)),
     )

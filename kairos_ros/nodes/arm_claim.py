@@ -16,12 +16,14 @@ from kairos_ros.nodes.driver_topics import Channel, Controller, clients_of, comm
 
 LINK = "driver_link_"
 """Begins the names of nodes that claim arms in this way."""
+UNNAMED = "_NODE_NAME_UNKNOWN_"
+"""What the middleware calls a node before it has heard its name."""
 LOOK_AROUND_S = 3.0
 """Before the first claim: for nodes to find each other."""
 CLAIM_S = 0.5
 """After a claim, for two that begin at once to see each other."""
 GRACE_S = 10.0
-"""One that began later may be seen for so long before it gives way."""
+"""One that began later, or has no name yet, may be seen for so long before it gives way."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,8 +36,14 @@ class Rival:
     """Topic or action."""
 
     @property
+    def named(self) -> bool:
+        """Who publishes is found before what its node is called."""
+        return UNNAMED not in self.node
+
+    @property
     def told(self) -> str:
-        return f"{self.node} commands {self.what}, too"
+        who = self.node if self.named else "a node whose name is not known yet"
+        return f"{who} commands {self.what}, too"
 
 
 class ArmClaim:
@@ -74,7 +82,7 @@ class ArmClaim:
         return [
             rival
             for rival, since_s in seen_s.items()
-            if not self._began_later(rival) or now_s - since_s > GRACE_S
+            if (rival.named and not self._began_later(rival)) or now_s - since_s > GRACE_S
         ]
 
     def gives_way(self, rival: Rival) -> bool:

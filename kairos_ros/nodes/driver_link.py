@@ -173,9 +173,9 @@ class RosDriverLink:
         while self._objection is not None and time.monotonic() < give_up:
             time.sleep(0.05)  # controllers are about to find us
 
-    def commanders(self) -> list[str]:
-        """Everybody else who commands the arm, in words."""
-        return [rival.told for rival in self._claim.rivals()]
+    def commanders(self) -> list[Rival]:
+        """Everybody else who commands the arm."""
+        return self._claim.rivals()
 
     def mismatches(self) -> list[Mismatch]:
         """Everything that does not fit the contract now, but for who else commands the arm."""

@@ -15,6 +15,8 @@ from kairos_ros.robot.joint_units import JointUnits
 
 PREPARED_WITHIN_S = 10.0
 """For drivers and cameras to say something, and for a cell to lay out a task."""
+SETTLED_S = 0.2
+"""A driver that is back may be heard before it is known to be a new one."""
 HOMING_PACE = 0.3
 """Share of the joints' largest velocity on the way to the safe state."""
 
@@ -60,8 +62,10 @@ class ContractedRobot:
         """Raises BodyError where the arm is not fit to move; it does not move here."""
         contract, link = self._contract, self._link
         link.begin()
+        if any(self._silent()):
+            self._wait_for(lambda: not any(self._silent()), self._silent)
+            self._sleep(SETTLED_S)
         self._lives = [link.lives(a) for a in range(len(contract.arms))]
-        self._wait_for(lambda: not any(self._silent()), self._silent)
         for a, arm in enumerate(contract.arms):
             for mismatch in joint_mismatches(arm, link.positions(a), contract.tolerance):
                 raise BodyError(mismatch.code, mismatch.text)
