@@ -22,6 +22,7 @@ from kairos_ros.core.errors import RefusalCode
 from kairos_ros.nodes import qos
 
 PATIENCE_S = 60.0
+SILENCE_S, REPETITIONS = 8.0, 5
 
 
 def until(condition: Callable, timeout_s: float = PATIENCE_S, what: str = ""):
@@ -196,7 +197,7 @@ class WireRobot:
         }
         return ChunkRequest(**(fields | changes))
 
-    def ask(self, round: int, **changes) -> ActionChunk:
+    def ask(self, round: int, patience_s: float = PATIENCE_S, **changes) -> ActionChunk:
         """Sends one request and waits for its one answer."""
         asked = self.request(round, **changes)
         before = len(self.answers)
@@ -206,11 +207,14 @@ class WireRobot:
             key = asked.task, asked.round, asked.attempt
             return [a for a in self.answers[before:] if (a.task, a.round, a.attempt) == key]
 
-        return until(mine, what=f"for the answer to round {round} of {self.name}")[0]
+        return until(mine, patience_s, f"for the answer to round {round} of {self.name}")[0]
 
 
 class Bystander(WireRobot):
-    """Asks for round after round in a thread of its own; nothing that others do may hurt it."""
+    """Asks for round after round in a thread of its own; nothing that others do may hurt it.
+
+    As a robot, it repeats in silence what it asked.
+    """
 
     def begin(self, pause_s: float = 0.05) -> "Bystander":
         self.join()
@@ -231,20 +235,27 @@ class Bystander(WireRobot):
         """It was served all the time without a refusal, and still is, for some more rounds."""
         goal = self.served + rounds
         until(lambda: self.harm or self.served >= goal, what="for the bystander to be served")
-        assert not self.harm
+        assert not self.harm, self.harm
 
     def _live(self, pause_s: float) -> None:
         for round in itertools.count(2):
             if self._stop.wait(pause_s):
                 return
-            try:
-                answer = self.ask(round)
-            except AssertionError as error:
-                self.harm.append(str(error))
+            answer = self._repeat(round)
+            if answer is None:
+                self.harm.append(f"round {round} is not answered")
                 return
             if answer.kind != ActionChunk.ACTIONS:
                 self.harm.append(f"round {round}: {RefusalCode(answer.refusal)!r} {answer.reason}")
             self.served += 1
+
+    def _repeat(self, round: int) -> ActionChunk | None:
+        for _ in range(REPETITIONS):
+            try:
+                return self.ask(round, SILENCE_S)
+            except AssertionError:
+                print(f"{self.name} asks for round {round} again")
+        return None
 
 
 class Operator:
