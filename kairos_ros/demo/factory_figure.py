@@ -6,6 +6,7 @@ from pathlib import Path
 from kairos_ros.demo.factory_events import Kind
 from kairos_ros.demo.factory_outcome import STOPS, Outcome, Result
 from kairos_ros.demo.factory_story import NO_TASK, Story
+from kairos_ros.evaluation.fleet_plot import draw_spans
 from kairos_ros.robot.state_table import Mode
 
 COLOURS = {
@@ -56,16 +57,10 @@ def plot_factory(
     figure, ax = pyplot.subplots(figsize=(13, 2.6 + 0.55 * len(robots)), layout="constrained")
     row = {robot: i for i, robot in enumerate(robots)}
     for mode, colour in COLOURS.items():
-        spans = [s for s in story.spans(robots, end_s) if s.mode == mode]
-        if spans:
-            ax.barh(
-                [row[s.robot] for s in spans],
-                [s.end_s - s.start_s for s in spans],
-                left=[s.start_s for s in spans],
-                height=0.62,
-                color=colour,
-                label=LABELS[mode],
-            )
+        spans = [
+            (row[s.robot], s.start_s, s.end_s) for s in story.spans(robots, end_s) if s.mode == mode
+        ]
+        draw_spans(ax, spans, colour, LABELS[mode])
     for i, one in enumerate(outcomes):
         deed, top = one.deed, -0.78 - 0.3 * (i % 3)  # neighbours' names do not meet
         rows = [row[robot] for robot in deed.robots if robot in row]

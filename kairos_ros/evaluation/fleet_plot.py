@@ -95,19 +95,30 @@ def _save(figure: Any, path: Path) -> None:
     pyplot.close(figure)
 
 
+def draw_spans(
+    ax: "Axes", spans: Sequence[tuple[int, float, float]], colour: str, label: str
+) -> None:
+    """Bars of one kind, each (row, from, to) in seconds; nothing in the legend without any."""
+    if spans:
+        ax.barh(
+            [row for row, _, _ in spans],
+            [end_s - start_s for _, start_s, end_s in spans],
+            left=[start_s for _, start_s, _ in spans],
+            height=0.62,
+            color=colour,
+            label=label,
+        )
+
+
 def _timeline(ax: "Axes", run: FleetRun) -> None:
     row = {robot: i for i, robot in enumerate(run.robots)}
     for activity, colour in _ACTIVITIES.items():
-        spans = [s for s in run.spans if s.activity == activity and s.robot in row]
-        if spans:
-            ax.barh(
-                [row[s.robot] for s in spans],
-                [s.end_s - s.start_s for s in spans],
-                left=[s.start_s for s in spans],
-                height=0.62,
-                color=colour,
-                label=_LABELS[activity],
-            )
+        spans = [
+            (row[s.robot], s.start_s, s.end_s)
+            for s in run.spans
+            if s.activity == activity and s.robot in row
+        ]
+        draw_spans(ax, spans, colour, _LABELS[activity])
     for marker, label, success in ((".", "task succeeded", True), ("x", "task failed", False)):
         ends = [t for t in run.tasks if t.finished and t.success == success and t.robot in row]
         if ends:

@@ -7,7 +7,7 @@ from kairos_ros.evaluation.pipeline import Moved
 from kairos_ros.evaluation.reactions import IDLE, cause_of, mode_spans
 from kairos_ros.evaluation.report import look
 from kairos_ros.evaluation.report.curves import Figure
-from kairos_ros.evaluation.report.timeline import escape
+from kairos_ros.evaluation.report.timeline import escape, rows_over_time
 from kairos_ros.evaluation.run import FleetRun
 from kairos_ros.robot.state_table import Effect, Mode, Trigger
 
@@ -54,24 +54,7 @@ def reaction_figure(run: FleetRun) -> Figure:
     data += _marks(run, rows)
     return {
         "data": data,
-        "layout": {
-            "barmode": "overlay",
-            "bargap": 0,
-            "height": 150 + _PIXELS_PER_ROBOT * len(rows),
-            "dragmode": "pan",
-            "hovermode": "closest",
-            "xaxis": {"title": {"text": "time since start (s)"}, "range": [0, run.length_s]},
-            "yaxis": {
-                "tickmode": "array",
-                "tickvals": list(rows.values()),
-                "ticktext": list(rows),
-                "range": [len(rows) - 0.4, -0.6],
-                "fixedrange": True,
-                "showgrid": False,
-                "zeroline": False,
-            },
-            "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0},
-        },
+        "layout": rows_over_time(rows, 150 + _PIXELS_PER_ROBOT * len(rows), [0, run.length_s]),
     }
 
 

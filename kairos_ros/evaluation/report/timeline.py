@@ -1,6 +1,7 @@
 """Timelines as in 000's figures: generation above, execution below, stalls in red."""
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from math import isnan
 from typing import Any
 
@@ -16,6 +17,30 @@ _LEAST_STALL_S = 1e-3
 _PIXELS_PER_ROBOT = 46
 _FIRST_VIEW_ROUNDS = 24
 """Of each robot."""
+
+
+def rows_over_time(
+    rows: Mapping[str, float], height_px: int, view_s: Sequence[float]
+) -> dict[str, Any]:
+    """Layout of a figure with a row per robot (name -> y), first seen between two seconds."""
+    return {
+        "barmode": "overlay",
+        "bargap": 0,
+        "height": height_px,
+        "dragmode": "pan",
+        "hovermode": "closest",
+        "xaxis": {"title": {"text": "time since start (s)"}, "range": view_s},
+        "yaxis": {
+            "tickmode": "array",
+            "tickvals": list(rows.values()),
+            "ticktext": list(rows),
+            "range": [len(rows) - 0.4, -0.6],
+            "fixedrange": True,
+            "showgrid": False,
+            "zeroline": False,
+        },
+        "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0},
+    }
 
 
 class _Texts:
@@ -82,24 +107,7 @@ def timeline(run: FleetRun, drawn: Sample) -> Figure:
     return {
         "data": data,
         "texts": texts.all(),
-        "layout": {
-            "barmode": "overlay",
-            "bargap": 0,
-            "height": 130 + _PIXELS_PER_ROBOT * len(rows),
-            "dragmode": "pan",
-            "hovermode": "closest",
-            "xaxis": {"title": {"text": "time since start (s)"}, "range": _first_view(drawn)},
-            "yaxis": {
-                "tickmode": "array",
-                "tickvals": list(rows.values()),
-                "ticktext": list(rows),
-                "range": [len(rows) - 0.4, -0.6],
-                "fixedrange": True,
-                "showgrid": False,
-                "zeroline": False,
-            },
-            "legend": {"orientation": "h", "y": 1, "yanchor": "bottom", "x": 0},
-        },
+        "layout": rows_over_time(rows, 130 + _PIXELS_PER_ROBOT * len(rows), _first_view(drawn)),
     }
 
 
