@@ -342,6 +342,9 @@ def arm(start_for_module, judges, wire, tmp_path_factory):
         say=wire.node.create_publisher(SafetyVerdict, "/arm_1/safety_verdict", qos.EXCHANGE),
     )
     wire.serving_since()
+    heard_by_both = lambda: wire.node.count_subscribers("/arm_1/pipeline_events") == 2  # noqa: E731
+    until(heard_by_both, what="for the recorder to find the robot")
+    time.sleep(1.0)  # and the robot the recorder
     yield arm
     operator.close()
 
