@@ -8,7 +8,6 @@ how each component kept its own; and how busy robot nodes and judging nodes kept
 other work on the machine changes least.
 """
 
-import threading
 import time
 from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
@@ -16,11 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import rclpy
 from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import RobotStatus
 from rclpy.action import ActionClient
-from rclpy.executors import SingleThreadedExecutor
 
 from bench.process_cost import cpu_s, with_children
 from bench.report import BASELINE, OURS, Result, new_figure
@@ -30,6 +27,7 @@ from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRu
 from kairos_ros.evaluation.bag.fleet_run import read_bag
 from kairos_ros.evaluation.obligations import Judgement, judge
 from kairos_ros.nodes import qos
+from kairos_ros.nodes.side_node import SideNode
 from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.robot.rules_text import rules_text
 
@@ -167,9 +165,8 @@ class Goals:
     manager."""
 
     def __init__(self, domain: int, names: list[str]) -> None:
-        self._context = rclpy.Context()
-        rclpy.init(context=self._context, domain_id=domain)
-        self._node = rclpy.create_node("bench_pipeline", context=self._context)
+        self._side = SideNode("bench_pipeline", domain)
+        self._node = self._side.node
         self._clients = {
             n: ActionClient(self._node, ExecuteTask, f"/{n}/execute_task") for n in names
         }
@@ -179,19 +176,13 @@ class Goals:
         )
         self._handles: dict[str, Any] = {}
         self._working = True
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
-        self._thread = threading.Thread(target=self._executor.spin, daemon=True)
 
     def __enter__(self) -> "Goals":
-        self._thread.start()
+        self._side.spin_in_thread()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown()
-        self._thread.join()
-        self._node.destroy_node()
-        rclpy.shutdown(context=self._context)
+        self._side.close()
 
     def give(self) -> None:
         """Returns when all robots have moved: scenes are laid out, and judges are awake."""

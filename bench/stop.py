@@ -7,25 +7,23 @@ included), from the judged picture to the hold, and from the verdict's arrival t
 """
 
 import random
-import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import rclpy
 from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import PipelineEvent
 from kairos_ros.srv import Disturb
 from rclpy.action import ActionClient
-from rclpy.executors import SingleThreadedExecutor
 
 from bench.report import OURS, Result, new_figure
 from bench.servers import environment
 from kairos_ros.bringup import Fleet, robot, serving, vlm
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
 from kairos_ros.nodes import qos
+from kairos_ros.nodes.side_node import SideNode
 from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.robot.rules_text import rules_text
 
@@ -86,9 +84,8 @@ class Watch:
     """Sees and disturbs one arm. A context manager."""
 
     def __init__(self, domain: int) -> None:
-        self._context = rclpy.Context()
-        rclpy.init(context=self._context, domain_id=domain)
-        node = self._node = rclpy.create_node("bench_stop", context=self._context)
+        self._side = SideNode("bench_stop", domain)
+        node = self._side.node
         self._events: list[tuple[float, PipelineEvent]] = []
         node.create_subscription(
             PipelineEvent,
@@ -98,20 +95,14 @@ class Watch:
         )
         self._disturb = node.create_client(Disturb, "/arm_1/disturb")
         self._goals = ActionClient(node, ExecuteTask, "/arm_1/execute_task")
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(node)
-        self._thread = threading.Thread(target=self._executor.spin, daemon=True)
         self._random = random.Random(1)
 
     def __enter__(self) -> "Watch":
-        self._thread.start()
+        self._side.spin_in_thread()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown()
-        self._thread.join()
-        self._node.destroy_node()
-        rclpy.shutdown(context=self._context)
+        self._side.close()
 
     def begin(self) -> None:
         """Gives the arm a task without an end."""

@@ -39,6 +39,8 @@ class FakeDriver:
         self.joints = dict(joints)
         self.silent = self.stamp_frozen = self.camera_silent = self.pixels_frozen = False
         self.target_silent = False
+        self.target_x: float | None = None
+        """Told in the place of the number of tasks."""
         self.factor = 1.0
         """Between the joints and what is told of them."""
         self.commands: list[dict[str, float]] = []
@@ -135,7 +137,7 @@ class FakeDriver:
         stamp = self.node.get_clock().now().to_msg()
         target = PointStamped()
         target.header.stamp = stamp
-        target.point.x = float(self._tasks)
+        target.point.x = float(self._tasks) if self.target_x is None else self.target_x
         if not self.target_silent:
             self._target.publish(target)
         self._done.publish(Bool(data=self.done))

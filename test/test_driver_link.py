@@ -126,6 +126,7 @@ def robot(driver, link):
     yield robot
     driver.silent = driver.stamp_frozen = driver.camera_silent = driver.pixels_frozen = False
     driver.target_silent = False
+    driver.target_x = None
     driver.factor = 1.0
     until(lambda: not fault_of(robot.hold), what="for the driver to be well")
 
@@ -207,6 +208,31 @@ def test_an_arm_that_shall_let_go_is_let_go_when_it_is_lost(driver, link, robot)
     driver.silent = True
     until(lambda: fault_of(limp.hold), what="for the arm to be lost")
     until(lambda: not driver.torques[-1], what="for the torque to be off")
+
+
+def test_an_entry_that_is_no_number_stops_the_arm_and_lets_it_go(driver, link, robot):
+    limp = ContractedRobot(contract_of("/good", when_lost="torque_off"), link)
+    limp.reset(GOAL)
+    driver.target_x = float("nan")
+    until(lambda: fault_of(limp.state) == "bad state", what="for the nan")
+    until(lambda: not driver.torques[-1], what="for the torque to be off")
+    driver.target_x = None
+    until(lambda: not fault_of(limp.observe), what="for the driver to be well")
+
+
+def test_a_task_does_not_wait_for_ever_for_drivers_that_say_nothing(robot, link):
+    """All that they say is an hour old by this robot's clock, which runs while it sleeps."""
+    late_ns = [3600 * 10**9]
+
+    def sleep(for_s: float) -> None:
+        late_ns[0] += round(1e9 * for_s)
+
+    waiting = ContractedRobot(
+        contract_of("/good"), link, clock_ns=lambda: time.monotonic_ns() + late_ns[0], sleep=sleep
+    )
+    with pytest.raises(BodyError, match=r"/good/joint_states has said nothing new for 36.* s") as e:
+        waiting.reset(GOAL)
+    assert e.value.reason == "silent at start"
 
 
 @pytest.mark.parametrize(

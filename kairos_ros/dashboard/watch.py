@@ -5,12 +5,8 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
-from rclpy.context import Context
 from rclpy.exceptions import InvalidTopicNameException
-from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.signals import SignalHandlerOptions
 from rclpy.subscription import Subscription
 from rclpy.validate_full_topic_name import validate_full_topic_name
 from sensor_msgs.msg import CompressedImage
@@ -18,6 +14,7 @@ from sensor_msgs.msg import CompressedImage
 from kairos_ros.dashboard.board import Board, EngineRow, Health, RobotCard
 from kairos_ros.msg import EngineState, FleetState, PipelineEvent, RobotState, RobotStatus
 from kairos_ros.nodes import qos
+from kairos_ros.nodes.side_node import SideNode
 
 ACTIVITIES = {
     RobotStatus.IDLE: "idle",
@@ -56,27 +53,20 @@ class Watch:
         self._lock = threading.Lock()
         self._cameras: dict[tuple[str, str], Camera] = {}
         self._events: dict[str, Subscription] = {}
-        self._context = Context()
-        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        self._node = rclpy.create_node("dashboard", namespace="kairos", context=self._context)
+        self._side = SideNode("dashboard")
+        self._node = self._side.node
         subscribe = self._node.create_subscription
         subscribe(FleetState, "/kairos/fleet_state", self._on_fleet, qos.TELEMETRY)
         subscribe(RobotStatus, "/kairos/robot_status", self._on_status, qos.ROSTER)
         subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.DIAGNOSTICS)
         self._node.create_timer(1.0, self._tidy)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
-        self._thread = threading.Thread(target=self._spin, name="ros", daemon=True)
 
     def __enter__(self) -> "Watch":
-        self._thread.start()
+        self._side.spin_in_thread()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(timeout_sec=1.0)
-        self._thread.join(5.0)
-        self._node.destroy_node()
-        self._context.try_shutdown()
+        self._side.close()
 
     def read(self, draw: Callable[[Board], T]) -> T:
         """`draw(board)`, while nothing changes."""
@@ -96,14 +86,8 @@ class Watch:
             if camera is not None:
                 camera.asked_at_s = time.monotonic()
                 return camera.newest
-        self._executor.create_task(self._look, robot, key)
+        self._side.executor.create_task(self._look, robot, key)
         return b""
-
-    def _spin(self) -> None:
-        try:
-            self._executor.spin()
-        except ExternalShutdownException:
-            return
 
     # Callbacks of the executor thread.
 

@@ -6,17 +6,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-import rclpy
 from rclpy.action import ActionClient
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.signals import SignalHandlerOptions
 from sensor_msgs.msg import JointState
 
 from kairos_ros.action import ExecuteTask
 from kairos_ros.core.errors import KairosError
 from kairos_ros.msg import ActionChunk, ChunkRequest, FleetState
 from kairos_ros.nodes.qos import EVENTS, EXCHANGE, TELEMETRY
+from kairos_ros.nodes.side_node import SideNode
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,11 +40,8 @@ class ArmWitness:
 
     def __init__(self, robot: str, driver: str, interrupted: Callable[[], bool]) -> None:
         self._interrupted = interrupted
-        self._context = Context()
-        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        self._node = rclpy.create_node("arm_demo", namespace="kairos", context=self._context)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
+        self._side = SideNode("arm_demo")
+        self._node = self._side.node
         self._client = ActionClient(self._node, ExecuteTask, f"/{robot}/execute_task")
         self._active = False
         self._seen = SeenTask()
@@ -63,9 +57,7 @@ class ArmWitness:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(timeout_sec=1.0)
-        self._node.destroy_node()
-        self._context.try_shutdown()
+        self._side.close()
 
     def ready(self, dead: Callable[[], dict[str, int]], within_s: float) -> bool:
         """Waits for the server and the robot; False when interrupted. Raises KairosError."""
@@ -108,7 +100,7 @@ class ArmWitness:
         while not done():
             if time.monotonic() > give_up or (self._interrupted() and not even_if_interrupted):
                 return False
-            self._executor.spin_once(timeout_sec=0.1)
+            self._side.spin(0.1)
         return True
 
     def _now_s(self) -> float:

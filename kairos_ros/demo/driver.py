@@ -6,13 +6,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import rclpy
 from action_msgs.msg import GoalStatus
 from rclpy.action import ActionClient
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import QoSProfile
-from rclpy.signals import SignalHandlerOptions
 
 from kairos_ros.action import ExecuteTask
 from kairos_ros.demo.live import LiveEngine, LiveFleet
@@ -21,6 +17,7 @@ from kairos_ros.demo.workload import Job
 from kairos_ros.evaluation.run import CANCELED, LOST, Activity, TaskRecord, Timeline
 from kairos_ros.msg import ActionChunk, FleetState, RobotStatus
 from kairos_ros.nodes.qos import EVENTS, ROSTER, TELEMETRY
+from kairos_ros.nodes.side_node import SideNode
 from kairos_ros.robot.metaworld_scenes import SCENES
 
 MAX_ACTIONS = 500
@@ -70,11 +67,8 @@ class Driver:
         self._shown: dict[str, tuple[float, str]] = {}
         self._shown_last = 0.0
         self._origin = time.monotonic()
-        self._context = Context()
-        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        self._node = rclpy.create_node("demo", namespace="kairos", context=self._context)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
+        self._side = SideNode("demo")
+        self._node = self._side.node
         self._clients = {
             robot: ActionClient(self._node, ExecuteTask, f"/{robot}/execute_task")
             for robot in live.robots
@@ -86,9 +80,7 @@ class Driver:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(timeout_sec=1.0)
-        self._node.destroy_node()
-        self._context.try_shutdown()
+        self._side.close()
 
     def listen(
         self, topic: str, kind: type, callback: Callable[[Any], None], qos: QoSProfile = EVENTS
@@ -134,7 +126,7 @@ class Driver:
 
     def spin(self, for_s: float) -> None:
         """Handles what arrives; returns after the first message, at the latest after `for_s`."""
-        self._executor.spin_once(timeout_sec=for_s)
+        self._side.spin(for_s)
         for robot, task in list(self._assigned.items()):
             self._advance(robot, task)
 

@@ -9,28 +9,16 @@ from typing import Any
 
 import rclpy
 from rclpy.context import Context
-from rclpy.duration import Duration
-from rclpy.event_handler import (
-    PublisherEventCallbacks,
-    QoSSubscriptionMatchedInfo,
-    SubscriptionEventCallbacks,
-)
+from rclpy.event_handler import QoSSubscriptionMatchedInfo, SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
-from rclpy.task import Future
-from std_msgs.msg import Bool, Float64MultiArray
-from std_srvs.srv import SetBool, Trigger
+from std_msgs.msg import Bool
+from std_srvs.srv import SetBool
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.nodes.arm_claim import CLAIM_S, LOOK_AROUND_S, ArmClaim, Rival, link_name
-from kairos_ros.nodes.driver_messages import (
-    entries_from,
-    gripper_goal,
-    in_driver_unit,
-    joints_from,
-    picture_from,
-    trajectory,
-    trajectory_goal,
-)
+from kairos_ros.nodes.driver_cell import DriverCell
+from kairos_ros.nodes.driver_commands import DriverCommands
+from kairos_ros.nodes.driver_messages import entries_from, joints_from, picture_from
 from kairos_ros.nodes.driver_topics import (
     Channel,
     channels,
@@ -40,9 +28,8 @@ from kairos_ros.nodes.driver_topics import (
     services,
     topic_mismatches,
 )
-from kairos_ros.nodes.goal_stream import GoalStream
 from kairos_ros.robot.adapter import TaskGoal
-from kairos_ros.robot.contract import Arm, Command, RobotContract
+from kairos_ros.robot.contract import RobotContract
 from kairos_ros.robot.driver_link import Entries, Glance, Objection, Positions
 from kairos_ros.robot.joint_check import Mismatch, joint_mismatches
 
@@ -52,11 +39,6 @@ COMMANDED = "commanded by another"
 STAMP = slice(4, 12)
 """Of the CDR bytes of a message with a header."""
 AFTER_STAMP = slice(12, None)
-ANSWER_WITHIN_NS = 2_000_000_000
-GRIPS = 0.02
-"""Of a gripper's range: a target that moved by less is the same."""
-SETTLED = 3
-"""After a cell's answer, older messages may still be under way; from this one on they are new."""
 UNSTAMPED = bytes(8)
 """Some drivers leave the stamp out."""
 
@@ -121,9 +103,14 @@ class RosDriverLink:
         }
         self._lives: Counter[str] = Counter()
         """Publishers that were found since the start, by field."""
+        self._clients = {
+            service.field: self._node.create_client(service.kind, service.name)
+            for service in self._services
+        }
+        self._cell = DriverCell(self._clients.get("cell.new_task"), self._told_by_cell)
         for channel in self._channels:
             if channel.heard:
-                hear = self._on_done if channel.kind is Bool else self._heard[channel.field]
+                hear = self._cell.on_done if channel.kind is Bool else self._heard[channel.field]
                 raw = channel.kind is not Bool
                 self._node.create_subscription(
                     channel.kind,
@@ -136,24 +123,11 @@ class RosDriverLink:
                         use_default_callbacks=False,
                     ),
                 )
-        self._clients = {
-            service.field: self._node.create_client(service.kind, service.name)
-            for service in self._services
-        }
-        self._publishers: dict[str, Any] = {}
-        self._streams: dict[str, GoalStream] = {}
-        self._gripped: dict[str, float] = {}
-        """Where a gripper was told to go last, by field."""
         self._decoded: dict[str, tuple[bytes, Any]] = {}
         self._objection: Objection | None = None
         self._give_way: Objection | None = None
         self._commands = False
-        self._asked: tuple[Future, int, dict[str, int] | None]
-        """The cell's answer to the newest task, when it was asked for, and what had been told when
-        the answer was there."""
-        self._prepared = True
-        self._done: bool | None = None
-        self._done_count = 0
+        self._commander = DriverCommands(self._node, contract, self._channels, self._controllers)
         self._claim = ArmClaim(self._node, self._channels, self._controllers)
         self._node.create_timer(LOOK_EVERY_S, self._look)
         self._executor = SingleThreadedExecutor(context=context)
@@ -226,22 +200,7 @@ class RosDriverLink:
         return self._decode(f"camera {key}", data, lambda: picture_from(camera, data))
 
     def command(self, arm: int, positions: Mapping[str, float]) -> None:
-        section = self._contract.arms[arm]
-        for c, command in enumerate(section.commands):
-            field = f"arms.{arm}.commands.{c}"
-            to = self._publishers.get(field) or self._streams.get(field)
-            if to is None:
-                return  # we gave way a moment ago
-            values = in_driver_unit(section, command, positions)
-            if command.kind == "gripper_command":
-                if self._grips_anew(field, section, command, values[0]):
-                    to.send(gripper_goal(command, values[0]))
-            elif command.kind == "follow_joint_trajectory":
-                to.send(trajectory_goal(section, command, values))
-            elif command.kind == "joint_trajectory":
-                to.publish(trajectory(section, command, values))
-            else:
-                to.publish(Float64MultiArray(data=values))
+        self._commander.send(arm, positions)
 
     def torque(self, on: bool) -> None:
         for field, client in self._clients.items():
@@ -252,45 +211,26 @@ class RosDriverLink:
         return self._lives[f"arms.{arm}.joint_states"]
 
     def begin(self) -> None:
-        self._gripped.clear()
-        for stream in self._streams.values():
-            stream.rejected = False
+        self._commander.begin()
 
     def objection(self) -> Objection | None:
         if self._give_way is not None:
             return self._give_way
-        for controller in self._controllers:
-            stream = self._streams.get(controller.field)
-            if stream is not None and stream.rejected:
-                return Objection("goal rejected", f"{controller.name} rejected a goal; see its log")
+        if controller := self._commander.rejected():
+            return Objection("goal rejected", f"{controller.name} rejected a goal; see its log")
         return self._objection
 
     def announce(self, goal: TaskGoal) -> None:
-        self._done = None
-        self._prepared = "cell.new_task" not in self._clients
-        if not self._prepared:
-            self._ask_cell()
+        self._cell.announce()
 
     def prepared(self) -> bool:
-        if self._prepared:
-            return True
-        answer, asked_ns, heard_before = self._asked
-        if not answer.done():
-            if time.monotonic_ns() - asked_ns > ANSWER_WITHIN_NS:
-                self._ask_cell()  # a server that had not found us answered nobody
-        elif heard_before is None:
-            self._asked = answer, asked_ns, self._told_by_cell()
-        else:
-            told = self._told_by_cell()
-            self._prepared = all(told[field] - n >= SETTLED for field, n in heard_before.items())
-        return self._prepared
+        return self._cell.prepared()
 
     def done(self) -> bool | None:
-        return self._done if self._prepared else None
+        return self._cell.done()
 
     def close(self) -> None:
-        for publisher in self._publishers.values():
-            publisher.wait_for_all_acked(Duration(seconds=0.2))
+        self._commander.flush()
         self._executor.shutdown()
         self._thread.join()
         self._node.destroy_node()
@@ -311,33 +251,26 @@ class RosDriverLink:
             known = self._decoded[what] = data, read()
         return known[1]
 
-    def _ask_cell(self) -> None:
-        """For the next task."""
-        answer = self._clients["cell.new_task"].call_async(Trigger.Request())
-        self._asked = answer, time.monotonic_ns(), None
-
     def _told_by_cell(self) -> dict[str, int]:
         """How many messages came about the task, by field."""
         extras = {f: one.count for f, one in self._heard.items() if f.startswith("extra_state")}
-        return extras | ({"done": self._done_count} if "cell.done_topic" in self._heard else {})
+        return extras | (
+            {"done": self._cell.done_count} if "cell.done_topic" in self._heard else {}
+        )
 
     def _on_matched(self, field: str, info: QoSSubscriptionMatchedInfo) -> None:
         self._lives[field] = info.total_count
 
-    def _on_done(self, message: Bool) -> None:
-        self._done = message.data
-        self._done_count += 1
-
     def _is_silent(self, channel: Channel) -> bool:
         if channel.kind is Bool:
-            return not self._done_count
+            return not self._cell.done_count
         return self._heard[channel.field].newest is None
 
     def _claimed(self, give_up: float, look_around_s: float) -> bool:
         """One attempt to begin to command. Raises ConfigError where it was the last one."""
         problems = [*self.mismatches(), *map(_as_mismatch, self._claim.rivals())]
         if not problems and self._claim.looked_around(look_around_s):
-            self._create_publishers()
+            self._commander.claim()
             time.sleep(CLAIM_S)
             rivals = self._claim.rivals()
             if not rivals:
@@ -354,41 +287,9 @@ class RosDriverLink:
     def _withdraw(self) -> None:
         """Commands no more. In the thread that spins: it dies of what is destroyed beside it."""
 
-        done = self._executor.create_task(self._destroy_publishers)
+        done = self._executor.create_task(self._commander.give_up)
         while not done.done() and self._thread.is_alive():
             time.sleep(0.01)
-
-    def _destroy_publishers(self) -> None:
-        publishers, self._publishers = self._publishers, {}
-        streams, self._streams = self._streams, {}
-        for publisher in publishers.values():
-            self._node.destroy_publisher(publisher)
-        for stream in streams.values():
-            stream.close()
-
-    def _create_publishers(self) -> None:
-        for channel in self._channels:
-            if not channel.heard:
-                self._publishers[channel.field] = self._node.create_publisher(
-                    channel.kind,
-                    channel.topic,
-                    channel.qos,
-                    event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
-                )
-
-        for controller in self._controllers:
-            self._streams[controller.field] = GoalStream(
-                self._node, controller.kind, controller.name
-            )
-
-    def _grips_anew(self, field: str, arm: Arm, command: Command, position: float) -> bool:
-        """Whether a gripper's target moved by enough for another goal: each one starts it anew."""
-        joint = next(j for j in arm.joints if j.name == arm.joints_of(command)[0])
-        before = self._gripped.get(field)
-        if before is not None and abs(position - before) < GRIPS * (joint.upper - joint.lower):
-            return False
-        self._gripped[field] = position
-        return True
 
     def _look(self) -> None:
         """Asks the graph who is there."""
@@ -399,17 +300,9 @@ class RosDriverLink:
                 self._give_way = Objection(COMMANDED, f"{rival.told}, and was first; start anew")
                 self._node.get_logger().error(f"{COMMANDED}: {self._give_way.text}")
                 self._commands = False
-                self._destroy_publishers()
-        for channel in self._claim.channels:
-            publisher = self._publishers.get(channel.field)
-            if publisher is not None and not publisher.get_subscription_count():
-                text = f"no controller listens on {channel.topic}; start or activate it"
-                objection = Objection("no controller", text, passes=True)
-        for controller in self._controllers:
-            stream = self._streams.get(controller.field)
-            if stream is not None and not self._node.count_services(controller.goals):
-                text = f"no controller serves {controller.name}; start or activate it"
-                objection = Objection("no controller", text, passes=True)
+                self._commander.give_up()
+        for text in self._commander.unheard():
+            objection = Objection("no controller", f"{text}; start or activate it", passes=True)
         self._objection = objection
 
 

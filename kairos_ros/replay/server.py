@@ -4,16 +4,13 @@ import time
 import uuid
 
 import numpy as np
-import rclpy
-from rclpy.context import Context
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.msg import ActionChunk, ChunkRequest, FleetState
 from kairos_ros.nodes.qos import TELEMETRY
 from kairos_ros.nodes.robot_messages import Identity, request_message
+from kairos_ros.nodes.side_node import SideNode
 from kairos_ros.replay.orders import Role
 from kairos_ros.replay.topics import RobotTopics
 from kairos_ros.robot.adapter import Observation, RobotSpec
@@ -32,23 +29,18 @@ class ServerWatch:
         """The newest one."""
         self.heard_s = time.monotonic()
         """When it came."""
-        self._context = Context()
-        rclpy.init(args=[], context=self._context, signal_handler_options=SignalHandlerOptions.NO)
-        self._node = rclpy.create_node("replay", namespace="kairos", context=self._context)
-        self._executor = SingleThreadedExecutor(context=self._context)
-        self._executor.add_node(self._node)
-        self._node.create_subscription(FleetState, "/kairos/fleet_state", self._on_state, TELEMETRY)
+        self._side = SideNode("replay")
+        subscribe = self._side.node.create_subscription
+        subscribe(FleetState, "/kairos/fleet_state", self._on_state, TELEMETRY)
 
     def __enter__(self) -> "ServerWatch":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._executor.shutdown(timeout_sec=1.0)
-        self._node.destroy_node()
-        self._context.try_shutdown()
+        self._side.close()
 
     def spin(self, for_s: float) -> None:
-        self._executor.spin_once(timeout_sec=for_s)
+        self._side.spin(for_s)
 
     @property
     def active(self) -> bool:
@@ -73,8 +65,7 @@ class ServerWatch:
 
     def probe(self, role: Role, spec: RobotSpec) -> "Probe":
         """A robot that asks the first question of `role`, whatever comes back."""
-        node = rclpy.create_node(PROBE, namespace="kairos", context=self._context)
-        return Probe(node, role, spec)
+        return Probe(self._side.beside(PROBE), role, spec)
 
     def _on_state(self, message: FleetState) -> None:
         self.state = message

@@ -1,5 +1,6 @@
 """Any robot that a contract describes, over a link to its drivers."""
 
+import contextlib
 import time
 from collections.abc import Callable, Iterator
 
@@ -8,7 +9,7 @@ import numpy as np
 from kairos_ros.robot.adapter import Observation, RobotSpec, TaskGoal
 from kairos_ros.robot.body_error import BodyError
 from kairos_ros.robot.contract import Arm, RobotContract
-from kairos_ros.robot.driver_link import DriverLink
+from kairos_ros.robot.driver_link import DriverLink, Entries
 from kairos_ros.robot.following import FollowingCheck
 from kairos_ros.robot.joint_check import joint_mismatches
 from kairos_ros.robot.joint_units import JointUnits
@@ -78,13 +79,14 @@ class ContractedRobot:
     def observe(self) -> Observation:
         state = self.state()
         self._require_pictures()
-        return Observation(state, {key: self._link.picture(key) for key in self.spec.images})
+        with self._letting_go():
+            return Observation(state, {key: self._link.picture(key) for key in self.spec.images})
 
     def state(self) -> np.ndarray:
         """float32 [state_dim]: joints in the policy's units, then what else the contract names."""
         self._require_drivers()
         told = [self._joints(a, arm) for a, arm in enumerate(self._contract.arms)]
-        extras = [self._link.entries(i).values for i in range(len(self._contract.extra_state))]
+        extras = [self._entries(i).values for i in range(len(self._contract.extra_state))]
         return np.concatenate([self._units.policy(np.concatenate(told)), *extras]).astype(
             np.float32
         )
@@ -135,6 +137,10 @@ class ContractedRobot:
             raise self._lost("not finite", text)
         return values
 
+    def _entries(self, i: int) -> Entries | None:
+        with self._letting_go():
+            return self._link.entries(i)
+
     def _require_drivers(self) -> None:
         """Raises BodyError unless every driver is the one that the task began with, and talks."""
         if objection := self._link.objection():
@@ -155,6 +161,14 @@ class ContractedRobot:
         for text in self._frozen_cameras():
             raise self._lost("frozen camera", text)
 
+    @contextlib.contextmanager
+    def _letting_go(self) -> Iterator[None]:
+        """The arm, where the link cannot read what came."""
+        try:
+            yield
+        except BodyError as error:
+            raise self._lost(error.reason, str(error)) from None
+
     def _lost(self, reason: str, text: str) -> BodyError:
         if self._contract.when_lost == "torque_off":
             self._link.torque(False)
@@ -173,7 +187,7 @@ class ContractedRobot:
 
     def _silent_extras(self) -> Iterator[str]:
         for i, extra in enumerate(self._contract.extra_state):
-            told = self._link.entries(i)
+            told = self._entries(i)
             where = self._contract.arms[0].topic(extra.topic)
             yield from self._old(where, told and told.at_ns, extra.stale_after_s)
 

@@ -189,10 +189,11 @@ def train_judge(
     state = work / "judge.safetensors"
     epoch, elapsed_s = _restore(state, network, optimizer, settings)
     steps = len(pictures) // settings.batch_size
-    report(
-        f"training on {len(pictures)} pictures, {_count(network) / 1e6:.2f} M parameters,"
-        f" from epoch {epoch + 1} of {settings.epochs}"
-    )
+    size = f"{len(pictures)} pictures, {_count(network) / 1e6:.2f} M parameters"
+    if epoch == settings.epochs:
+        report(f"all {epoch} epochs are done already ({size})")
+    else:
+        report(f"training on {size}, from epoch {epoch + 1} of {settings.epochs}")
     start = time.monotonic() - elapsed_s
     try:
         for epoch in range(epoch, settings.epochs):  # noqa: B020
