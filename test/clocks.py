@@ -14,6 +14,8 @@ import pytest
 SHIFTED = textwrap.dedent("""
     #define _GNU_SOURCE
     #include <dlfcn.h>
+    #include <pthread.h>
+    #include <semaphore.h>
     #include <stdlib.h>
     #include <sys/time.h>
     #include <time.h>
@@ -49,6 +51,36 @@ SHIFTED = textwrap.dedent("""
         clock_gettime(CLOCK_REALTIME, &now);
         if (t) *t = now.tv_sec;
         return now.tv_sec;
+    }
+
+    /* Waits end by the kernel's clock, so what a process computed with its own is moved back.
+       No monotonic clock is as late as this; a condition may wait by either. */
+    static struct timespec kernels(const struct timespec *end) {
+        struct timespec moved = *end;
+        if (end->tv_sec > 1000000000) moved.tv_sec -= shift();
+        return moved;
+    }
+
+    int pthread_cond_timedwait(pthread_cond_t *c, pthread_mutex_t *m, const struct timespec *t) {
+        static int (*wait)(pthread_cond_t *, pthread_mutex_t *, const struct timespec *);
+        if (!wait) wait = dlvsym(RTLD_NEXT, "pthread_cond_timedwait", "GLIBC_2.3.2");
+        if (!wait) wait = dlsym(RTLD_NEXT, "pthread_cond_timedwait");
+        struct timespec end = kernels(t);
+        return wait(c, m, &end);
+    }
+
+    int pthread_mutex_timedlock(pthread_mutex_t *m, const struct timespec *t) {
+        static int (*lock)(pthread_mutex_t *, const struct timespec *);
+        if (!lock) lock = dlsym(RTLD_NEXT, "pthread_mutex_timedlock");
+        struct timespec end = kernels(t);
+        return lock(m, &end);
+    }
+
+    int sem_timedwait(sem_t *s, const struct timespec *t) {
+        static int (*wait)(sem_t *, const struct timespec *);
+        if (!wait) wait = dlsym(RTLD_NEXT, "sem_timedwait");
+        struct timespec end = kernels(t);
+        return wait(s, &end);
     }
 """)
 
