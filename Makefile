@@ -2,7 +2,7 @@
 # make demo       eight simulated arms served end to end, about two minutes
 # make demo FLEET=factory   a fleet file's robots and services, and things that happen to them
 # make demo ARM=so101       one simulated arm over its ROS 2 driver: so101, bi_so101 or franka
-# make drill      the same with faults, and a judge; about ten minutes (ARGS=--quick: two)
+# make drill      the same with faults, and a judge; four to ten minutes (ARGS=--quick: two)
 # make test       lint, types and all tests
 # make bench      benchmarks: ratios against the peer in one run
 # make lock       resolve requirements.lock again from pyproject.toml
