@@ -69,7 +69,8 @@ def run(folder: Path, *, quick: bool) -> Result:
 
 
 def _measured(cells: list[list[list[float]]], name: str, seconds: float) -> dict[str, float]:
-    """Latencies, and how often a robot would have found its newest picture overdue."""
+    """Latencies, how often a robot would have found its newest picture overdue, and the share of
+    pictures that were answered in time: one that a newer one replaced was not."""
     latency_ms = 1e3 * np.array([heard - sent for cell in cells for sent, heard in cell])
     deadline_s = 1 / FREQ_HZ[name] + SLO_MS[name] / 1e3
     overdue = sum(
@@ -77,11 +78,12 @@ def _measured(cells: list[list[list[float]]], name: str, seconds: float) -> dict
         for cell in cells
         for before, after in itertools.pairwise(cell)
     )
+    in_time = np.count_nonzero(latency_ms <= SLO_MS[name])
     p50, p95 = np.percentile(latency_ms, (50, 95)) if len(latency_ms) else (np.nan, np.nan)
     return {
         "p50_ms": float(p50),
         "p95_ms": float(p95),
-        "within": float((latency_ms <= SLO_MS[name]).mean()) if len(latency_ms) else 0.0,
+        "within": min(1.0, in_time / (FREQ_HZ[name] * seconds * len(cells))),
         "per_s": len(latency_ms) / len(cells) / seconds,
         "overdue_per_min": 60 * overdue / len(cells) / seconds,
     }
@@ -90,7 +92,7 @@ def _measured(cells: list[list[list[float]]], name: str, seconds: float) -> dict
 def _plot(path: Path, runs: list[dict]) -> None:
     kept = [one["robots"] for one in runs if one["safety"]["within"] >= 0.99]
     most = max(kept, default=0)
-    title = f"One core judges {most} cells with 99 % of safety verdicts in time"
+    title = f"One core judges {most} cells with 99 % of their pictures judged safe or not in time"
     about = (
         f"embedded judge, {FREQ_HZ['safety']:.0f} verdicts and {FREQ_HZ['monitor']:.0f} reports "
         "per second and cell, picture published to answer heard"
@@ -110,7 +112,7 @@ def _plot(path: Path, runs: list[dict]) -> None:
             shares = [100 * one[name]["within"] for one in runs]
             label = f"{name} within {SLO_MS[name]:.0f} ms"
             right.plot(cells, shares, color=colour, marker="o", label=label)
-        right.set_ylabel("answers in time (%)")
+        right.set_ylabel("pictures answered in time (%)")
         right.set_ylim(0, 102)
         right.legend(frameon=False, fontsize=8, loc="lower left")
         for axis in (left, right):
