@@ -92,7 +92,7 @@ def _measured(cells: list[list[list[float]]], name: str, seconds: float) -> dict
 def _plot(path: Path, runs: list[dict]) -> None:
     kept = [one["robots"] for one in runs if one["safety"]["within"] >= 0.99]
     most = max(kept, default=0)
-    title = f"One core judges {most} cells with 99 % of their pictures judged safe or not in time"
+    title = f"One core judges 99 % of the pictures of {most} cells in time"
     about = (
         f"embedded judge, {FREQ_HZ['safety']:.0f} verdicts and {FREQ_HZ['monitor']:.0f} reports "
         "per second and cell, picture published to answer heard"
