@@ -32,7 +32,7 @@ def main() -> int:
         formatter_class=argparse.ArgumentDefaultsHelpFormatter,
     )
     options.add_argument("--out", type=Path, default=REPOSITORY / "docs/images/dashboard.png")
-    options.add_argument("--size", default="1400,1150", help="of the window, px")
+    options.add_argument("--size", default="1640,900", help="of the window, px")
     given = options.parse_args()
     browser = shutil.which("chromium") or shutil.which("chromium-browser")
     if browser is None:
