@@ -282,7 +282,9 @@ class LeRobotAdapter:
             said = "nothing is sent to the motors"
         if self._options.on_fault == "torque_off":
             deaf = self._link.release()
-            said = "the torque is off" + (f", but not of {', '.join(deaf)}" if deaf else "")
+            said = "the torque is off"
+            if deaf:
+                said = f"motors that hear are let go, {', '.join(deaf)} did not hear it,"
         self._fault = BodyError(fault.reason, f"{fault}; {said} until the next task")
         return self._fault
 
