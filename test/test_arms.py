@@ -6,7 +6,7 @@ import pytest
 from kairos_ros.arms.arm import ARMS, arm_called, view_axes
 from kairos_ros.arms.controller import PositionController
 from kairos_ros.arms.driver import SimulatedDriver
-from kairos_ros.arms.reach import Reach, distances, done, expert, state, state_names
+from kairos_ros.arms.reach import APART_M, Reach, distances, done, expert, state, state_names
 from kairos_ros.arms.trajectory import Point, RejectedError
 from kairos_ros.core.errors import ConfigError
 
@@ -165,6 +165,16 @@ def test_the_same_seed_lays_out_the_same_balls():
     first, again, other = (Reach(arm, seed).next_goal()[0] for seed in (1, 1, 2))
     assert np.array_equal(first, again)
     assert not np.allclose(first, other)
+
+
+def test_a_new_ball_is_not_where_the_hand_is_already():
+    arm = arm_called("so101")
+    _, there = Reach(arm, 3).next_goal()
+    world = SimulatedDriver(arm, list(there)).world
+    Reach(arm, 3).lay_out(world)
+    assert distances(world).max() < 0.005
+    Reach(arm, 3).lay_out_away(world)
+    assert distances(world).max() >= APART_M
 
 
 def test_a_finger_that_mimics_another_moves_with_it():

@@ -16,6 +16,8 @@ DONE_M = 0.02
 STILL_PER_S = 0.06
 """Speed of every joint, in rad/s or m/s, below which an arm stands still."""
 CLOSE_M = 0.04
+APART_M = 0.06
+"""A ball that is nearer than this to where the tip is would be touched at once."""
 
 
 def state_names(arm: Arm) -> tuple[str, ...]:
@@ -71,6 +73,12 @@ class Reach:
         for hand, place in enumerate(places):
             world.move_ball(hand, place)
         return joints
+
+    def lay_out_away(self, world: "ArmWorld") -> None:
+        """The same, but where some hand has a way to go."""
+        self.lay_out(world)
+        while distances(world).max() < APART_M:
+            self.lay_out(world)
 
 
 def expert(world: "ArmWorld", goal: np.ndarray) -> np.ndarray:

@@ -77,7 +77,7 @@ class SimDriver(Node):
         self._driver = SimulatedDriver(arm, values["start"], values["rate_hz"])
         self._world, self._controller = self._driver.world, self._driver.controller
         self._reach = Reach(arm, values["seed"])
-        self._reach.lay_out(self._world)
+        self._reach.lay_out_away(self._world)
         self._last = time.monotonic()
         self._skipped = 0
         self._rejected = 0
@@ -162,8 +162,8 @@ class SimDriver(Node):
             self.get_logger().error(f"command rejected: {error}")
 
     def _on_new_task(self, _: Trigger.Request, answer: Trigger.Response) -> Trigger.Response:
-        self._reach.lay_out(self._world)
-        self._done.publish(Bool(data=False))  # a new task is heard of even if it is done at once
+        self._reach.lay_out_away(self._world)
+        self._done.publish(Bool(data=False))  # of the new task
         self._publish_targets()
         places = [self._world.ball(hand) for hand in range(len(self.arm.hands))]
         answer.success = True
