@@ -14,7 +14,7 @@ from kairos_ros.robot import adapters
 from kairos_ros.robot.state_diagram import state_page
 from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.share import share
-from kairos_ros.up import run
+from kairos_ros.up import OutOption, RecordOption, RvizOption, run
 
 if TYPE_CHECKING:
     from kairos_ros.fleet.checks import Known
@@ -84,15 +84,9 @@ def show_command(
 
 def up_command(
     file: FleetArgument,
-    record: Annotated[
-        bool, typer.Option("--record", help="Record everything into a bag, too.")
-    ] = False,
-    rviz: Annotated[
-        bool, typer.Option("--rviz", help="Draw the fleet for rviz, too (docs/rviz.md).")
-    ] = False,
-    out: Annotated[
-        Path, typer.Option(help="Where the folder of the log files, and of the bag, is made.")
-    ] = Path("runs"),
+    record: RecordOption = False,
+    rviz: RvizOption = False,
+    out: OutOption = Path("runs"),
 ) -> None:
     """Run a fleet file's nodes on this host until Ctrl-C, without ros2 launch.
 

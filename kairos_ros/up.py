@@ -14,6 +14,14 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.demo.interrupt import Interrupt
 
+RecordOption = Annotated[bool, typer.Option("--record", help="Record everything into a bag, too.")]
+RvizOption = Annotated[
+    bool, typer.Option("--rviz", help="Draw the fleet for rviz, too (docs/rviz.md).")
+]
+OutOption = Annotated[
+    Path, typer.Option(help="Where the folder of the log files, and of the bag, is made.")
+]
+
 
 def up_command(
     robots: Annotated[int, typer.Option(min=0, help="Simulated arms: arm_1, arm_2, ...")] = 8,
@@ -29,15 +37,9 @@ def up_command(
     serving: Annotated[
         bool, typer.Option(help="Start the serving node, too; it may also run elsewhere.")
     ] = True,
-    record: Annotated[
-        bool, typer.Option("--record", help="Record everything into a bag, too.")
-    ] = False,
-    rviz: Annotated[
-        bool, typer.Option("--rviz", help="Draw the fleet for rviz, too (docs/rviz.md).")
-    ] = False,
-    out: Annotated[
-        Path, typer.Option(help="Where the folder of the log files, and of the bag, is made.")
-    ] = Path("runs"),
+    record: RecordOption = False,
+    rviz: RvizOption = False,
+    out: OutOption = Path("runs"),
 ) -> None:
     """Run the serving node and simulated arms until Ctrl-C, without ros2 launch.
 
