@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +24,7 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 
 LEAVES_WITH_US = {LAUNCHER_PID: str(os.getpid())}
 """Tests that are killed leave no nodes behind, which would answer the next ones in their domain."""
+ALONE = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "1"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +68,7 @@ class Starter:
                 command,
                 stdout=out,
                 stderr=subprocess.STDOUT,
-                env=os.environ | {"PYTHONUNBUFFERED": "1", "OMP_NUM_THREADS": "1"} | (env or {}),
+                env=os.environ | ALONE | (env or {}),
                 start_new_session=True,
             )
         self.started.append(NodeProcess(process, log))
@@ -86,7 +88,8 @@ class Starter:
     def end(self) -> None:
         """Ends what still runs and prints what everybody said, for a test that failed.
 
-        Gently at first: others take a killed participant for alive for another 20 s.
+        Gently at first: others take a killed participant for alive for another 20 s. Who does not
+        end says where it hangs.
         """
         running = [node for node in self.started if node.process.poll() is None]
         for node in running:
@@ -95,10 +98,13 @@ class Starter:
             try:
                 node.process.wait(5.0)
             except subprocess.TimeoutExpired:
+                node.send(signal.SIGABRT)  # PYTHONFAULTHANDLER
+                time.sleep(0.5)
                 node.process.kill()
                 node.process.wait()
         for node in self.started:
-            print(f"--- {node.log.name} ---\n{node.output()[-4000:]}")
+            how = "ended by us" if node in running else f"had ended: {node.process.returncode}"
+            print(f"--- {node.log.name} ({how}) ---\n{node.output()[-4000:]}")
 
 
 @pytest.fixture
