@@ -271,6 +271,12 @@ def fleet_bag(start_for_module, wire, tmp_path_factory):
     body = {"adapter_options": ["env_id=Pendulum-v1"], "control_rate_hz": 50.0}
     robot = start_for_module(NodeSpec("robot_node", "robot", "swing", body))
     wire.serving_since()
+    recorded = {"swing/task_events": 1, "swing/joint_states": 1, "kairos/chunk_updates/full": 1}
+    recorded |= {"swing/chunk_request": 2, "swing/action_chunk": 2}  # by those it is meant for, too
+    for topic, readers in recorded.items():
+        found = lambda t=topic, n=readers: wire.node.count_subscribers(f"/{t}") >= n  # noqa: E731
+        until(found, what=f"for the recorder to find {topic}")
+    time.sleep(1.0)  # and writers the recorder
     operator = Operator(wire, "swing")
     results = []
     for seed in (3, 4):
