@@ -235,7 +235,8 @@ def test_chunks_of_others_are_dropped_counted_and_visible_and_the_task_goes_on(s
     peer.answer = answer
     assert peer.result(peer.give()).result.success
     dropped = len(stray) + len(peer.requests)
-    until(lambda: peer.statuses[-1].chunks_dropped == dropped)
+    late = (0, 1)  # the good one of the last round, where the task ended before it came
+    until(lambda: peer.statuses[-1].chunks_dropped - dropped in late)
     until(lambda: int(peer.diagnostic("dropped, malformed") or 0) == 3)
     for reason in ("other_robot", "other_session", "other_task", "old_round", "never_requested"):
         assert int(peer.diagnostic(f"dropped, {reason}")) >= 1
