@@ -25,14 +25,16 @@ class JudgeServer:
     """Serves `judge` on a loopback port.
 
     understands: the constraint fields that it obeys; strict: a field that it does not know is a
-    400, as OpenAI's is, else ignored, as most servers do. faults: what the next requests meet, each
-    one of "500", "503", "garbage", "html", "close", "slow", "drip", "huge", "off", or
+    400, as OpenAI's is, else ignored, as most servers do. terse: the model says just
+    the word without being held to it. faults: what the next requests meet, each one of "500", "503", "garbage", "html", "close", "slow", "drip", "huge", "off", or
     "429:<Retry-After>".
     """
 
-    def __init__(self, judge, understands=CONSTRAINTS, strict=False, logprobs=True, key=""):
+    def __init__(
+        self, judge, understands=CONSTRAINTS, strict=False, logprobs=True, key="", terse=True
+    ):
         self.judge, self.understands, self.strict = judge, set(understands), strict
-        self.logprobs, self.key = logprobs, key
+        self.logprobs, self.key, self.terse = logprobs, key, terse
         self.faults = deque()
         self.seen = Counter()
         self.requests = []
@@ -131,6 +133,9 @@ class JudgeServer:
             pieces = ['{"', "answer", '": "', *_pieces(verdict.answer), '"}']
         elif held:
             text, pieces = verdict.answer, _pieces(verdict.answer)
+        elif self.terse:
+            pieces = [" " + verdict.answer.capitalize(), ".\n"]
+            text = "".join(pieces)
         else:
             text = f"Looking at the picture, I would say: {verdict.answer.capitalize()}."
             pieces = [

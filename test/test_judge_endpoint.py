@@ -32,8 +32,16 @@ def serve(embedded):
     """`serve(attempts=1, ...)`: a server and a judge that asks it."""
     opened = []
 
-    def start(*, understands=("structured_outputs",), strict=False, logprobs=True, key="", **ours):
-        server = JudgeServer(embedded, understands, strict, logprobs, key)
+    def start(
+        *,
+        understands=("structured_outputs",),
+        strict=False,
+        logprobs=True,
+        key="",
+        terse=True,
+        **ours,
+    ):
+        server = JudgeServer(embedded, understands, strict, logprobs, key, terse)
         judge = EndpointJudge(Endpoint(server.url, "tiny", **({"timeout_s": 30.0} | ours)))
         opened.extend((judge, server))
         return server, judge
@@ -76,8 +84,21 @@ def test_it_finds_the_constraint_that_the_server_knows_and_keeps_to_it(
     needed = len(server.requests)
     assert ask(judge, question).probabilities is not None
     assert len(server.requests) == needed + 1
-    if not strict:  # a server that ignores a field answers in a sentence, which is good enough
+    if not strict:  # a server that ignores a field answers in a word of its own accord
         assert needed == 1
+
+
+@pytest.mark.parametrize("field", ["guided_choice", "regex", "response_format"])
+def test_a_model_that_chats_is_held_to_the_words_by_the_next_constraint(
+    serve, question, embedded, field
+):
+    _, judge = serve(understands=(field,), terse=False)
+    assert ask(judge, question).answer == ask(embedded, question).answer
+
+
+def test_a_model_that_chats_and_cannot_be_held_to_the_words_gives_no_verdict(serve, question):
+    _, judge = serve(understands=(), terse=False)
+    assert ask(judge, question).code is FailureCode.BAD_ANSWER
 
 
 def test_a_server_without_log_probabilities_is_asked_without(serve, question):
@@ -196,7 +217,10 @@ def test_an_address_that_is_none_is_refused_at_once(url):
         (" Unsafe.\n", "unsafe"),
         ('{"answer": "unsafe"}', "unsafe"),
         ('{"answer": "maybe"}', None),
-        ("It is unsafe: a hand is there.", "unsafe"),
+        ("**Unsafe**", "unsafe"),
+        ("It is unsafe: a hand is there.", None),
+        ("Not safe.", None),
+        ("The cell isn't safe: a person is in it.", None),
         ("safe or unsafe, who knows", None),
         ("", None),
         ("[" * 100_000, None),

@@ -6,7 +6,6 @@ guess.
 
 import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -39,15 +38,21 @@ def read_completion(
 
 
 def allowed_answer(text: str, answers: Sequence[str]) -> str | None:
-    """The one allowed answer that `text` gives: bare, as {"answer": ...}, or as a word in it."""
+    """The allowed answer that `text` is: bare, or {"answer": ...}.
+
+    A sentence is none, whatever words are in it: "not safe" has a "safe" in it.
+    """
     try:
         data = json.loads(text)
     except (ValueError, RecursionError):
         data = None
     if isinstance(data, dict):
         return next((a for a in answers if data.get("answer") == a), None)
-    said = [a for a in answers if re.search(rf"(?<!\w){re.escape(a)}(?!\w)", text, re.IGNORECASE)]
-    return said[0] if len(said) == 1 else None
+    return next((a for a in answers if _bare(a) == _bare(text)), None)
+
+
+def _bare(text: str) -> str:
+    return text.strip(" \t\r\n.!\"'`*").lower()
 
 
 def probabilities(logprobs: Any, answer: str, answers: Sequence[str]) -> dict[str, float] | None:
