@@ -336,6 +336,33 @@ def test_requests_of_a_dead_engine_are_queued_again_and_travel_alone():
     assert [len(e.requests) for e in effects if isinstance(e, Submit)] == [1]
 
 
+@pytest.mark.parametrize("policy", ["fifo", "wait_ratio", "oldest_task", "admit"])
+def test_requests_of_a_dead_engine_hold_up_neither_themselves_nor_robots_that_keep_asking(policy):
+    dispatcher = serving(stale_after_ns=0, scheduling=parse_scheduling(policy))
+    (first,) = dispatcher.request(0, ask("a"))
+    for robot in "bcd":
+        dispatcher.request(0, ask(robot))
+    effects = done(dispatcher, 100 * MS, first)
+    rounds = dict.fromkeys("abcdef", 1)
+    for robot in "aef":
+        rounds[robot] += 1
+        dispatcher.request(110 * MS, ask(robot, rounds[robot]))
+    dispatcher.engine_down(150 * MS, "edge", "killed")
+    now_ns = 900 * MS
+    effects = dispatcher.engine_ready(now_ns, "edge", ENGINE, warmup_profile(ENGINE))
+    batches = []
+    for _ in range(12):
+        (submit,) = [effect for effect in effects if isinstance(effect, Submit)]
+        batches.append("".join(sorted(request.robot for request in submit.requests)))
+        now_ns += 100 * MS
+        effects = done(dispatcher, now_ns, submit)
+        for robot in batches[-1]:
+            rounds[robot] += 1
+            dispatcher.request(now_ns, ask(robot, rounds[robot]))
+    assert {"b", "c", "d"} <= set(batches[:8])  # each alone, and soon
+    assert sum(map(len, batches)) >= 12 + 3 * 2  # a few batches of one, no more
+
+
 def test_a_request_that_kills_two_engines_is_refused():
     dispatcher = serving(stale_after_ns=0)
     dispatcher.request(0, ask("a"))

@@ -3,8 +3,10 @@
 from collections import Counter
 from collections.abc import Iterable
 
+import numpy as np
+
 from kairos_ros.core.decision import Decision, Pending
-from kairos_ros.core.placement import Capacity
+from kairos_ros.core.placement import Capacity, Ints
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.serving.effects import Effect, Submit
 from kairos_ros.serving.engines import EngineSlot
@@ -96,6 +98,8 @@ class Batching:
             return ""
         if entry.hold_until_ns:
             return "waits: a newer observation was asked for"
+        if entry.crashes:
+            return "waits: an engine died with it, so it travels alone"
         decision, keys = self._last or (None, [])
         return decision.reason(keys.index(key)) if decision and key in keys else ""
 
@@ -149,28 +153,35 @@ class Batching:
     def _dispatch(self, now_ns: int, keys: list[str], capacity: Capacity) -> list[Effect]:
         decision = self._decide(now_ns, keys, capacity)
         self._last = (decision, keys)
-        self._tasks.set_skipped(self._tasks.rows_of(keys), decision.skipped_after)
-        if decision.batches and len(keys) < len(self._queue.entries):
+        rows, skipped = self._tasks.rows_of(keys), decision.skipped_after.copy()
+        batches = []
+        for batch in decision.batches:
+            chosen = self._harmless(batch.indices, keys)
+            put_off = np.setdiff1d(batch.indices, chosen)
+            skipped[put_off] = self._tasks.skipped[rows[put_off]] + 1
+            batches.append((batch.engine, chosen))
+        self._tasks.set_skipped(rows, skipped)
+        if batches and len(keys) < len(self._queue.entries):
             # who waits for a newer observation is passed over like everybody else who waits
             decided = set(keys)
             others = self._tasks.rows_of(key for key in self._queue.entries if key not in decided)
             self._tasks.set_skipped(others, self._tasks.skipped[others] + 1)
         effects: list[Effect] = []
-        for batch in decision.batches:
-            chosen = {keys[i]: i for i in batch.indices}
-            suspects = [key for key in chosen if self._queue.entries[key].crashes]
-            if suspects:  # a request that may have killed an engine travels alone
-                chosen = {k: i for k, i in chosen.items() if k not in suspects} or {
-                    suspects[0]: chosen[suspects[0]]
-                }
+        for engine, chosen in batches:
             entries = []
-            for key, i in chosen.items():
-                entry = self._queue.entries.pop(key)
-                entry.reason, entry.dispatched_ns = decision.reason(i), now_ns
+            for i in chosen:
+                entry = self._queue.entries.pop(keys[i])
+                entry.reason, entry.dispatched_ns = decision.reason(int(i)), now_ns
                 entries.append(entry)
             self._hedging.budget.count(len(entries))
-            effects.append(self._submit(now_ns, self._roster.slots[batch.engine], entries))
+            effects.append(self._submit(now_ns, self._roster.slots[engine], entries))
         return effects
+
+    def _harmless(self, indices: Ints, keys: list[str]) -> Ints:
+        """What of a batch, most urgent first, is sent: a request that may have killed an engine
+        travels alone, and at once, lest those who keep asking pass it over for ever."""
+        suspects = [i for i in indices if self._queue.entries[keys[i]].crashes]
+        return np.array(suspects[:1]) if suspects else indices
 
     def _submit(self, now_ns: int, slot: EngineSlot, entries: list[Entry]) -> Submit:
         batch, self._next_batch = self._next_batch, self._next_batch + 1
