@@ -19,7 +19,7 @@ PROFILE = EngineProfile("p-1", "m", "d", "t", (1, 4), SECONDS, SECONDS, SECONDS)
 
 def pool(replicas: int, **link) -> EngineSlot:
     slot = EngineSlot("cloud", "cloud")
-    slot.link_changed(replace(LINK, replicas=replicas, **link), 0.0)
+    slot.link_changed(0, replace(LINK, replicas=replicas, **link), 0.0)
     slot.ready(SMALL_ENGINE, PROFILE, 1000)
     return slot
 
@@ -80,7 +80,7 @@ def test_a_pool_that_has_lost_its_replicas_gets_nothing_until_one_is_back():
     slot = pool(0)
     assert not slot.is_free(0)
     assert slot.capacity(0).free == 0
-    slot.link_changed(replace(LINK, replicas=1), 0.0)
+    slot.link_changed(0, replace(LINK, replicas=1), 0.0)
     assert slot.is_free(0)
 
 
@@ -132,3 +132,16 @@ def test_no_batch_is_expected_to_start_before_it_is_there_and_a_server_is_free(s
             assert all(a.compute_end_ns <= b.start_ns for a, b in pairwise(flight))
         if len(flight) < replicas:
             assert slot.capacity(now).residual_ns == 0
+
+
+def test_an_engine_that_was_slow_and_then_idle_is_given_another_chance():
+    slot = pool(1)
+    for batch in range(5):
+        slot.begin(batch, entries(4), batch * 1000 * MS)
+        slot.end((batch * 1000 + 500) * MS, batch, 0.4)
+    slow = slot.capacity(5000 * MS).latency_ns
+    assert slow[-1] > 3 * 80 * MS
+    slot.link_changed(30_000 * MS, LINK, 0.0)
+    assert slot.capacity(30_000 * MS).latency_ns == slow
+    slot.link_changed(40_000 * MS, LINK, 0.0)
+    assert slot.capacity(40_000 * MS).latency_ns == slot.latency_ns

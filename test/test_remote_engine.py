@@ -30,7 +30,7 @@ from kairos_ros.engine.registry import read_registry, registry_of
 from kairos_ros.engine.remote import RemoteEngine
 from kairos_ros.engine.remote_spec import AtHome, RemoteSpec, parse_remote
 from kairos_ros.engine.seam import EngineOptions
-from kairos_ros.engine.wan_image import PerCamera, WanImages
+from kairos_ros.engine.wan_image import PerCamera, WanImages, for_link
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder
 from kairos_ros.transport.link_estimate import UNKNOWN_BYTES_PER_S
@@ -371,6 +371,34 @@ def test_images_are_recompressed_for_the_link_unless_that_makes_them_larger(work
     assert next_of(events, BatchDone).outcomes[0].chunk.shape == (50, 7)
     state = next_of(events, LinkChanged).state
     assert state.request_bytes < len(buffer.getvalue()) / 5
+
+
+def test_images_that_take_long_to_recompress_do_not_silence_the_link(
+    worker, link, hosts, monkeypatch
+):
+    def slowly(*request):
+        time.sleep(1.5)
+        return for_link(*request)
+
+    monkeypatch.setattr("kairos_ros.engine.link_packer.for_link", slowly)
+    at = endpoint()
+    worker("--listen", at, "--policy", FAST)
+    engine, events = link(RemoteSpec(at, security=hosts.towards()), RemoteTiming(silence_s=1.0))
+    next_of(events, EngineReady)
+    engine.submit(1, [request(), request()])
+    engine.submit(2, [request()])
+    states = []
+    for batch in (1, 2):
+        while not isinstance(event := events.get(timeout=60.0), BatchDone):
+            assert isinstance(event, LinkChanged), event
+            states.append(event.state)
+        assert (event.batch, len(event.outcomes)) == (batch, 3 - batch)
+    assert len(states) > 10
+    assert max(state.rtt_s for state in states) < 0.5
+    engine.submit(3, [request()])
+    engine.stop()  # what was not sent yet is not lost without a word
+    assert next_of(events, EngineDown, BatchFailed).reason == "stopped"
+    assert next_of(events, BatchFailed).batch == 3
 
 
 def test_an_engine_elsewhere_is_one_line_of_parameters(hosts, tmp_path):

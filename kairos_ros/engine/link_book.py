@@ -12,6 +12,11 @@ PROBES = 4
 PROBE_BYTES = 262_144
 """Carried once when a worker is found, so that the first placement knows the bandwidth. Several,
 because TCP starts slowly: with fewer the median is that of a slow start."""
+REMEASURE_S = 30.0
+"""A link on which no upload told the bandwidth for so long carries another probe: placement would
+never again use one that it once took for slow, and so never learn that it is not."""
+LONGEST_UPLOAD_S = 5.0
+"""Silence is borne for so long at most because of an upload, however slow the link was."""
 BEHIND = -1
 """Stands for the padding of a heartbeat that a probe slowed down: it measures nothing."""
 MAX_PINGS = 64
@@ -37,6 +42,8 @@ class _Sent:
     rows: int
     size: int
     at: float
+    work_s: float
+    """Its upload and what it should compute."""
     due: float
     alone: bool
     """Nothing else was being uploaded: how long it takes tells the bandwidth."""
@@ -54,27 +61,38 @@ class LinkBook:
         """Number -> (when, padding)."""
         self._probes = 0
         """Sent since the worker was found."""
+        self._measured = 0.0
+        """When the bandwidth was measured last."""
 
     def state(self, replicas: int = 1) -> LinkState:
-        waiting = sum(sent.size for sent in self._sent.values() if not sent.confirmed)
-        return self._estimate.state(len(self._sent), waiting, replicas)
+        return self._estimate.state(len(self._sent), self._unconfirmed, replicas)
 
     @property
     def patience_s(self) -> float:
-        """Silence beyond this is the end of the link."""
-        return self._timing.silence_s + 4 * self._estimate.state().rtt_s
+        """Silence beyond this is the end of the link. Heartbeats wait behind what is uploaded."""
+        link = self._estimate.state()
+        probe = sum(max(0, padding) for _, padding in self._pings.values())
+        upload_s = 2 * (self._unconfirmed + probe) / link.bytes_per_s
+        return self._timing.silence_s + 4 * link.rtt_s + min(upload_s, LONGEST_UPLOAD_S)
+
+    @property
+    def _unconfirmed(self) -> int:
+        """Bytes of batches that the worker has not said to have."""
+        return sum(sent.size for sent in self._sent.values() if not sent.confirmed)
 
     # Heartbeats
 
     @property
     def probed(self) -> bool:
         """Whether the bandwidth was measured since the worker was found."""
-        return self._probes == PROBES and not self._probing
+        return self._probes >= PROBES and not self._probing
 
-    def padding(self) -> int:
+    def padding(self, now: float) -> int:
         """Bytes that the next heartbeat shall carry."""
-        probe = self._estimate.known and self._probes < PROBES and not self._probing
-        return PROBE_BYTES if probe else 0
+        if not self._estimate.known or self._probing:
+            return 0
+        idle = not self._sent and now - self._measured > REMEASURE_S
+        return PROBE_BYTES if self._probes < PROBES or idle else 0
 
     def pinged(self, number: int, padding: int, now: float) -> None:
         """A heartbeat was sent."""
@@ -87,7 +105,7 @@ class LinkBook:
         """A heartbeat was answered; whether that tells the round trip."""
         at, padding = self._pings.pop(number or 0, (now, BEHIND))
         if padding > 0:
-            self._estimate.received(padding, now - at)
+            self._measure(now, padding, now - at)
         elif padding == 0:
             self._estimate.round_trip(now, now - at)
         return padding == 0
@@ -112,11 +130,12 @@ class LinkBook:
         """A batch of so many requests and bytes was sent; it should compute `expected_s`."""
         self._estimate.sent(rows, size)
         link, timing = self._estimate.state(), self._timing
-        start = max((sent.due for sent in self._sent.values()), default=now + timing.overdue_s)
-        due = start + timing.overdue_factor * (expected_s + link.upload_s(rows))
+        work_s = expected_s + link.upload_s(rows)
+        ahead_s = sum(sent.work_s for sent in self._sent.values())
+        due = now + timing.overdue_s + timing.overdue_factor * (ahead_s + work_s)
         due += 2 * (link.rtt_s + 4 * link.jitter_s)
-        alone = all(sent.confirmed for sent in self._sent.values())
-        self._sent[batch] = _Sent(rows, size, now, due, alone)
+        alone = not self._probing and all(sent.confirmed for sent in self._sent.values())
+        self._sent[batch] = _Sent(rows, size, now, work_s, due, alone)
 
     def confirmed(self, batch: int, now: float) -> bool:
         """The worker has all of the batch; whether that is news."""
@@ -125,8 +144,12 @@ class LinkBook:
             return False
         sent.confirmed = True
         if sent.alone:
-            self._estimate.received(sent.size, now - sent.at)
+            self._measure(now, sent.size, now - sent.at)
         return True
+
+    def _measure(self, now: float, size: int, seconds: float) -> None:
+        if self._estimate.received(now, size, seconds):
+            self._measured = now
 
     def answered(self, batch: int, outcomes: int, now: float) -> float:
         """The batch is done; seconds since it was sent, 0 where it was given up before.

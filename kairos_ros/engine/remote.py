@@ -11,7 +11,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import zmq
 
@@ -27,13 +27,12 @@ from kairos_ros.engine.events import (
     LinkChanged,
 )
 from kairos_ros.engine.link_book import LinkBook, RemoteTiming
+from kairos_ros.engine.link_packer import Packed, Packer
 from kairos_ros.engine.remote_spec import AtHome, RemoteSpec
-from kairos_ros.engine.wan_image import for_link
 from kairos_ros.transport.door import Door
 from kairos_ros.transport.endpoint import Insecure
 from kairos_ros.transport.engine_wire import (
     WorkerStatus,
-    infer_message,
     ping_message,
     read_description,
     read_error,
@@ -41,7 +40,7 @@ from kairos_ros.transport.engine_wire import (
     read_result,
     read_status,
 )
-from kairos_ros.transport.frames import Message, decode, encode
+from kairos_ros.transport.frames import Buffer, Message, decode, encode
 from kairos_ros.transport.inbox import Inbox
 from kairos_ros.transport.messages import EngineDescription, InferRequest
 from kairos_ros.transport.sockets import Behind, Towards, bind_dealer, connect_dealer
@@ -79,7 +78,8 @@ class RemoteEngine:
         self._spec = spec
         self._on_event = on_event
         self._timing = timing or RemoteTiming()
-        self._inbox: deque[tuple[int, Sequence[InferRequest], float]] = deque()
+        self._packer = Packer(spec, self._packed)
+        self._outbox: deque[Packed] = deque()
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._lock = threading.Lock()
         self._stopping = False
@@ -116,8 +116,10 @@ class RemoteEngine:
         with self._lock:
             if self._stopping:
                 raise KairosError(f"batch {batch} was submitted to an engine link that stopped")
-            self._inbox.append((batch, requests, expected_s))
-            os.eventfd_write(self._wake, 1)
+            try:
+                self._packer.pack(batch, requests, expected_s, self._sendable)
+            except RuntimeError:  # the link's thread has failed and finished with it
+                self._emit(BatchFailed(batch, RefusalCode.ENGINE_DOWN, "the link failed"))
 
     def stop(self) -> None:
         """Hangs up. The worker goes on for others."""
@@ -129,6 +131,16 @@ class RemoteEngine:
         if self._thread.ident is not None:
             self._thread.join()
         os.close(self._wake)
+
+    @property
+    def _sendable(self) -> EngineDescription | None:
+        """The engine, if it takes batches."""
+        contact = self._contact
+        return None if contact.draining else contact.description
+
+    def _packed(self, packed: Packed) -> None:
+        self._outbox.append(packed)
+        os.eventfd_write(self._wake, 1)
 
     # The link's thread
 
@@ -142,6 +154,8 @@ class RemoteEngine:
         else:
             self._down("stopped", None)
         finally:
+            self._packer.finish()
+            self._fail_outbox("stopped")
             self._close_socket()
             if self._door is not None:
                 self._door.close()
@@ -161,8 +175,8 @@ class RemoteEngine:
             self._on(message, now)
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        while self._inbox:
-            self._send_batch(*self._inbox.popleft())
+        while self._outbox:
+            self._send_batch(self._outbox.popleft())
         self._check(time.monotonic())
 
     def _messages(self) -> Iterator[Message]:
@@ -194,30 +208,25 @@ class RemoteEngine:
 
     def _ping(self, now: float) -> None:
         self._pinged, self._number = now, self._number + 1
-        padding = self._book.padding()
+        padding = self._book.padding(now)
         if self._send(encode(ping_message(self._number, self._spec.policy, padding))):
             self._book.pinged(self._number, padding, now)
 
-    def _send_batch(self, batch: int, requests: Sequence[InferRequest], expected_s: float) -> None:
-        described = self._contact.description
-        if described is None or self._contact.draining:
+    def _send_batch(self, packed: Packed) -> None:
+        batch = packed.batch
+        if packed.described is None or packed.described is not self._sendable:
             reason = "the engine is stopping" if self._contact.draining else "the engine is down"
             self._emit(BatchFailed(batch, RefusalCode.ENGINE_DOWN, reason))
             return
-        smaller = [for_link(request, described.images, self._spec.images) for request in requests]
-        message = infer_message(batch, smaller, described.images)
-        fields = {**message.fields, "policy": self._spec.policy, "tell": True}
-        try:
-            frames = encode(replace(message, fields=fields))
-        except WireError as error:
-            self._emit(BatchFailed(batch, RefusalCode.MALFORMED, str(error)))
+        if packed.wrong:
+            self._emit(BatchFailed(batch, RefusalCode.MALFORMED, packed.wrong))
             return
-        size = sum(memoryview(frame).nbytes for frame in frames)
-        self._book.sent(batch, len(requests), size, expected_s, time.monotonic())
+        size = sum(memoryview(frame).nbytes for frame in packed.frames)
+        self._book.sent(batch, packed.rows, size, packed.expected_s, time.monotonic())
         # A full socket means that nothing gets through; the missing heartbeat will tell.
-        self._send(frames)
+        self._send(packed.frames)
 
-    def _send(self, frames: list) -> bool:
+    def _send(self, frames: Sequence[Buffer]) -> bool:
         try:
             self._socket.send_multipart(frames, zmq.NOBLOCK)
         except zmq.Again:
@@ -322,13 +331,16 @@ class RemoteEngine:
             at = self._spec.endpoint
             log.log(level, "%s is down: %s; lost batches %s", at, reason, list(lost))
             self._emit(EngineDown(reason, lost, retry_in_s, crashed=False))
-        while self._inbox:
-            batch = self._inbox.popleft()[0]
-            self._emit(BatchFailed(batch, RefusalCode.ENGINE_DOWN, reason))
+        self._fail_outbox(reason)
         if retry_in_s is not None and not self._spec.listen:
             # What waits in the old socket, and what may yet come through it, is nobody's any more.
             self._close_socket()
             self._open()
+
+    def _fail_outbox(self, reason: str) -> None:
+        while self._outbox:
+            batch = self._outbox.popleft().batch
+            self._emit(BatchFailed(batch, RefusalCode.ENGINE_DOWN, reason))
 
     def _open(self) -> None:
         spec = self._spec

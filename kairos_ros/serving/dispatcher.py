@@ -139,7 +139,7 @@ class Dispatcher:
 
     def link_changed(self, now_ns: int, name: str, link: LinkState) -> list[Effect]:
         """How the link to a remote engine is."""
-        self.engines[name].link_changed(link, self._request_bytes)
+        self.engines[name].link_changed(now_ns, link, self._request_bytes)
         return self._batching.form(now_ns)
 
     def batch_done(

@@ -17,6 +17,9 @@ REFETCH_LEAD_NS = 30_000_000
 LOAD_WINDOW_NS = 5_000_000_000
 DRIFT_WEIGHT = 0.2
 """Weight of the newest batch in the running ratio of measured to profiled latency."""
+DRIFT_FORGOTTEN_NS = 30_000_000_000
+"""An engine behind a link that computed nothing for so long is taken to be as its profile says:
+one that was slow for a while would never be used again, and so never found to be well."""
 MAX_IN_FLIGHT = 16
 """Batches under way to one engine per server of it, whatever the estimates say."""
 SLACK_NS = 5_000_000
@@ -100,9 +103,12 @@ class EngineSlot:
         """The batch that was sent last."""
         return next(reversed(self.flight.values()), None)
 
-    def link_changed(self, link: LinkState, request_bytes: float) -> None:
+    def link_changed(self, now_ns: int, link: LinkState, request_bytes: float) -> None:
         """`request_bytes` stands in for what the link has not measured yet."""
         self.link = link
+        last_ns = self.busy_spans[-1][1] if self.busy_spans else now_ns
+        if not self.flight and now_ns - last_ns > DRIFT_FORGOTTEN_NS:
+            self.drift, self.drifted_ns = 1.0, self.latency_ns
         self.network_ns = round(link.rtt_s * 1e9)
         self.transfer_ns = round((link.request_bytes or request_bytes) / link.bytes_per_s * 1e9)
 
