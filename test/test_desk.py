@@ -182,7 +182,7 @@ def test_what_waits_for_a_robot_that_left_is_not_asked(ask, settled, model, desk
     ask("a")
     assert wait_until(lambda: model.calls)
     ask("b")
-    desk.forget("b")
+    desk.forget(Owed("b", "safety"))
     model.gate.set()
     assert wait_until(lambda: settled)
     ask("c")

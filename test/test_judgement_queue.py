@@ -69,13 +69,14 @@ def test_nobody_has_two_questions_with_the_model_at_once():
     assert subjects(queue.take(40, 5)) == [2]
 
 
-def test_what_is_owed_to_a_robot_that_left_is_forgotten():
+def test_what_nobody_waits_for_any_more_is_forgotten_and_nothing_else():
     queue = JudgementQueue()
     queue.put(owed("a"), 1, now_ns=0, slo_ns=100)
     queue.put(owed("a", "monitor"), 2, now_ns=0, slo_ns=100)
     queue.put(owed("b"), 3, now_ns=0, slo_ns=100)
-    queue.forget("a")
-    assert subjects(queue.take(0, 5)) == [3]
+    queue.forget(owed("a"))
+    queue.forget(owed("c"))
+    assert subjects(queue.take(0, 5)) == [2, 3]
 
 
 def test_an_order_that_is_none_is_refused():

@@ -275,6 +275,32 @@ def test_the_planner_answers_in_words_that_the_action_model_knows(judges, wire):
     cell.announce(RobotStatus.LEAVING)
 
 
+def test_a_question_that_overtakes_the_status_of_its_task_is_answered(start, wire, oracle):
+    skills = ["close the drawer", "open the door"]
+    start(vlm("planner", model=oracle.endpoint, skills=skills, robots=["cell_6", "cell_7"]))
+    other, cell = Cell(wire, "cell_6"), Cell(wire, "cell_7")
+    plans = {one: one.heard[Plan] for one in (other, cell)}
+    shown = {"images": [CompressedImage(format="jpeg", data=jpeg(90))]}
+
+    def heard_by_the_planner():
+        for one in plans:
+            one.announce()
+            one.ask(1, "open the door", **shown)
+        time.sleep(0.2)
+        return all(plans.values())
+
+    until(heard_by_the_planner, what="for the planner to find both cells")
+    time.sleep(0.5)
+    oracle.delay_s = 1.0
+    other.ask(2, "close the drawer", **shown)
+    time.sleep(0.3)  # the model is busy with it
+    cell.task = "2"
+    cell.ask(2, "open the door", **shown)
+    time.sleep(0.3)
+    cell.announce()
+    until(lambda: "2" in {plan.task for plan in plans[cell]}, what="for the plan of task 2")
+
+
 @pytest.mark.parametrize(
     ("component", "parameters", "said"),
     [

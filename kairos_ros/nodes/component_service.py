@@ -108,7 +108,7 @@ class Judging:
         self._desk.ask(Owed(of.robot, self._component), matter, self.record.slo_ns)
 
     def _changed(self, robot: str) -> None:
-        self._desk.forget(robot)
+        self._desk.forget(Owed(robot, self._component))
         self._due_ns.pop(robot, None)
         here, open_ = robot in self.watch.robots, robot in self._topics
         if here and not open_:  # now: the first verdict would be lost until its reader is found
@@ -143,9 +143,10 @@ class Planning:
         return self.record.diagnostic(name, len(self.watch.robots), self.watch.counters)
 
     def _changed(self, robot: str) -> None:
-        self._desk.forget(robot)
+        # A question that waits may be of the task that begins: it overtakes the robot's status.
         here, open_ = robot in self.watch.robots, robot in self._topics
         if not here and open_:
+            self._desk.forget(Owed(robot, Component.SYSTEM2))
             publisher, subscription = self._topics.pop(robot)
             self._node.destroy_subscription(subscription)
             self._node.destroy_publisher(publisher)

@@ -94,10 +94,10 @@ class Desk:
             self._queue.put(owed, matter, time.monotonic_ns(), slo_ns)
             self._changed.notify()
 
-    def forget(self, robot: str) -> None:
-        """What waits for that robot is asked no more."""
+    def forget(self, owed: Owed) -> None:
+        """If it waits it is asked no more."""
         with self._changed:
-            self._queue.forget(robot)
+            self._queue.forget(owed)
 
     def close(self) -> None:
         """Nothing waiting is asked any more. A model that hangs is left to the process's end."""

@@ -101,6 +101,6 @@ class JudgementQueue[Subject]:
         """The model has answered, or failed to."""
         self._asked.discard(one.owed)
 
-    def forget(self, robot: str) -> None:
-        """That robot is gone, or does something else: what waits for it is owed no more."""
-        self._waiting = {owed: one for owed, one in self._waiting.items() if owed.robot != robot}
+    def forget(self, owed: Owed) -> None:
+        """Nobody wants to know it any more: the robot is gone, or does something else."""
+        self._waiting.pop(owed, None)
