@@ -217,6 +217,24 @@ def test_a_robot_that_is_not_served_after_the_fault_fails():
     assert failed(verdict(honest(), begin_s=0.4)) == ["served again"]
 
 
+def test_a_robot_that_waits_in_vain_until_its_task_is_over_fails_though_the_next_one_is_served():
+    starved = honest().ask(3).hold(400)  # 13 s
+    exchange = overheard(starved, "max_duration")
+    later = TaskKey("arm_1", "s", "2")
+    exchange.asked[later].append(Asked(13.7, later, 1, 0, state(0)))
+    exchange.answered[later].append(Answered(13.8, later, 1, 0, FIRST, "edge", "edge"))
+    window = Window(0.3, 14.0, 14.0)
+    found = judge(Body("arm_1", {"s": starved.events}), exchange, anything, window, LIMITS)
+    assert found.wait_s == pytest.approx(13.2, abs=0.1)
+    assert "served again" in failed(found)
+
+
+def test_a_round_that_the_robot_gave_up_for_the_next_one_waited_no_longer():
+    life = begun().act(FIRST[4:]).hold(30).ask(3).get(SECOND, 3).act(SECOND[:4])
+    exchange = overheard(life)
+    assert verdict(life, exchange).wait_s == pytest.approx(32 * 0.033, abs=0.05)
+
+
 def test_a_robot_whose_process_is_ended_is_judged_by_what_the_next_one_does():
     first, then = Life(TaskKey("arm_1", "s", "1")), honest()
     then.key = TaskKey("arm_1", "t", "1")

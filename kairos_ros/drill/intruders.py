@@ -20,6 +20,7 @@ CONNECTIONS = 20
 NOISE_BYTES = 65_536
 MESSAGES = 300
 SEND_WITHIN_S = 5.0
+ANSWERED_WITHIN_MS = 2000
 HEARD_WITHIN_S = 20.0
 """A key that was let in just now is known after a second or two; who came too early is heard at the
 next handshake."""
@@ -117,7 +118,7 @@ def _send(
             refused += _errors(client, 0)
             if time.monotonic() > until:
                 break
-        return Reception(True, sent, refused + _errors(client, 500))
+        return Reception(True, sent, refused + _errors(client, ANSWERED_WITHIN_MS))
 
 
 @contextlib.contextmanager

@@ -41,7 +41,7 @@ def judge_overheard(
     pulses = [window.begin_s, *exchange.pulses[robot], window.end_s]
     inside = [s for s in sorted(pulses) if window.begin_s <= s <= window.end_s]
     silence_s = max(later - s for s, later in pairwise(inside))
-    wait_s = longest_wait_s(robot, exchange, window.begin_s)
+    wait_s = longest_wait_s(robot, exchange, window)
     mine = [span for span in told if span.robot == robot]
     holds = [
         min(s.end_s, window.end_s) - max(s.start_s, window.begin_s)

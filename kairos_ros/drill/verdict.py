@@ -138,7 +138,7 @@ def judge(
     told = _commands(body, exchange)
     silence_s = _silence_s(body, window, victim=victim)
     session = list(body.logs)[-1] if victim else ""
-    wait_s = longest_wait_s(body.robot, exchange, window.begin_s, session)
+    wait_s = longest_wait_s(body.robot, exchange, window, session)
     unfinished = [_unfinished(task, exchange) for task in here if not _is_done(task, exchange)]
     checks = (
         Check("no task lost", bool(here) and not unfinished, "; ".join(unfinished) or "none"),
@@ -215,23 +215,32 @@ def _silence_s(body: Body, window: Window, *, victim: bool) -> float:
 
 
 def longest_wait_s(
-    robot: str, exchange: Exchange, begin_s: float, session: str = ""
+    robot: str, exchange: Exchange, window: Window, session: str = ""
 ) -> float | None:
-    """The longest that a round waited for its chunk, counted from the beginning of the fault.
+    """The longest that a round waited for its chunk, counted from the beginning of the fault, or
+    waited in vain until the robot gave it up.
 
-    A round without an answer is left out: its task may have ended first, and one that goes on for
-    ever is lost. None without any chunk. With a session: from the beginning to its first chunk.
+    None without any chunk. With a session: from the beginning to its first chunk.
     """
-    waits, first = [], math.inf
+    begin_s = window.begin_s
+    waits, first, newest = [], math.inf, exchange.sessions(robot)[-1:]
     for key, requests in exchange.asked.items():
         if key.robot != robot or (session and key.session != session):
             continue
         came = {a.round: a.at_s for a in reversed(exchange.answered.get(key, []))}
         asked = {r.round: r.at_s for r in reversed(requests)}
-        both = [(at_s, came[n]) for n, at_s in asked.items() if came.get(n, 0.0) >= begin_s]
+        both = [(at_s, came[n]) for n, at_s in asked.items() if n in came and came[n] >= begin_s]
         waits += [came_s - max(at_s, begin_s) for at_s, came_s in both]
         first = min([first, *(came_s for _, came_s in both)])
-    if not waits:
+        if key.session in newest:  # an older one was ended with its process
+            end = exchange.ended.get(key)
+            end_s = min(end.at_s, window.end_s) if end else window.end_s
+            waits += [
+                asked.get(n + 1, end_s) - max(at_s, begin_s)
+                for n, at_s in asked.items()
+                if n not in came
+            ]
+    if first == math.inf:
         return None
     return first - begin_s if session else max(waits)
 
