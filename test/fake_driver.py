@@ -1,6 +1,7 @@
 """A driver that is nothing but its topics: joints that are where they are told to be, at once."""
 
 import threading
+import time
 from collections import Counter
 
 import numpy as np
@@ -37,6 +38,9 @@ class FakeDriver:
         actions: bool = False,
     ) -> None:
         self.joints = dict(joints)
+        self.targets = dict(joints)
+        """Of the controllers, also while the torque is off."""
+        self.torque = True
         self.silent = self.stamp_frozen = self.camera_silent = self.pixels_frozen = False
         self.target_silent = False
         self.target_x: float | None = None
@@ -67,6 +71,8 @@ class FakeDriver:
             command_qos,
         )
         self.rejects = False
+        self.thinks_s = 0.0
+        """Before it answers a goal."""
         self.goals = Counter()
         if actions:
             self._serve(
@@ -98,7 +104,9 @@ class FakeDriver:
 
     def _move(self, names, positions) -> None:
         self.commands.append(dict(zip(names, positions, strict=True)))
-        self.joints |= self.commands[-1]
+        self.targets |= self.commands[-1]
+        if self.torque:
+            self.joints |= self.commands[-1]
 
     def _serve(self, kind, name: str) -> None:
         ActionServer(
@@ -106,8 +114,12 @@ class FakeDriver:
             kind,
             name,
             lambda handle: self._follow(handle, kind),
-            goal_callback=lambda _: GoalResponse.REJECT if self.rejects else GoalResponse.ACCEPT,
+            goal_callback=self._on_goal,
         )
+
+    def _on_goal(self, _):
+        time.sleep(self.thinks_s)
+        return GoalResponse.REJECT if self.rejects else GoalResponse.ACCEPT
 
     def _follow(self, handle, kind):
         self.goals[kind] += 1
@@ -154,6 +166,9 @@ class FakeDriver:
 
     def _on_torque(self, request, answer):
         self.torques.append(request.data)
+        if request.data and not self.torque:
+            self.joints |= self.targets
+        self.torque = request.data
         answer.success = True
         return answer
 

@@ -14,9 +14,12 @@ from kairos_ros.arms_plan import ARGUMENTS, arm_plan
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.document.faults import FaultyFileError
 from kairos_ros.nodes.driver_topics import controllers
+from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.body_error import BodyError
-from kairos_ros.robot.contract import Following, Joint
+from kairos_ros.robot.contract import Following, Joint, RobotContract
 from kairos_ros.robot.contract_file import at_drivers, contract_path, read_contract
+from kairos_ros.robot.contracted_robot import ContractedRobot
+from kairos_ros.robot.driver_link import Glance, Objection, Positions
 from kairos_ros.robot.following import FollowingCheck
 from kairos_ros.robot.guard import ActionGuard, GuardLimits, tightened
 from kairos_ros.robot.joint_units import JointUnits
@@ -149,6 +152,151 @@ def test_a_joint_that_stands_still_far_from_its_targets_is_found():
     assert followed([2.0] * 40, [0.01 * i for i in range(40)]) == ""
 
 
+class StillLink:
+    """A link to drivers that tell the same positions for ever, and what was done with it."""
+
+    def __init__(self, contract: RobotContract, positions: list[float]) -> None:
+        names = tuple(joint.name for joint in contract.arms[0].joints)
+        self.now_ns = 10**9
+        self.told = names, np.array(positions)
+        self.refusal: Objection | None = None
+        self.taken_ns = dict.fromkeys(contract.cameras, self.now_ns)
+        self.done_with: list[str] = []
+
+    def clock_ns(self) -> int:
+        return self.now_ns
+
+    def sleep(self, for_s: float) -> None:
+        self.now_ns += round(1e9 * for_s)
+        self.done_with.append("sleep")
+
+    def positions(self, _):
+        return Positions(*self.told, self.now_ns)
+
+    def entries(self, _):
+        raise BodyError("bad state", "nan")
+
+    def glance(self, key):
+        return Glance(self.taken_ns[key], self.taken_ns[key])
+
+    def picture(self, key):
+        self.taken_ns[key] = self.now_ns  # a newer one comes
+        return b"jpeg"
+
+    def aim(self, _, positions):
+        self.done_with.append(f"aim {[*positions.values()]}")
+
+    def torque(self, on):
+        self.done_with.append(f"torque {on}")
+
+    def objection(self):
+        return self.refusal
+
+    def lives(self, _):
+        return 1
+
+    def prepared(self):
+        return True
+
+    begin = announce = command = lambda *_: None
+
+
+def still_robot(positions, joints, **arm) -> tuple[ContractedRobot, StillLink]:
+    """A robot of joints called j0, j1 ..., and its link."""
+    told = [
+        joint(name=f"j{i}", feature=f"j{i}.pos", **changes).model_dump()
+        for i, changes in enumerate(joints)
+    ]
+    command = {"kind": "joint_trajectory", "topic": "commands"}
+    extra = arm.pop("extra_state", [])
+    document = {
+        "robot": "still",
+        "control_rate_hz": 30,
+        "when_lost": "torque_off",
+        "arms": [
+            {
+                "driver": "/still",
+                "commands": [command],
+                "joints": told,
+                "torque": {"service": "torque"},
+                **arm,
+            }
+        ],
+        "extra_state": extra,
+    }
+    contract = RobotContract.model_validate(document)
+    link = StillLink(contract, positions)
+    return ContractedRobot(contract, link, clock_ns=link.clock_ns, sleep=link.sleep), link
+
+
+@pytest.mark.parametrize("extra", [[], [{"topic": "x", "kind": "array", "features": ["x"]}]])
+def test_an_arm_that_must_not_be_commanded_is_not_touched_by_a_task(extra):
+    robot, link = still_robot([0.5], [{"unit": "radians"}], extra_state=extra)
+    link.refusal = Objection("commanded by another", "somebody was first")
+    with pytest.raises(BodyError, match="somebody was first"):
+        robot.reset(TaskGoal("reach"))
+    assert link.done_with == []
+
+
+def test_controllers_aim_where_the_arm_is_for_long_enough_before_its_torque_comes_on():
+    robot, link = still_robot([0.5, -0.2], [{"unit": "radians"}, {"unit": "degrees"}])
+    began_ns = link.now_ns
+    robot.reset(TaskGoal("reach"))
+    assert link.done_with == ["aim [0.5, -0.2]", "sleep", "torque True"]
+    assert link.now_ns - began_ns > 0.1 * 1e9  # the time that a trajectory takes
+    robot, link = still_robot([0.5], [{"unit": "radians"}], torque=None)
+    robot.reset(TaskGoal("reach"))
+    assert "sleep" not in link.done_with
+
+
+def test_a_look_is_as_old_as_its_oldest_picture_was_before_it_was_read():
+    cameras = [
+        {"key": key, "topic": key, "kind": "raw", "height_px": 8, "width_px": 8}
+        for key in ("front", "wrist")
+    ]
+    robot, link = still_robot([0.5], [{"unit": "radians"}], cameras=cameras)
+    link.taken_ns = {"front": 10**9, "wrist": 10**9 - 7}
+    assert robot.observe().taken_ns == 10**9 - 7
+    robot, _ = still_robot([0.5], [{"unit": "radians"}])
+    assert robot.observe().taken_ns is None
+
+
+@pytest.mark.parametrize("unit", ["degrees", "radians", "range_m100_100", "range_0_100"])
+def test_every_safe_state_is_arrived_at_by_actions_which_are_rounded(unit):
+    places = np.linspace(-1.0, 3.0, 40)
+    joints = [{"unit": unit, "safe": float(place)} for place in places]
+    robot, _ = still_robot([0.0] * 40, joints)
+    robot.reset(TaskGoal("reach"))
+    for _ in range(300):
+        action = robot.toward_safe_state()
+        if action is None:
+            return
+        robot.act(action)
+    pytest.fail("it never arrives")
+
+
+def stuck(acts) -> None:
+    """An arm that does not move although it is told to, in the periods in which it `acts`."""
+    robot, link = still_robot([0.0], [{"unit": "radians"}])
+    robot.reset(TaskGoal("reach"))
+    for period in range(1, 200):
+        link.now_ns += round(1e9 / 30)
+        if acts(period):
+            robot.act(np.array([0.6], np.float32))
+        else:
+            robot.hold()
+
+
+@pytest.mark.parametrize("every", [10, 50, 10**6])
+def test_a_joint_that_does_not_follow_is_found_although_the_arm_holds_now_and_then(every):
+    with pytest.raises(BodyError, match=r"has not moved for 2\.0 s"):
+        stuck(lambda period: period % every)
+
+
+def test_time_in_which_the_arm_holds_does_not_count_against_a_joint():
+    stuck(lambda period: period % 10 == 0)
+
+
 def test_parameters_can_only_tighten_the_limits_of_a_body():
     body = GuardLimits(minimum=[-1, -2], maximum=[1, 2], max_rate=[3, 3], measured_by=[0, 1])
     more = GuardLimits(minimum=[-5, -1], maximum=[5, 1], tolerance=0.1)
@@ -227,6 +375,11 @@ def test_a_fleet_file_names_the_arm_and_the_plan_stands_its_driver_beside_it(tmp
     assert (driver.executable, serving.executable) == ("sim_driver_node", "serving_node")
     assert robot.parameters["adapter_options"] == ['contract="so101"']
     assert robot.params_file.name == "arm.yaml"  # not the limits of Meta-World's arm
+    beside = arm_plan("so101", {"fleet": str(path), "serving": "false"})
+    assert [spec.executable for spec in beside] == [driver.executable, robot.executable]
+    for name in ("policy", "horizon"):
+        with pytest.raises(ConfigError, match=f"leave out {name}"):
+            arm_plan("so101", {"fleet": str(path), name: "static:10"})
 
 
 def test_a_real_arm_is_on_its_serial_port_or_behind_its_driver():

@@ -4,6 +4,7 @@ import io
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -13,18 +14,21 @@ from control_msgs.action import FollowJointTrajectory, GripperCommand
 from fake_driver import FakeDriver
 from PIL import Image
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
-from sensor_msgs.msg import PointCloud
+from sensor_msgs.msg import CompressedImage, PointCloud
 from std_msgs.msg import Float64MultiArray
 from wire import until
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.nodes import goal_stream, qos
 from kairos_ros.nodes.driver_link import RosDriverLink
 from kairos_ros.nodes.driver_topics import channels
+from kairos_ros.nodes.robot_cameras import RobotCameras
 from kairos_ros.robot.adapter import Homing, Limited, RobotAdapter, TaskGoal
 from kairos_ros.robot.body_error import BodyError
 from kairos_ros.robot.contract import RobotContract
 from kairos_ros.robot.contract_file import read_contract
 from kairos_ros.robot.contracted_robot import ContractedRobot
+from kairos_ros.robot.driver_link import Objection
 from kairos_ros.share import share
 
 LOOK_AROUND_S = 0.5
@@ -208,6 +212,58 @@ def test_an_arm_that_shall_let_go_is_let_go_when_it_is_lost(driver, link, robot)
     driver.silent = True
     until(lambda: fault_of(limp.hold), what="for the arm to be lost")
     until(lambda: not driver.torques[-1], what="for the torque to be off")
+
+
+def test_an_arm_that_sank_is_not_driven_back_to_its_old_target(driver, link, robot):
+    limp = ContractedRobot(contract_of("/good", when_lost="torque_off"), link)
+    limp.reset(GOAL)
+    until(lambda: moved(limp, np.array([10.0, -20.0, 50.0], np.float32), driver, pan=0.17453))
+    driver.silent = True
+    until(lambda: fault_of(limp.hold), what="for the arm to be lost")
+    until(lambda: not driver.torque, what="for the torque to be off")
+    driver.joints |= {"lift": 0.4}
+    driver.silent = False
+    until(lambda: not fault_of(lambda: limp.reset(GOAL)), what="for the driver to be well")
+    until(lambda: driver.torque, what="for the torque to be on")
+    assert driver.joints["lift"] == pytest.approx(0.4)
+
+
+def test_who_gave_way_leaves_the_other_one_s_arm_alone(driver, link, robot, monkeypatch):
+    robot.reset(GOAL)
+    torques, tasks = len(driver.torques), robot.state()[3]
+    with monkeypatch.context() as patch:
+        patch.setattr(link, "_give_way", Objection("commanded by another", "somebody was first"))
+        assert fault_of(lambda: robot.reset(GOAL)) == "commanded by another"
+    time.sleep(0.3)
+    assert (len(driver.torques), robot.state()[3]) == (torques, tasks)
+
+
+def test_pictures_that_are_published_again_do_not_become_younger(driver, link, robot, context):
+    document = contract_of("/good").model_dump()
+    for camera in document["arms"][0]["cameras"]:
+        camera["stale_after_s"] = 60.0
+    patient = ContractedRobot(RobotContract.model_validate(document), link)
+    node = rclpy.create_node("eye", namespace="/arm_1", context=context)
+    node.create_subscription(CompressedImage, "camera/front/compressed", print, qos.SENSOR)
+    cameras, frames = RobotCameras(node, ["front", "wrist"], 10.0), []
+    found = lambda stamp, _: cameras.book.find((stamp.sec, stamp.nanosec))  # noqa: E731
+    cameras.published = lambda *look: frames.append(found(*look))
+
+    def look():
+        cameras.hurry()
+        cameras.look(patient.observe, "1")
+        return len(frames)
+
+    until(look, what="for the subscriber to be found")
+    driver.within(lambda: setattr(driver, "camera_silent", True))
+    time.sleep(0.2)  # for what is under way
+    silent_ns = time.monotonic_ns()
+    frames.clear()
+    while look() < 3:
+        time.sleep(0.05)
+    assert len({frame.taken_ns for frame in frames}) == 1
+    assert frames[0].taken_ns < silent_ns
+    node.destroy_node()
 
 
 def test_an_entry_that_is_no_number_stops_the_arm_and_lets_it_go(driver, link, robot):
@@ -419,6 +475,43 @@ def test_controllers_can_be_actions(context):
     until(lambda: moved(robot, target, driver) and driver.goals.total() > sent)
     link.close()
     driver.close()
+
+
+def test_a_gripper_that_is_slow_to_answer_has_its_last_goal_in_the_end(context):
+    driver = FakeDriver(context, "/slow", HOME, actions=True)
+    document = contract_of("/slow").model_dump()
+    document["arms"][0]["joint_states"]["stale_after_s"] = 60.0
+    document["arms"][0]["commands"][1] |= {
+        "kind": "gripper_command",
+        "topic": "gripper_controller/gripper_cmd",
+    }
+    link = RosDriverLink(RobotContract.model_validate(document), "/arm_10", context)
+    link.start(60.0, LOOK_AROUND_S)
+    driver.thinks_s = 0.3
+    for opening in [*np.linspace(1.0, 0.0, 8), *[0.0] * 30]:
+        link.command(0, {"pan": 0.0, "lift": 0.0, "gripper": float(opening)})
+        time.sleep(0.03)
+    until(lambda: driver.joints["gripper"] == 0.0, 5.0, "for the gripper to be closed")
+    assert driver.goals[GripperCommand] < 8  # it was late for the others
+    link.close()
+    driver.close()
+
+
+def test_a_goal_that_comes_while_another_one_is_being_sent_is_not_lost(monkeypatch):
+    sent = []
+    later = SimpleNamespace(add_done_callback=lambda _: None)
+    client = SimpleNamespace(send_goal_async=lambda goal: sent.append(goal) or later)
+    guard = SimpleNamespace(trigger=lambda: None)
+    node = SimpleNamespace(create_guard_condition=lambda _: guard)
+    monkeypatch.setattr(goal_stream, "ActionClient", lambda *_: client)
+    stream = goal_stream.GoalStream(node, None, "grip")
+    clock = SimpleNamespace(monotonic=lambda: stream.send("second") or 0.0)
+    monkeypatch.setattr(goal_stream, "time", clock)  # the other thread runs in the midst
+    stream.send("first")
+    stream._send()
+    monkeypatch.setattr(goal_stream, "time", time)
+    stream._send()
+    assert sent[-1] == "second"
 
 
 def test_an_action_that_nobody_serves_is_named(context):

@@ -392,6 +392,23 @@ def test_a_camera_without_news_ends_the_task_by_name(body, stops, options, reaso
     assert said in str(error)
 
 
+def test_a_picture_that_is_read_again_does_not_become_younger(body):
+    server = PictureServer()
+    camera = {"type": "zmq", "server_address": "127.0.0.1", "port": server.port}
+    size = {"camera_name": "top", "width": 64, "height": 48, "fps": 30}
+    try:
+        so101 = body(cameras={"top": camera | size}, max_image_age_s=60.0, **PATIENT)
+        so101.reset(GOAL)
+        first_ns = so101.observe().taken_ns
+        until(lambda: first_ns < so101.observe().taken_ns < time.monotonic_ns())
+    finally:
+        server.freeze()
+    time.sleep(0.5)  # for what is under way
+    frozen_ns = time.monotonic_ns()
+    [last_ns] = {so101.observe().taken_ns for _ in range(3)}
+    assert first_ns < last_ns < frozen_ns
+
+
 def test_two_arms_are_one_robot_and_one_cable_stops_both(body, arm, other_arm):
     arms = {
         "left_arm_config": {"port": str(arm.port)},

@@ -326,6 +326,8 @@ def test_an_impossible_goal_fails_with_the_reason_and_the_robot_stays_usable(sta
     assert answer.status == GoalStatus.STATUS_ABORTED
     assert "make-coffee-v3" in answer.result.outcome
     assert not peer.give(instruction="").accepted
+    for duration_s in (math.inf, math.nan, -1.0):
+        assert not peer.give(max_duration_s=duration_s).accepted
     assert peer.result(peer.give()).result.success
 
 
@@ -397,16 +399,24 @@ class Broken(SimAdapter):
 """
 
 
-def test_a_body_that_fails_ends_its_task_and_one_with_a_bug_ends_the_node(
-    start_node, peer, tmp_path
-):
-    (tmp_path / "broken.py").write_text(BROKEN_BODY)
-    info = tmp_path / "broken-1.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[kairos_ros.robot_adapters]\nbroken=broken:Broken\n")
-    settings = ("-r", f"__ns:=/{peer.robot}", "-p", "adapter:=broken")
-    robot = start_node("robot_node", *settings, env={"PYTHONPATH": str(tmp_path)})
+@pytest.fixture
+def start_with_body(start_node, peer, tmp_path):
+    def start(code):
+        """With the body `Broken` of an installed package."""
+        (tmp_path / "broken.py").write_text(code)
+        info = tmp_path / "broken-1.0.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1.0\n")
+        named = "[kairos_ros.robot_adapters]\nbroken=broken:Broken\n"
+        (info / "entry_points.txt").write_text(named)
+        settings = ("-r", f"__ns:=/{peer.robot}", "-p", "adapter:=broken")
+        return start_node("robot_node", *settings, env={"PYTHONPATH": str(tmp_path)})
+
+    return start
+
+
+def test_a_body_that_fails_ends_its_task_and_one_with_a_bug_ends_the_node(start_with_body, peer):
+    robot = start_with_body(BROKEN_BODY)
     peer.answer = lambda request: [chunk_for(request)]
 
     result = peer.result(peer.give()).result
@@ -417,6 +427,30 @@ def test_a_body_that_fails_ends_its_task_and_one_with_a_bug_ends_the_node(
     assert robot.process.wait(PATIENCE_S) == 1
     assert "a bug" in robot.output()
     until(lambda: peer.statuses[-1].state == RobotStatus.LEAVING)
+
+
+BROKEN_BEGINNING = """
+from kairos_ros.nodes import robot_node
+from kairos_ros.robot.sim import SimAdapter
+
+class Broken(SimAdapter):
+    def __init__(self, control_rate_hz):
+        super().__init__(control_rate_hz=control_rate_hz)
+        told = robot_node.started_message
+
+        def fails_once(*what):
+            robot_node.started_message = told
+            raise OverflowError("a bug")
+
+        robot_node.started_message = fails_once
+"""
+
+
+def test_a_goal_that_a_bug_ends_does_not_stand_in_the_way_of_the_next_one(start_with_body, peer):
+    start_with_body(BROKEN_BEGINNING)
+    peer.answer = lambda request: [chunk_for(request)]
+    assert peer.result(peer.give()).status == GoalStatus.STATUS_ABORTED
+    assert peer.result(peer.give()).result.success
 
 
 @pytest.mark.parametrize(

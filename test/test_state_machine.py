@@ -229,6 +229,17 @@ def test_a_verdict_of_an_old_or_impossible_frame_is_dropped_with_its_reason(fram
     assert (bench.mode, bench.dropped) == (RUNNING, why)
 
 
+def test_a_look_whose_oldest_picture_is_the_same_can_only_warn():
+    """What is new in it is in the picture of another camera."""
+    bench = Bench()
+    look_ns = bench.ms * MS
+    assert bench.do(Verdict, look_ns, False, after=100) == [STOP, REPLAN]
+    for safe in (True, False):
+        bench.do(Verdict, look_ns, safe, after=10)
+        assert (bench.mode, bench.dropped) == (HOLDING, "old_frame")
+    assert bench.state.unsafe == 1
+
+
 def test_progress_of_a_frame_from_before_the_attempt_is_dropped():
     bench = Bench()
     for frame_ms in (bench.ms - 1, bench.ms):

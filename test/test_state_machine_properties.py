@@ -102,7 +102,9 @@ class AnyRobot(RuleBasedStateMachine):
         done = self.do(Verdict(self.now, frame, safe, source))
         usable = age >= 0 and age <= DEADLINE and SAFETY in self.rules.components
         if source in self.said:
-            usable = usable and frame > self.said[source][0]
+            newest, was_safe = self.said[source]
+            warns = was_safe and not safe  # another picture of that look is newer
+            usable = usable and (frame > newest or (frame == newest and warns))
         assert usable == (not done.dropped)
         if not usable:
             return

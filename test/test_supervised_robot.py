@@ -11,7 +11,7 @@ pytest.importorskip("metaworld")
 from task_rules import rules
 
 from kairos_ros.core.pipeline import Fallback, TaskState
-from kairos_ros.robot.adapter import Homing, TaskGoal
+from kairos_ros.robot.adapter import Homing, Observation, TaskGoal
 from kairos_ros.robot.body_log import BodyLog, LoggedBody
 from kairos_ros.robot.control import Controller
 from kairos_ros.robot.control_events import Arrived, Cancel, Planned, Start, Stop
@@ -40,6 +40,7 @@ class Cell:
         self.moved_in = []
         """Ids of the tasks of the transitions."""
         self.plans = []
+        self.asked_ago_ns = []
         self.results = []
         self.body = SimAdapter(control_rate_hz=RATE_HZ)
         for name in ("act", "hold", "reset"):
@@ -121,6 +122,7 @@ class Cell:
 
     def ask_plan(self, ask, observation, observed_ago_ns):
         self.plans.append(ask)
+        self.asked_ago_ns.append(observed_ago_ns)
         self.controller.post(Planned(ask.number, f"plan {ask.number}", time.monotonic_ns()))
 
     def moved(self, transition, task):
@@ -218,6 +220,15 @@ def test_plans_are_asked_for_with_an_observation_and_reach_the_requests():
     with Cell(patient(safety=None, system2=Fallback.USE_LAST_PLAN)) as cell:
         cell.until(lambda: len(cell.plans) > 2)
         assert [ask.number for ask in cell.plans[:3]] == [1, 2, 3]
+
+
+def test_a_planner_is_told_how_old_the_oldest_of_its_pictures_is():
+    with Cell(rules(safety=None, system1=None, monitor=None)) as cell:
+        state = cell.body.state
+        cell.until(lambda: cell.plans)
+        cell.body.observe = lambda: Observation(state(), {}, time.monotonic_ns() - 3 * 10**9)
+        cell.until(lambda: len(cell.plans) > 2)
+        assert cell.asked_ago_ns[0] < 3 * 10**9 < cell.asked_ago_ns[-1]
 
 
 def test_a_body_is_not_prepared_for_a_task_while_somebody_is_in_its_cell():

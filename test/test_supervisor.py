@@ -1,5 +1,7 @@
 """A robot under the rules of its task: when it stops, what it drops, and how it goes on."""
 
+import math
+
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -194,6 +196,7 @@ def test_an_abandoned_round_is_told_as_one_that_executed_nothing():
     result = bench.loop.finish("canceled", bench.now).result
     assert result.round_executed == (10, 0, 3)
     assert len(result.round_latency_ns) == len(result.round_started_ns) == 3
+    assert [math.isnan(ns) for ns in result.round_latency_ns] == [False, True, False]
 
 
 def test_late_actions_stop_the_arm_and_are_asked_for_again_and_either_answer_serves():
@@ -363,6 +366,36 @@ def test_a_reset_that_was_stopped_is_done_again():
     assert bench.resets == 1
     bench.judge(safe=False)
     bench.feed(ResetDone(bench.now))
+    bench.judge()
+    assert bench.mode is RETRYING
+    bench.tick(2)
+    assert bench.resets == 2
+
+
+def test_a_retry_that_never_arrives_at_the_safe_state_calls_a_human_too():
+    bench = running(rules(safety=None, system2=None), way_home=10**9)
+    bench.feed(Progress(bench.now, bench.now, TaskState.FAILED))
+    bench.tick(2 + HOMING_LIMIT_NS // PERIOD)
+    assert bench.mode is RETRYING
+    bench.tick(2)
+    assert bench.mode is WAITING
+    assert "after 20 s" in bench.transitions[-1].reason
+    assert bench.resets == 0
+
+
+def test_a_way_home_that_interrupts_a_reset_ends_at_the_safe_state_and_the_reset_is_done_again():
+    bench = running(rules(system2=None, safety=Fallback.RETURN_TO_SAFE_STATE))
+    bench.feed(Progress(bench.now, bench.now, TaskState.FAILED))
+    bench.tick(6)
+    assert bench.resets == 1
+    bench.way_home = 2  # from where the reset left the body
+    bench.now += 5000 * MS
+    bench.feed(Progress(bench.now, bench.now - 1, TaskState.ONGOING))  # it came before `ResetDone`
+    assert bench.mode is RETURNING
+    bench.feed(ResetDone(bench.now))
+    bench.tick(4)
+    assert bench.motions[-4:] == [None, HOME, HOME, None]
+    assert bench.mode is HOLDING
     bench.judge()
     assert bench.mode is RETRYING
     bench.tick(2)

@@ -70,23 +70,31 @@ class DriverCommands:
             publisher.wait_for_all_acked(Duration(seconds=0.2))
 
     def begin(self) -> None:
-        """A new task: what controllers rejected before does not count any more."""
+        """A new task: what controllers rejected before does not count any more, and what they were
+        too late for is not sent."""
         self._gripped.clear()
         for stream in self._streams.values():
-            stream.rejected = False
+            stream.begin()
 
-    def send(self, arm: int, positions: Mapping[str, float]) -> None:
-        """Targets of one arm's joints, rad or m. Nothing is sent after `give_up`."""
+    def send(self, arm: int, positions: Mapping[str, float], *, goals: bool = True) -> None:
+        """Targets of one arm's joints, rad or m. Nothing is sent after `give_up`.
+
+        goals: also to controllers that are actions.
+        """
         section = self._contract.arms[arm]
         for c, command in enumerate(section.commands):
             field = f"arms.{arm}.commands.{c}"
             to = self._publishers.get(field) or self._streams.get(field)
             if to is None:
                 return
+            if not goals and field in self._streams:
+                continue
             values = in_driver_unit(section, command, positions)
             if command.kind == "gripper_command":
                 if self._grips_anew(field, section, command, values[0]):
                     to.send(gripper_goal(command, values[0]))
+                else:
+                    to.send_late()
             elif command.kind == "follow_joint_trajectory":
                 to.send(trajectory_goal(section, command, values))
             elif command.kind == "joint_trajectory":

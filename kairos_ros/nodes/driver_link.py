@@ -202,6 +202,9 @@ class RosDriverLink:
     def command(self, arm: int, positions: Mapping[str, float]) -> None:
         self._commander.send(arm, positions)
 
+    def aim(self, arm: int, positions: Mapping[str, float]) -> None:
+        self._commander.send(arm, positions, goals=False)
+
     def torque(self, on: bool) -> None:
         for field, client in self._clients.items():
             if field.endswith(".torque"):

@@ -14,20 +14,31 @@ FORGET_AFTER_S = 1.0
 
 class GoalStream:
     """Sends the newest goal, and notes whether any is rejected; what becomes of goals is not asked,
-    as joint states tell. `send` from any thread, all else happens in the node's executor."""
+    as joint states tell. `begin`, `send` and `send_late` from any thread, all else happens in the
+    node's executor."""
 
     def __init__(self, node: Node, kind: Any, name: str) -> None:
         self.rejected = False
-        """Since it was last set to False."""
+        """Since `begin`."""
         self._node = node
         self._client = ActionClient(node, kind, name)
-        self._newest: Any = None
+        self._newest: deque[Any] = deque(maxlen=1)
         self._unanswered: deque[float] = deque()
         self._came = node.create_guard_condition(self._send)
 
+    def begin(self) -> None:
+        """Forgets what was rejected, and what was not sent yet."""
+        self.rejected = False
+        self._newest.clear()
+
     def send(self, goal: Any) -> None:
-        self._newest = goal
+        self._newest.append(goal)
         self._came.trigger()
+
+    def send_late(self) -> None:
+        """Sends the newest goal if the controller was too late for it; there may be no next one."""
+        if self._newest:
+            self._came.trigger()
 
     def close(self) -> None:
         """In the node's executor."""
@@ -35,12 +46,15 @@ class GoalStream:
         self._node.destroy_guard_condition(self._came)
 
     def _send(self) -> None:
-        goal, now_s = self._newest, time.monotonic()
+        now_s = time.monotonic()
         while self._unanswered and now_s - self._unanswered[0] > FORGET_AFTER_S:
             self._unanswered.popleft()
-        if goal is None or len(self._unanswered) >= MOST_UNANSWERED:
+        if len(self._unanswered) >= MOST_UNANSWERED:
             return  # a controller that is late gets the newest one next time
-        self._newest = None
+        try:
+            goal = self._newest.pop()
+        except IndexError:
+            return  # several came before the executor did
         self._unanswered.append(now_s)
         self._client.send_goal_async(goal).add_done_callback(self._on_answer)
 

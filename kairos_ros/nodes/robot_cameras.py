@@ -47,10 +47,10 @@ class RobotCameras:
         if now_ns >= self._due_ns and self._watched():
             self._publish(observe(), now_ns, task)
 
-    def show(self, seen: Observation, taken_ns: int, task: str) -> None:
+    def show(self, seen: Observation, looked_ns: int, task: str) -> None:
         """Somebody has looked anyway: saves the next look."""
-        if taken_ns >= self._due_ns - EARLY * self._every_ns and self._watched():
-            self._publish(seen, taken_ns, task)
+        if looked_ns >= self._due_ns - EARLY * self._every_ns and self._watched():
+            self._publish(seen, looked_ns, task)
 
     def hurry(self) -> None:
         """The next look is due now."""
@@ -59,8 +59,10 @@ class RobotCameras:
     def _watched(self) -> bool:
         return any(topic.get_subscription_count() for topic in self._topics.values())
 
-    def _publish(self, seen: Observation, taken_ns: int, task: str) -> None:
-        self._due_ns = max(self._due_ns, taken_ns - self._every_ns) + self._every_ns
+    def _publish(self, seen: Observation, looked_ns: int, task: str) -> None:
+        """A look is not younger than its oldest picture, however often that is looked at."""
+        taken_ns = looked_ns if seen.taken_ns is None else seen.taken_ns
+        self._due_ns = max(self._due_ns, looked_ns - self._every_ns) + self._every_ns
         stamp = self._clock.now().to_msg()
         self.book.note((stamp.sec, stamp.nanosec), Frame(taken_ns, task))
         for key, topic in self._topics.items():

@@ -4,6 +4,7 @@ Three threads: the control thread owns the body and the loop (`robot.control`), 
 serves ROS, and the main thread waits for the signal to stop.
 """
 
+import math
 import threading
 import time
 import uuid
@@ -227,10 +228,11 @@ class RobotNode(Node):
         if self._goal is not None:
             self.get_logger().warning(f"goal rejected: task {self._goal[0]} is still running")
             return GoalResponse.REJECT
-        if not goal.instruction or not goal.max_duration_s >= 0:
+        if not goal.instruction or not 0 <= goal.max_duration_s < math.inf:
             self.get_logger().warning(
                 f"goal rejected: instruction {goal.instruction!r}, max_duration_s "
-                f"{goal.max_duration_s}; a goal needs an instruction and a duration of 0 or more"
+                f"{goal.max_duration_s}; a goal needs an instruction and a finite duration of 0 "
+                "(no limit) or more"
             )
             return GoalResponse.REJECT
         self._tasks += 1
@@ -247,7 +249,23 @@ class RobotNode(Node):
         assert self._goal is not None  # set when the goal was accepted
         task_id, done = self._goal
         self._goal_handle = handle
-        goal = handle.request
+        try:
+            result = await self._run_task(task_id, handle.request, done)
+        finally:  # whatever went wrong, the next goal is welcome
+            self._goal_handle = self._goal = None
+        self.get_logger().info(
+            f"task {task_id} ended: {result.outcome} actions={result.actions} "
+            f"rounds={len(result.round_executed)} stalled_s={result.stalled_ns / 1e9:.2f}"
+        )
+        if result.success:
+            handle.succeed()
+        elif result.outcome == "canceled" and handle.is_cancel_requested:
+            handle.canceled()
+        else:
+            handle.abort()
+        return result_message(result)
+
+    async def _run_task(self, task_id: str, goal: ExecuteTask.Goal, done: Future) -> TaskResult:
         task = Task(
             id=task_id,
             instruction=goal.instruction,
@@ -266,18 +284,7 @@ class RobotNode(Node):
         result: TaskResult = await done
         ago_s = (time.monotonic_ns() - result.started_ns) / 1e9
         self._events.publish(finished_message(self._who, result, scene, ago_s))
-        self._goal_handle = self._goal = None
-        self.get_logger().info(
-            f"task {task_id} ended: {result.outcome} actions={result.actions} "
-            f"rounds={len(result.round_executed)} stalled_s={result.stalled_ns / 1e9:.2f}"
-        )
-        if result.success:
-            handle.succeed()
-        elif result.outcome == "canceled" and handle.is_cancel_requested:
-            handle.canceled()
-        else:
-            handle.abort()
-        return result_message(result)
+        return result
 
     def _deliver_results(self) -> None:
         while self._results:

@@ -32,6 +32,9 @@ class Observation:
     """float32 [state_dim]."""
     images: Mapping[str, bytes] = field(default_factory=dict)
     """Camera key -> JPEG bytes."""
+    taken_ns: int | None = None
+    """Monotonic time at which the oldest of the images was taken, or arrived; None: all are of now,
+    as those of a simulator that renders when it is asked."""
 
 
 @dataclass(frozen=True, slots=True)

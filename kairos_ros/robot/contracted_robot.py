@@ -54,7 +54,8 @@ class ContractedRobot:
         )
         safe = [joint.safe for joint in contract.joints]
         self.has_safe_state = None not in safe
-        self._safe = self._units.policy(np.array(safe, float)) if self.has_safe_state else None
+        # rounded as actions are: what no action says is never arrived at
+        self._safe = self._units.policy(np.array(safe, float)).astype(np.float32).astype(float)
         self._commanded = np.zeros(len(safe))  # in the policy's units
         self._following = FollowingCheck(contract.joints, contract.following)
         self._lives: list[object] = []
@@ -63,13 +64,13 @@ class ContractedRobot:
         """Raises BodyError where the arm is not fit to move; it does not move here."""
         contract, link = self._contract, self._link
         link.begin()
-        if any(self._silent()):
-            self._wait_for(lambda: not any(self._silent()), self._silent)
+        if self._wait_for(lambda: not any(self._silent()), self._silent):
             self._sleep(SETTLED_S)
         self._lives = [link.lives(a) for a in range(len(contract.arms))]
         for a, arm in enumerate(contract.arms):
             for mismatch in joint_mismatches(arm, link.positions(a), contract.tolerance):
                 raise BodyError(mismatch.code, mismatch.text)
+        self._aim()
         link.torque(True)
         link.announce(goal)
         self._wait_for(link.prepared, lambda: iter(["the cell has not prepared the task"]))
@@ -79,8 +80,11 @@ class ContractedRobot:
     def observe(self) -> Observation:
         state = self.state()
         self._require_pictures()
+        # first, as newer pictures may come meanwhile
+        taken_ns = min((self._link.glance(key).at_ns for key in self.spec.images), default=None)
         with self._letting_go():
-            return Observation(state, {key: self._link.picture(key) for key in self.spec.images})
+            images = {key: self._link.picture(key) for key in self.spec.images}
+        return Observation(state, images, taken_ns)
 
     def state(self) -> np.ndarray:
         """float32 [state_dim]: joints in the policy's units, then what else the contract names."""
@@ -105,7 +109,7 @@ class ContractedRobot:
 
     def hold(self) -> None:
         """Sends nothing: controllers keep their last target."""
-        self._following.restart()
+        self._following.held(self._clock_ns())
         self._require_drivers()
 
     def toward_safe_state(self) -> np.ndarray | None:
@@ -210,14 +214,29 @@ class ContractedRobot:
         elif stale_after_s and (age_s := (self._clock_ns() - at_ns) / 1e9) > stale_after_s:
             yield f"{where} has said nothing new for {age_s:.2f} s (allowed: {stale_after_s:g} s)"
 
-    def _wait_for(self, ready: Callable[[], bool], missing: Callable[[], Iterator[str]]) -> None:
-        """Returns when it is ready. Raises BodyError for what is missing after a while, and at once
-        for what no waiting mends."""
+    def _aim(self) -> None:
+        """Makes where arms are the target of their controllers: those of an arm that was let go
+        remember its last one, and the torque would take it there, past the guard."""
+        reach_s = 0.0
+        for a, arm in enumerate(self._contract.arms):
+            if arm.torque is not None:
+                at = self._joints(a, arm).tolist()
+                self._link.aim(a, dict(zip((joint.name for joint in arm.joints), at, strict=True)))
+                reach_s = max(reach_s, *(command.reach_s for command in arm.commands))
+        if reach_s:
+            self._sleep(SETTLED_S + reach_s)
+
+    def _wait_for(self, ready: Callable[[], bool], missing: Callable[[], Iterator[str]]) -> bool:
+        """Returns when it is ready: whether it had to wait. Raises BodyError for what is missing
+        after a while, and at once for what no waiting mends."""
+        waited = False
         until_ns = self._clock_ns() + round(PREPARED_WITHIN_S * 1e9)
         while (objection := self._link.objection()) or not ready():
+            waited = True
             late = self._clock_ns() > until_ns
             if objection and (late or not objection.passes):
                 raise BodyError(objection.reason, objection.text)
             if late:
                 raise BodyError("silent at start", "; ".join(missing()) or "it came too late")
             self._sleep(0.02)
+        return waited

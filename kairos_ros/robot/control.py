@@ -282,7 +282,9 @@ class Controller:
             case AskPlan():
                 began_ns = _now()
                 observation = self._adapter.observe()
-                self._judges.ask_plan(effect, observation, _now() - began_ns)
+                taken_ns = observation.taken_ns
+                asked_ago_ns = _now() - (began_ns if taken_ns is None else taken_ns)
+                self._judges.ask_plan(effect, observation, asked_ago_ns)
             case Moved(transition):
                 task = self._loop.task or self.report.task  # that begins, or that has just ended
                 self._judges.moved(transition, task.id if task else "")

@@ -70,6 +70,10 @@ class DriverLink(Protocol):
     def command(self, arm: int, positions: Mapping[str, float]) -> None:
         """Sends targets to the arm's controllers: joint -> rad or m."""
 
+    def aim(self, arm: int, positions: Mapping[str, float]) -> None:
+        """The same before the torque is on: only to controllers that are told by topics. Actions
+        reject goals then."""
+
     def torque(self, on: bool) -> None:
         """Of every arm that can be told."""
 

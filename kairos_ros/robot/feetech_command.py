@@ -13,6 +13,8 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.feetech_pty import BusPort
 from kairos_ros.robot.feetech_sim import SO101, Bus, Joint, Servo
 
+LINK = Path.home() / "so101"
+
 COMMANDS = """\b
 Commands, one per line on the standard input:
   pull | plug           the cable; the motors keep their power
@@ -26,8 +28,12 @@ Commands, one per line on the standard input:
 
 def sim_so101_command(
     link: Annotated[
-        Path, typer.Option(help="Path that stands for the serial port; a link is made there.")
-    ] = Path("/tmp/so101"),
+        Path,
+        typer.Option(
+            help="Path that stands for the serial port; a link is made there.",
+            show_default="~/so101",
+        ),
+    ] = LINK,
     calibration: Annotated[
         Path | None,
         typer.Option(

@@ -1,6 +1,6 @@
 """A serial port with simulated servos behind it: a pseudo-terminal that a driver opens as a device.
 
-The link (`/tmp/so101`) stands for `/dev/ttyACM0`. Pulling the cable closes the terminal under the
+The link (`~/so101`) stands for `/dev/ttyACM0`. Pulling the cable closes the terminal under the
 driver as an unplugged adapter does; the motors keep their power, and go on to their last goal.
 """
 

@@ -19,8 +19,16 @@ class FollowingCheck:
         self.restart()
 
     def restart(self) -> None:
-        """Nothing was told yet, or the arm held meanwhile."""
+        """Nothing was told yet."""
         self._at: np.ndarray | None = None
+        self._now_ns = 0
+
+    def held(self, now_ns: int) -> None:
+        """One control period in which nothing was told: it does not count. Those before do, as an
+        arm that runs out of actions holds again and again."""
+        if self._at is not None:
+            self._since_ns += now_ns - self._now_ns
+        self._now_ns = now_ns
 
     def told(self, now_ns: int, targets: np.ndarray, positions: np.ndarray) -> str:
         """One control period; float64 [joints] each, rad or m. Why it is not following, or empty.
@@ -28,6 +36,7 @@ class FollowingCheck:
         A joint is given time from when it last moved; what counts is the farthest of its targets
         since then, as chunks begin anew near an arm that does not move.
         """
+        self._now_ns = now_ns
         if self._at is None:
             self._at, self._since_ns = positions.copy(), np.full(len(positions), now_ns)
             self._farthest = np.zeros(len(positions))

@@ -14,7 +14,7 @@ class Frame:
     """One look at the cell."""
 
     taken_ns: int
-    """Monotonic clock."""
+    """Monotonic clock; the oldest of its pictures."""
     task: str
     """Id of the task that was running."""
 

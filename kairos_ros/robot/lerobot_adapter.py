@@ -112,6 +112,7 @@ class LeRobotAdapter:
         """Reads and writes that failed and did no harm, by reason."""
         self._fault: BodyError | None = None
         self._seen: Mapping[str, Any] = {}
+        self._taken_ns = 0  # the oldest picture of `_seen`
         self._state = np.zeros(len(self._features.state), np.float32)
         self._blind_since_ns: int | None = None
         self._pixels = PixelWatch(options.frozen_after_s)
@@ -151,7 +152,7 @@ class LeRobotAdapter:
             self._key(camera): as_jpeg(self._seen[camera], size)
             for camera, size in self._sizes.items()
         }
-        return Observation(self._state, pictures)
+        return Observation(self._state, pictures, self._taken_ns)
 
     def state(self) -> np.ndarray:
         """As read last, in this control period or the one before; float32 [state_dim]."""
@@ -218,6 +219,7 @@ class LeRobotAdapter:
                     drop_input(arm)
                     if self._blind_since_ns is not None:
                         check_step(arm)
+                taken_ns = self._link.taken_ns()  # first, as newer pictures may come meanwhile
                 seen = self._link.robot.get_observation()
                 state = self._features.vector(seen)
                 self._features.check_pictures(seen)
@@ -225,7 +227,8 @@ class LeRobotAdapter:
                 self._tolerate(error, again=left > 0, old=patient)
             else:
                 self._check_cameras(seen)
-                self._seen, self._state, self._blind_since_ns = seen, state, None
+                self._seen, self._taken_ns = seen, taken_ns
+                self._state, self._blind_since_ns = state, None
                 self._looks += 1
                 if self._looks % self._torque_every == 0:
                     self._check_torque()

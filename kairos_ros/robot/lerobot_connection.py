@@ -52,6 +52,8 @@ class Connection:
         self.arms: tuple[Arm, ...] = arms_of(self.robot, self.robot.action_features)
         self.opened = False
         self._used = False  # a driver is opened once
+        # of the monotonic clock, to that of LeRobot's cameras
+        self._ahead_ns = time.monotonic_ns() - time.perf_counter_ns()
 
     def open(self) -> None:
         """Connects. The torque comes on where the joints are; nothing is calibrated.
@@ -116,6 +118,13 @@ class Connection:
             if age_s > max_age_s:
                 return f"camera {name} has given no picture for {age_s:.1f} s"
         return ""
+
+    def taken_ns(self) -> int:
+        """Monotonic time of the oldest among the cameras' newest pictures; those of a camera that
+        does not tell are of now. The same for the same pictures."""
+        told = [getattr(camera, "latest_timestamp", None) for camera in self._cameras()]
+        taken_ns = [round(at_s * 1e9) + self._ahead_ns for at_s in told if at_s is not None]
+        return min([time.monotonic_ns(), *taken_ns])
 
     def named(self, error: Exception) -> BodyError:
         """A driver's error with its reason, and which motors or camera it is about."""

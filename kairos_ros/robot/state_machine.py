@@ -178,7 +178,9 @@ class _Turn:
         state, rules = self.state, self.rules.components.get(SAFETY)
         if rules is None:
             return "no_safety_component"
-        newest_ns, _ = state.verdicts.get(verdict.source, (-1, True))
+        newest_ns, was_safe = state.verdicts.get(verdict.source, (-1, True))
+        if was_safe and not verdict.safe:
+            newest_ns -= 1  # beside the oldest picture, a newer one may show what is new
         if why := self._unusable(verdict.frame_ns, rules.deadline_ns, newest_ns):
             return why
         said = (verdict.frame_ns, verdict.safe)

@@ -89,7 +89,7 @@ TABLE = (
     Row(Trigger.RESET_FAILED, (RETRYING,), HOLDING, (Effect.STOP, Effect.FAIL)),
     Row(Trigger.AT_SAFE_STATE, (RETURNING,), HOLDING, (Effect.STOP,)),
     Row(Trigger.HUMAN_NEXT, (RETURNING,), WAITING, (Effect.STOP, Effect.CALL_HUMAN)),
-    Row(Trigger.NO_WAY_BACK, (RETURNING,), WAITING, (Effect.STOP, Effect.CALL_HUMAN)),
+    Row(Trigger.NO_WAY_BACK, (RETURNING, RETRYING), WAITING, (Effect.STOP, Effect.CALL_HUMAN)),
     Row(Trigger.RELEASED, (WAITING,), HOLDING),
     Row(Trigger.TASK_ENDED, MINDFUL, HOLDING, (Effect.STOP,)),
     Row(Trigger.TASK_ENDED, (WAITING,), SAME),

@@ -56,7 +56,8 @@ class AskPlan:
 
 @dataclass(frozen=True, slots=True)
 class ResetBody:
-    """Reset body and scene for the running task, then tell by `ResetDone` or `ResetFailed`."""
+    """Reset body and scene for the running task, then tell by `ResetDone` or `ResetFailed`. The
+    body is given nothing else before that has ended."""
 
 
 SupervisedEffect = LoopEffect | Moved | AskPlan | ResetBody
@@ -151,8 +152,9 @@ class Supervisor:
             self._loop.stop(now_ns, keep_round=of_system1 and Effect.RESEND in effects)
         if Effect.RESEND in effects and of_system1:
             self._loop.ask_again(now_ns)
+        if Effect.RESET in effects or (Effect.RETURN in effects and self._resetting):
+            self._homing_since_ns, self._resetting = None, False  # from where a reset left the body
         if Effect.RESET in effects:
-            self._homing_since_ns, self._resetting = None, False
             self._rounds = self.rules.system2_ratio  # another attempt begins with another plan
         if Effect.SUCCEED in effects:
             return [self._loop.finish("succeeded", now_ns)]
