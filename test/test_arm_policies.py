@@ -94,5 +94,10 @@ def test_a_card_says_what_was_measured(tmp_path):
     assert "2 episodes from seed 1000000" in card
     assert f"| expert | 100 (34–100) | {trial.median_s:.1f} |" in card
     assert "kairos evaluate-arm so101 --episodes 2" in card
+    training = json.loads((folder / "training.json").read_text())
+    training["settings"] |= {"steps": None, "minutes": 3.0}
+    (folder / "training.json").write_text(json.dumps(training))
+    write_card(folder, arm, HELD_OUT_SEED, [trial])
+    assert "--tasks so101-reach --minutes 3 " in (folder / "README.md").read_text()
     told = json.loads((folder / "evaluation.json").read_text())
     assert told["trials"][0]["successes"] == 2

@@ -142,6 +142,14 @@ def test_the_expert_touches_every_ball(name):
     assert len(state(driver.world)) == len(state_names(arm))
 
 
+@pytest.mark.parametrize("rate_hz", [100, 150, 200, 300, 400, 500])
+def test_a_second_is_a_second_at_every_rate(rate_hz):
+    driver = SimulatedDriver(arm_called("so101"), rate_hz=rate_hz)
+    for _ in range(rate_hz):
+        driver.tick()
+    assert driver.world.time_s == pytest.approx(1.0, abs=0.002)
+
+
 def test_an_arm_without_torque_sinks_and_is_held_where_it_is_when_that_is_back():
     driver = SimulatedDriver(arm_called("so101"))
     driver.torque(False)

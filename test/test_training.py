@@ -91,17 +91,24 @@ def test_an_interrupted_run_resumes_and_ends_with_the_same_weights(trained, tmp_
     whole, _ = trained
     (tmp_path / "demonstrations").symlink_to(whole / "demonstrations")
 
+    lines = []
+    policy = tmp_path / "policy"
+
     def interrupt_at_200(line):
+        lines.append(line)
         if line.startswith("step 200 "):
             raise KeyboardInterrupt
 
     def once():
-        return train(
-            SMALL, out=tmp_path / "policy", work=tmp_path, device="cpu", report=interrupt_at_200
-        )
+        return train(SMALL, out=policy, work=tmp_path, device="cpu", report=interrupt_at_200)
 
     assert once().step == 200
+    measured = [policy / name for name in ("horizon_calibration.json", "evaluation.json")]
+    for path in measured:
+        path.write_text("{}")
     assert once().step == 600
+    assert not any(path.exists() for path in measured)  # of other weights
+    assert not any("nan" in line for line in lines)
     ours = load_file(tmp_path / "policy" / "model.safetensors")
     theirs = load_file(whole / "policy" / "model.safetensors")
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)

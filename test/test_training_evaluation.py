@@ -96,5 +96,8 @@ def test_train_and_evaluate_from_the_command_line_give_a_folder_with_a_card(tmp_
     assert all(s["episodes"] == 2 and s["rounds"] >= 1 for s in scores)
     card = (policy / "README.md").read_text()
     assert "kairos train --steps 20 --demonstrations 3 --tasks reach-v3" in card
+    command = "kairos evaluate --episodes 2 --tasks reach-v3 --horizons 'static:10;static:50;"
+    assert command + "confidence:t=0.4'" in card
+    assert "of 1 tasks reach 90 %" in card
     assert "`confidence` lies" in card
     assert (policy / "success_vs_horizon.png").stat().st_size > 5_000

@@ -42,6 +42,7 @@ class ArmWorld:
         self._own = [list(arm.servos).index(name) for name in arm.joints]
         self._qpos = [self.model.joint(name).qposadr[0] for name in arm.servos]
         self._qvel = [self.model.joint(name).dofadr[0] for name in arm.servos]
+        self._owed_s = 0.0  # less than a time step
         self.place(np.array(start or arm.home, np.float64))
 
     @property
@@ -70,7 +71,10 @@ class ArmWorld:
     def step(self, setpoint: np.ndarray, duration_s: float) -> None:
         """Let the servos pull towards `setpoint` float64 [n] for `duration_s`."""
         self.data.ctrl[:] = setpoint[self._driven]
-        mujoco.mj_step(self.model, self.data, max(1, round(duration_s / TIMESTEP_S)))
+        self._owed_s += duration_s
+        steps = int(self._owed_s / TIMESTEP_S + 1e-6)
+        self._owed_s -= steps * TIMESTEP_S
+        mujoco.mj_step(self.model, self.data, steps)
 
     def read(self) -> JointReading:
         own = self._own

@@ -40,6 +40,7 @@ def write_card(policy: Path, arm: Arm, first_seed: int, trials: Sequence[Trial])
     """README.md beside the weights; numbers come from training.json and `trials` alone."""
     training = json.loads((policy / "training.json").read_text())
     settings = training["settings"]
+    limit = "minutes" if settings["steps"] is None else "steps"
     demos = next(iter(training["demonstrations"].values()))
     size_mb = (policy / "model.safetensors").stat().st_size / 1e6
     names = state_names(arm)
@@ -67,7 +68,7 @@ def write_card(policy: Path, arm: Arm, first_seed: int, trials: Sequence[Trial])
         *("| " + " | ".join(row(trial)) + " |" for trial in trials),
         "",
         "```sh",
-        f"kairos train --tasks {arm.name}-reach --steps {settings['steps']} --demonstrations"
+        f"kairos train --tasks {arm.name}-reach --{limit} {settings[limit]:g} --demonstrations"
         f" {settings['episodes']} --batch-size {settings['batch_size']} --width {settings['width']}"
         f" --seed {settings['seed']} --threads {training['cpu_threads']}",
         f"kairos evaluate-arm {arm.name} --episodes {trials[0].episodes}",

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from kairos_ros.robot.metaworld_scenes import SCENES
-from kairos_ros.training.evaluate import Evaluation, Score, by_family
+from kairos_ros.training.evaluate import HORIZONS, Evaluation, Score, by_family
 
 FIGURE = "success_vs_horizon.png"
 GREY, OURS = "#8a8a8a", "#0b6fb8"
@@ -124,7 +124,7 @@ def write_card(policy: Path, evaluations: Sequence[Evaluation]) -> None:
         "",
         f"At its best static horizon (`{best}`) it succeeds in"
         f" **{_percent(main.overall(best))}** of held-out episodes;"
-        f" {good} of {len(settings['scenes'])} tasks reach 90 %.",
+        f" {good} of {len(main.scenes)} tasks reach 90 %.",
         "",
         f"![Success against executed horizon]({FIGURE})",
         "",
@@ -176,7 +176,6 @@ def write_card(policy: Path, evaluations: Sequence[Evaluation]) -> None:
 def _results(evaluation: Evaluation) -> list[str]:
     families = by_family(evaluation)
     static = [h for h in evaluation.horizons if h.startswith("static:")]
-    scenes = list(dict.fromkeys(score.scene for score in evaluation.scores))
     cells = {(score.scene, score.horizon): score for score in evaluation.scores}
     overall = [evaluation.overall(h) for h in static]
     lines = [
@@ -190,7 +189,7 @@ def _results(evaluation: Evaluation) -> list[str]:
             f"| {scene} | "
             + " | ".join(f"{100 * cells[scene, h].success:.0f}" for h in static)
             + " |"
-            for scene in scenes
+            for scene in evaluation.scenes
         ),
         "| **all** | " + " | ".join(_percent(score, "") for score in overall) + " |",
         "",
@@ -219,6 +218,8 @@ def _commands(training: dict[str, Any], evaluations: Sequence[Evaluation]) -> li
         train + f" --seed {settings['seed']}",
         *(
             f"kairos evaluate --episodes {e.episodes}"
+            + (f" --tasks {','.join(e.scenes)}" if e.scenes != list(SCENES) else "")
+            + (f" --horizons '{';'.join(e.horizons)}'" if e.horizons != list(HORIZONS) else "")
             + (f" --disturbance {e.disturbance:g}" if e.disturbance else "")
             for e in evaluations
         ),

@@ -73,6 +73,10 @@ class Evaluation:
         )
 
     @property
+    def scenes(self) -> list[str]:
+        return list(dict.fromkeys(score.scene for score in self.scores))
+
+    @property
     def horizons(self) -> list[str]:
         return list(dict.fromkeys(score.horizon for score in self.scores))
 

@@ -18,6 +18,7 @@ from kairos_ros.engine.flow_mlp.configuration_flow_mlp import FlowMLPConfig
 from kairos_ros.engine.flow_mlp.modeling_flow_mlp import FlowMLPPolicy
 from kairos_ros.engine.flow_mlp.processor_flow_mlp import make_flow_mlp_pre_post_processors
 from kairos_ros.robot.metaworld_scenes import SCENES
+from kairos_ros.serving.calibration_file import NAME as CALIBRATION
 from kairos_ros.training.checkpoint import RunPosition, load_run, save_run
 from kairos_ros.training.dataset import ChunkDataset
 from kairos_ros.training.demonstrations import Demonstrations, collect
@@ -26,6 +27,14 @@ from kairos_ros.training.subject import instructions, subject_of
 WARM_UP_STEPS = 300
 AVERAGE_DECAY = 0.9995
 REPORT_EVERY_STEPS = 200
+MEASURED = (
+    CALIBRATION,
+    "evaluation*.json",
+    "README.md",
+    "success_vs_horizon.png",
+    "episode.png",
+)
+"""What `kairos calibrate` and `kairos evaluate` write beside the weights."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +141,8 @@ def export(
 ) -> None:
     """Write the averaged weights, the config and both processors as LeRobot saves them.
 
-    `record` (how it was trained) becomes training.json beside them.
+    `record` (how it was trained) becomes training.json beside them. What was measured of other
+    weights goes: it is not true of these, and horizons calibrated for others are refused.
     """
     partial = out.with_name(out.name + ".partial")
     averaged = FlowMLPPolicy(policy.config)
@@ -142,6 +152,11 @@ def export(
         processor.save_pretrained(partial)
     (partial / "training.json").write_text(json.dumps(record, indent=2) + "\n")
     out.mkdir(parents=True, exist_ok=True)
+    weights = "model.safetensors"
+    before = (out / weights).read_bytes() if (out / weights).exists() else b""
+    if before and before != (partial / weights).read_bytes():
+        for old in [path for pattern in MEASURED for path in out.glob(pattern)]:
+            old.unlink()
     for path in partial.iterdir():
         path.chmod(0o644)  # safetensors writes files that only their owner can read
         path.replace(out / path.name)
@@ -223,7 +238,8 @@ class _Run:
         decay = min(AVERAGE_DECAY, (1 + at) / (10 + at))
         torch._foreach_lerp_(list(self._average.values()), self._parameters, 1 - decay)
         value = loss.item()
-        self.smooth_loss = value if at == 0 else 0.98 * self.smooth_loss + 0.02 * value
+        first = math.isnan(self.smooth_loss)  # of this run, which may have been resumed
+        self.smooth_loss = value if first else 0.98 * self.smooth_loss + 0.02 * value
         self.position = RunPosition(at + 1, time.monotonic() - self._resumed_at)
 
 
