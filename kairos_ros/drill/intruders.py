@@ -21,6 +21,8 @@ NOISE_BYTES = 65_536
 MESSAGES = 300
 SEND_WITHIN_S = 5.0
 ANSWERED_WITHIN_MS = 2000
+UNANSWERED = 8
+"""Messages at a time: a worker drops answers to who does not read them."""
 HEARD_WITHIN_S = 20.0
 """A key that was let in just now is known after a second or two; who came too early is heard at the
 next handshake."""
@@ -115,10 +117,11 @@ def _send(
             with contextlib.suppress(zmq.Again):
                 client.send_multipart(message)
                 sent += 1
-            refused += _errors(client, 0)
+            patience_ms = 0 if sent - refused < UNANSWERED else ANSWERED_WITHIN_MS
+            refused += _errors(client, patience_ms, sent - refused)
             if time.monotonic() > until:
                 break
-        return Reception(True, sent, refused + _errors(client, ANSWERED_WITHIN_MS))
+        return Reception(True, sent, refused + _errors(client, ANSWERED_WITHIN_MS, sent - refused))
 
 
 @contextlib.contextmanager
@@ -146,9 +149,9 @@ def _greeted(door: WorkerDoor, within_s: float) -> str:
         return _greet(client, within_s)
 
 
-def _errors(client: zmq.Socket, wait_ms: int) -> int:
-    """Answers that say that a message was refused, as far as they have come."""
+def _errors(client: zmq.Socket, wait_ms: int, most: int) -> int:
+    """Answers that say that a message was refused, of those that are awaited."""
     errors = 0
-    while client.poll(wait_ms):
+    while errors < most and client.poll(wait_ms):
         errors += decode(client.recv_multipart()).kind == "error"
     return errors
