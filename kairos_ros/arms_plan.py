@@ -25,7 +25,7 @@ _COMMON = {
     "cameras": ("", "Cameras of the simulated driver, separated by commas, such as front,wrist"),
     "policy": ("", "Policy folder, hub id or emulated:...; empty: the one for the simulated arm"),
     "serving": ("true", "false: a serving node runs elsewhere"),
-    "fleet": ("", "Fleet file that names this robot, for judges and more robots; empty: none"),
+    "fleet": ("", "Fleet file that names this robot, its policy and horizon, judges; empty: none"),
     "horizon": ("", "Horizon policy, such as static:10; empty: as in serving.yaml"),
     "seed": ("0", "Of the simulated tasks"),
     "record": ("", "Folder of the bag to record into; empty: no bag"),
@@ -71,7 +71,12 @@ def arm_plan(arm: str, given: Mapping[str, str]) -> list[NodeSpec]:
     simulated, serves = _flag(values, "use_sim"), _flag(values, "serving")
     specs = _body(arm, values, simulated)
     if values["fleet"]:
-        specs = [*(spec for spec in specs if spec.name != "robot"), *_fleet(Path(values["fleet"]))]
+        for name in ("policy", "horizon"):
+            if values[name]:
+                raise ConfigError(f"the fleet file names policies and horizons: leave out {name}")
+        fleet = _fleet(Path(values["fleet"]))
+        specs = [spec for spec in specs if spec.name != "robot"]
+        specs += (spec for spec in fleet if serves or spec.executable != "serving_node")
     elif serves:
         if not (simulated or values["policy"]):
             raise ConfigError(

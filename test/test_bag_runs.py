@@ -20,6 +20,8 @@ from kairos_ros.evaluation.bag.extract import traces_of
 from kairos_ros.evaluation.bag.fleet_run import fleet_run
 from kairos_ros.evaluation.bag.tasks import sort_events
 from kairos_ros.evaluation.run import CANCELED, LOST
+from kairos_ros.evaluation.slo import Slo, attainment, system1_invocations
+from kairos_ros.evaluation.trace_file import read_traces, write_traces
 
 KEY = TaskKey("arm_1", "session-one", "1")
 GOAL = Began(1.0, KEY, "lift", "lift the cup", "cup", 7, "static:4", 10.0)
@@ -181,6 +183,33 @@ def test_a_task_that_broke_off_is_no_trace(outcome):
     events = [*TASK[:-1], replace(ENDED, outcome=outcome)]
     found = traces_of(sort_events(events), full_updates=True)
     assert found.left_out == {outcome.partition(":")[0]: 1}
+
+
+@pytest.mark.parametrize("told_s", [math.nan, 0.2])  # 0.2: as bags were written before
+def test_a_round_that_was_given_up_was_not_answered(told_s):
+    """Supervised, each stopped by a verdict 0.2 s after its request, while the server hung."""
+    ended = replace(ENDED, actions=0, round_latency_s=(told_s,) * 3, round_executed=(0, 0, 0))
+    none = (math.nan,) * 3
+    ended = replace(ended, round_started_s=none, round_ended_s=none)
+    run = run_of([GOAL, asked(1, 1.1), asked(2, 1.3), asked(3, 1.5), replace(ended, at_s=1.7)])
+    assert all(math.isnan(record.latency_s) for record in run.rounds)
+    invocations = system1_invocations(run)
+    assert [i.waited_s for i in invocations] == pytest.approx([0.2] * 3)
+    in_half_a_second = attainment(Slo("system1", 0.5), invocations)
+    assert (in_half_a_second.invocations, in_half_a_second.met) == (0, 0)
+    assert attainment(Slo("system1", 0.1), invocations).missing == 3
+
+
+def test_an_answer_that_came_after_the_robot_gave_up_is_none_and_its_trace_has_no_latency(tmp_path):
+    ended = replace(ENDED, round_latency_s=(0.1, math.nan), round_executed=(4, 0))
+    ended = replace(ended, round_started_s=(0.2, math.nan), round_ended_s=(0.61, math.nan))
+    events = [*TASK[:-2], ended]
+    assert math.isnan(run_of(events).rounds[1].latency_s)
+    found = traces_of(sort_events(events), full_updates=True)
+    write_traces(tmp_path / "t.jsonl", found.traces)
+    (trace,) = read_traces(tmp_path / "t.jsonl")
+    assert [(r.executed, r.latency_s) for r in trace.rounds] == [(4, 0.1), (0, None)]
+    assert "NaN" not in (tmp_path / "t.jsonl").read_text()
 
 
 def test_a_task_without_its_end_is_told_by_later_requests():

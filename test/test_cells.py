@@ -2,6 +2,9 @@
 
 import json
 import multiprocessing
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -124,6 +127,46 @@ def test_the_order_of_settings_does_not_name_another_cell():
     assert cell_name({"a": 1, "b": 2.5}) == cell_name({"b": 2.5, "a": 1})
     assert len({cell_name(key) for key in KEYS}) == len(KEYS)
     assert cell_name(json.loads(json.dumps({"a": (1, 2)}))) == cell_name({"a": (1, 2)})
+
+
+RUN_CELLS = """
+import json, sys
+from kairos_ros.evaluation.study.cell import Cell
+from kairos_ros.evaluation.study.simulated import run_cell
+for cell in (
+    {"placement": "hybrid", "scheduling": "wait_ratio", "hedge_budget": 0.1, "refetch": True},
+    {"workload": "metaworld", "horizon": "dynamic", "accounting": "observation"},
+):
+    run_cell(Cell(tasks=2, **cell))
+print(json.dumps([m.__file__ for n, m in sys.modules.items() if n.startswith("kairos_ros.")]))
+"""
+DECIDE_NOTHING = {"evaluation/cells.py", "evaluation/pipeline.py", "share.py"}
+"""How cells are kept, plain records that a simulated run has none of, and where files are."""
+
+
+def test_all_that_a_simulated_cell_imports_is_covered_by_the_version_of_its_sources():
+    from kairos_ros.evaluation.study.cell import DECIDES
+
+    said = subprocess.run([sys.executable, "-c", RUN_CELLS], capture_output=True, check=True)
+    files = {Path(file).relative_to(PACKAGE) for file in json.loads(said.stdout)}
+    ours = {str(file) for file in files if file.name != "__init__.py"}
+    covered = {file for file in ours if any(Path(file).is_relative_to(part) for part in DECIDES)}
+    assert "robot/run.py" in covered
+    assert ours - covered == DECIDE_NOTHING
+
+
+def test_other_recorded_traces_make_other_cells(tmp_path, monkeypatch):
+    from kairos_ros.evaluation.study import cell
+    from kairos_ros.evaluation.workloads import RECORDED
+
+    monkeypatch.setattr(cell, "share", lambda: tmp_path)
+    versions = set()
+    for content in (b"monday", b"tuesday"):
+        for file, *_ in RECORDED.values():
+            (tmp_path / "config" / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / "config" / file).write_bytes(content)
+        versions.add(cell.code_version.__wrapped__())
+    assert len(versions) == 2
 
 
 def test_the_version_of_the_sources_covers_files_that_exist():

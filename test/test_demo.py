@@ -3,6 +3,7 @@
 import io
 import itertools
 import json
+import math
 import socket
 import subprocess
 import sys
@@ -17,7 +18,13 @@ from kairos_ros.demo.cloud import Paces
 from kairos_ros.demo.cuts import Cut, parse_cuts
 from kairos_ros.demo.experiment import Options, calibration, scenes
 from kairos_ros.demo.live import LiveEngine, LiveFleet, LiveRobot
-from kairos_ros.demo.report import RunReport, comparison, comparison_finding, part_latencies
+from kairos_ros.demo.report import (
+    RunReport,
+    comparison,
+    comparison_finding,
+    part_latencies,
+    write_json,
+)
 from kairos_ros.demo.tiers import ServedChunk, tier_shares
 from kairos_ros.demo.view import bar, line, render
 from kairos_ros.demo.workload import Arrivals, jobs, parse_arrivals
@@ -58,6 +65,15 @@ SET_UP = {
     "arrivals": "back_to_back",
     "seed": 1,
 }
+
+
+def test_a_round_that_was_given_up_has_no_latency_in_the_document(tmp_path):
+    given_up = replace(TASK, round_latency_s=(0.1, math.nan, 0.1), round_executed=(60, 0, 30))
+    report = RunReport(SET_UP, replace(RUN, tasks=(given_up,)))
+    write_json(tmp_path / "summary.json", report.document())
+    written = json.loads((tmp_path / "summary.json").read_text())
+    assert written["tasks"][0]["round_latency_s"] == [0.1, None, 0.1]
+    assert written["summary"]["chunk_latency_s"]["count"] == 2
 
 
 def test_every_configuration_gets_the_same_tasks():

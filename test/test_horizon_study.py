@@ -9,6 +9,8 @@ import pytest
 pytest.importorskip("pydantic")
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.evaluation.study.command import study_command
+from kairos_ros.training import horizon_study
 from kairos_ros.training.horizon_dominance import (
     Outcomes,
     best_per_task,
@@ -89,6 +91,23 @@ def test_a_wrong_study_file_is_refused(config, wrong, complaint):
     config.write_text(config.read_text().replace(wrong, instead[complaint]))
     with pytest.raises(ConfigError, match=complaint):
         read_horizon_study(config)
+
+
+def test_plot_only_draws_what_has_run_and_runs_nothing(config, tmp_path, monkeypatch):
+    pytest.importorskip("lerobot")
+    config.write_text(config.read_text().replace("tiny", "quick"))
+    out, finished = tmp_path / "out", {"success": [1, 0], "rounds": [4, 4], "actions": [40, 40]}
+    monkeypatch.setattr(horizon_study, "_run_cell", lambda key: pytest.fail("a cell ran"))
+    with pytest.raises(ConfigError, match=r"3 of 3 cells are not in .*cells\.jsonl"):
+        study_command(str(config), out, "quick", plot_only=True)
+    monkeypatch.setattr(horizon_study, "_run_cell", lambda key: finished)
+    study_command(str(config), out, "quick")
+    (out / "horizon.csv").unlink()
+    monkeypatch.setattr(horizon_study, "_run_cell", lambda key: pytest.fail("a cell ran"))
+    monkeypatch.setattr(horizon_study, "source_version", lambda parts: "newer")
+    study_command(str(config), out, "quick", plot_only=True)
+    assert len((out / "horizon.csv").read_text().splitlines()) == 7
+    assert len((out / "cells.jsonl").read_text().splitlines()) == 3
 
 
 @pytest.mark.slow

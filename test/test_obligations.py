@@ -155,6 +155,17 @@ def test_a_late_chunk_counts_against_the_robots_whose_objective_it_misses():
     assert [a.met for _, a in found.attained] == [0, 1]
 
 
+def test_a_fleet_that_was_given_nothing_to_do_has_kept_nothing_and_can_be_judged():
+    idle = judge(replace(run(), tasks=()))
+    assert [a.invocations for _, a in idle.attained] == [0, 0, 0, 0]
+    assert (idle.rate.actions_per_s, idle.rate.qualified_per_s) == (0.0, 0.0)
+    never_begun = judge(run())  # the safety service was never there
+    assert (never_begun.rate.qualified_per_s, never_begun.attained[2][1].missing) == (0.0, 9)
+    moved = replace(task("arm_1"), actions=40)
+    with pytest.raises(ConfigError, match="without recorded rounds"):
+        judge(run(tasks=(moved,)))
+
+
 def test_a_component_that_was_not_recorded_is_refused():
     with pytest.raises(ConfigError, match="there are none of 'weather'"):
         judge(run(), [Slo("weather", 1.0)])

@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from kairos_ros.msg import ActionChunk, ChunkRequest
+from kairos_ros.msg import ActionChunk, ChunkRequest, TaskEvent
 from rclpy.serialization import serialize_message
 from replay_traces import drawn_trace
 from sensor_msgs.msg import CompressedImage
@@ -14,6 +14,7 @@ from kairos_ros.core.errors import ConfigError, RefusalCode, WireError
 from kairos_ros.engine.emulated import EmulatedEngine, parse_emulated
 from kairos_ros.engine.observation import refusal
 from kairos_ros.evaluation.bag.definition import Definitions, installed_prefixes
+from kairos_ros.evaluation.bag.extract import extract_traces
 from kairos_ros.evaluation.bag.metadata import Topic
 from kairos_ros.evaluation.bag.reader import Bag
 from kairos_ros.evaluation.bag.writer import BagWriter
@@ -23,6 +24,7 @@ from kairos_ros.evaluation.trace_file import write_traces
 from kairos_ros.nodes.serving_messages import from_answer
 from kairos_ros.replay.answers import to_answer
 from kairos_ros.replay.crews import MOST_PROCESSES, split
+from kairos_ros.replay.experiment import Options, replay
 from kairos_ros.replay.parity import parity
 from kairos_ros.replay.pictures import blank_pictures, recorded_images
 from kairos_ros.replay.workload import (
@@ -201,40 +203,65 @@ def test_a_real_policy_with_cameras_needs_the_bag(tmp_path):
     assert robot_spec(traces, inputs).images == {"observation.images.front": (48, 64)}
 
 
-def bag_with_images(folder, trace, robot, session, task, images):
-    """What a robot with one camera asked in every round of `trace`."""
-    kind = "kairos_ros/msg/ChunkRequest"
-    definition = Definitions(installed_prefixes()).of(kind)
+def bag_with_images(folder, images):
+    """One task of a robot with one camera: a round for every image, which may be missing."""
+    definitions, at_ns = Definitions(installed_prefixes()), 10**18
     bag = BagWriter(folder)
-    channel = bag.add_topic(
-        Topic(f"/{robot}/chunk_request", kind, definition.rihs01, ()), definition
-    )
-    for number, (recorded, image) in enumerate(zip(trace.rounds, images, strict=True)):
-        request = ChunkRequest(robot=robot, session=session, task=task, round=recorded.round)
-        request.state = recorded.state
+    whose = {"robot": "arm_1", "session": "0123456789abcdef" * 2, "task": "4"}
+
+    def write(topic, *messages):
+        nonlocal at_ns
+        kind = f"kairos_ros/msg/{type(messages[0]).__name__}"
+        definition = definitions.of(kind)
+        channel = bag.add_topic(Topic(f"/arm_1/{topic}", kind, definition.rihs01, ()), definition)
+        for message in messages:
+            at_ns += 1
+            bag.write(channel, at_ns, at_ns, bytes(serialize_message(message)))
+
+    requests, answers = [], []
+    for number, image in enumerate(images, start=1):
+        request = ChunkRequest(round=number, state=np.full(6, number, np.float32), **whose)
         if image:
             request.image_keys = ["front"]
             request.images = [CompressedImage(format="jpeg", data=image)]
-        at_ns = 10**18 + number
-        bag.write(channel, at_ns, at_ns, bytes(serialize_message(request)))
+        requests.append(request)
+        answers.append(ActionChunk(round=number, horizon=2, chunk_size=2, action_dim=1, **whose))
+    numbers = [0.1] * len(images)
+    ended = TaskEvent(kind=TaskEvent.FINISHED, task_kind="door", outcome="succeeded", **whose)
+    ended.round_latency_s = ended.round_started_s = ended.round_ended_s = numbers
+    ended.round_executed = [2] * len(images)
+    write("chunk_request", *requests)
+    write("action_chunk", *answers)
+    write("task_events", ended)
     bag.close()
 
 
 def test_robots_see_again_what_the_bag_shows(tmp_path):
-    session = "0123456789abcdef"
-    trace = replace(with_states(drawn_trace(1, rounds=3), 6), name="door/arm_1-01234567-4")
     seen = [bytes([i]) * 9 for i in range(3)]
-    bag_with_images(tmp_path / "bag", trace, "arm_1", session, "4", seen)
+    bag_with_images(tmp_path / "bag", seen)
+    (trace,) = extract_traces(tmp_path / "bag")
     with Bag(tmp_path / "bag") as bag:
         images = recorded_images(bag, [trace])
     assert [images[id(r.state)]["front"] for r in trace.rounds] == seen
 
-    bag_with_images(tmp_path / "blind", trace, "arm_1", session, "4", [*seen[:2], b""])
+    bag_with_images(tmp_path / "blind", [*seen[:2], b""])
+    (trace,) = extract_traces(tmp_path / "blind")
     with (
         Bag(tmp_path / "blind") as bag,
-        pytest.raises(ConfigError, match="no images of round 3 of arm_1-01234567-4"),
+        pytest.raises(ConfigError, match="no images of round 3 of arm_1-0123456789abcdef"),
     ):
         recorded_images(bag, [trace])
+
+
+def test_a_run_that_could_not_be_saved_is_refused_before_anything_starts(tmp_path):
+    write_traces(tmp_path / "t.jsonl", [with_states(drawn_trace(1), 6)])
+    (tmp_path / "taken").touch()
+    options = Options(
+        tmp_path / "t.jsonl", 1, None, 1, Rules("replay"), "", "emulated:latency_ms=20", False,
+        None, 1, tmp_path / "taken",
+    )  # fmt: skip
+    with pytest.raises(ConfigError, match="no run can be saved in"):
+        replay(options)
 
 
 def test_another_horizon_makes_other_rounds_of_the_same_length(tmp_path):

@@ -12,6 +12,7 @@ from browser import CHROMIUM, visit
 from simulated_fleet import simulated_run
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.evaluation import run_source
 from kairos_ros.evaluation.report.command import report_command
 from kairos_ros.evaluation.report.headline import headline, shared_numbers
 from kairos_ros.evaluation.report.sampling import MOST_ROBOTS, MOST_ROUNDS, sample
@@ -207,6 +208,36 @@ def test_runs_are_named_by_what_differs(tmp_path: Path, fifo: FleetRun):
         save_run(tmp_path / f"order=fifo,load={load}" / "seed_1", fifo, {})
     assert [run.name for run in read_runs([tmp_path])] == ["load=0.5", "load=0.9"]
     assert [run.name for run in read_runs([tmp_path / "order=fifo,load=0.5"])] == ["seed_1"]
+
+
+def test_a_recorded_run_is_compared_task_by_task_with_one_that_was_not_recorded(
+    fifo: FleetRun, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    seeded = [replace(t, seed=2_000_000 + t.number, wanted_s=t.given_s - 0.5) for t in fifo.tasks]
+    told = replace(fifo, tasks=tuple(seeded), rounds=())
+    for name in ("recorded", "unrecorded"):
+        save_run(tmp_path / name, told, {})
+    (tmp_path / "recorded" / "bag").mkdir()
+    (tmp_path / "recorded" / "bag" / "bag_0.mcap").touch()
+    # a bag knows tasks by their seeds, begins 3 s earlier, and sees when a robot got each
+    later = [
+        replace(t, number=t.seed, given_s=t.given_s + 3, wanted_s=t.given_s + 3) for t in seeded
+    ]
+    more = [replace(later[0], seed=0, number=i, task=f"by hand {i}") for i in range(2)]
+    bag = replace(fifo, tasks=(*more, *later), open_s=((3.0, 19.0),))
+    monkeypatch.setattr(run_source, "_read_bag", lambda path: bag)
+
+    recorded, unrecorded = (named.run for named in read_runs([tmp_path]))
+    assert recorded.rounds
+    shared = shared_numbers([recorded, unrecorded])
+    assert shared == {t.number for t in fifo.tasks if t.finished}
+    assert [t.task for t in recorded.tasks if t.number not in {t.number for t in seeded}] == [
+        "by hand 0",
+        "by hand 1",
+    ]
+    (start_s, end_s), (told_start_s, told_end_s) = recorded.open_s[0], told.open_s[0]
+    assert (start_s, end_s) == pytest.approx((told_start_s + 3, told_end_s + 3))
+    assert summarise(recorded).queueing_s.p95 == pytest.approx(0.5)
 
 
 def test_a_folder_without_runs_and_a_missing_one_are_refused(tmp_path: Path):

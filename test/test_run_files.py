@@ -10,7 +10,7 @@ import pytest
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.evaluation.run import FleetRun, RoundRecord, Span, TaskRecord
-from kairos_ros.evaluation.run_files import load_run, save_run
+from kairos_ros.evaluation.run_files import is_run, load_run, save_run
 
 TASK = TaskRecord(
     number=3,
@@ -74,6 +74,19 @@ def test_a_saved_run_comes_back_exactly(tmp_path: Path) -> None:
     assert configuration == {"scheduling": "wait_ratio", "robots": 2}
 
 
+def test_a_round_that_was_given_up_stays_without_latency(tmp_path: Path) -> None:
+    task = replace(TASK, round_latency_s=(0.25, math.nan), round_executed=(30, 0))
+    save_run(tmp_path, replace(RUN, tasks=(task,)), {})
+    (read,) = load_run(tmp_path)[0].tasks
+    assert repr(read) == repr(task)
+
+
+def test_a_task_may_have_any_number_of_rounds(tmp_path: Path) -> None:
+    task = replace(TASK, round_latency_s=(1 / 3,) * 10_000, round_executed=(10,) * 10_000)
+    save_run(tmp_path, replace(RUN, tasks=(task,)), {})
+    assert load_run(tmp_path)[0].tasks == (task,)
+
+
 def test_a_run_made_of_numpy_numbers_comes_back_as_plain_ones(tmp_path: Path) -> None:
     odd = replace(ROUND, requested_s=np.float64(0.1), executed=np.int64(5), exec_end_s=1.0)
     task = replace(TASK, success=np.bool_(True), round_latency_s=(np.float64(0.5),))
@@ -89,6 +102,16 @@ def test_a_configuration_may_hold_what_json_does_not_have(tmp_path: Path) -> Non
     save_run(tmp_path, RUN, {"buckets": math.inf, "policy": Path("a/b"), "nested": {"x": (1,)}})
     assert load_run(tmp_path)[1] == {"buckets": "inf", "policy": "a/b", "nested": {"x": [1]}}
     json.loads((tmp_path / "run.json").read_text(), parse_constant=pytest.fail)
+
+
+def test_a_run_that_cannot_be_saved_says_where(tmp_path: Path) -> None:
+    (tmp_path / "taken").touch()
+    with pytest.raises(ConfigError, match="no run can be saved in"):
+        save_run(tmp_path / "taken", RUN, {})
+    (tmp_path / "run" / "tasks.csv").mkdir(parents=True)
+    with pytest.raises(ConfigError, match="no run can be saved in"):
+        save_run(tmp_path / "run", RUN, {})
+    assert not is_run(tmp_path / "run")
 
 
 def test_saving_again_replaces_the_run(tmp_path: Path) -> None:

@@ -64,6 +64,31 @@ def test_traces_a_profile_file_and_a_cloud_are_simulated(kairos, tmp_path):
 
 
 @pytest.mark.parametrize(
+    ("arguments", "requests_per_s", "sizes"),
+    [
+        ([], 8 / 0.36, (1, 8)),
+        (["--batch-cap", "1"], 1 / 0.115, (1,)),
+        (["--batch-cap", "16"], 16 / 0.64, (1, 16)),
+        (["--batch-cap", "1", "--profile", "p.json"], 1 / 0.115, (1, 4)),
+        (["--batch-cap", "2", "--engines", "2", "--cloud", "40+18b"], 2 * 2 / 0.15, (1, 2)),
+    ],
+)
+def test_the_load_is_over_what_the_edge_engines_can_do_in_batches_that_are_allowed(
+    kairos, tmp_path, monkeypatch, arguments, requests_per_s, sizes
+):
+    monkeypatch.chdir(tmp_path)
+    measured = linear_profile("80+35b", 4, "anything")
+    (tmp_path / "p.json").write_text(json.dumps(measured.to_dict()))
+    code, *_ = kairos("--tasks", "3", "--load", "0.5", "--out", "run", *arguments)
+    assert code == 0
+    run, configuration = load_run(tmp_path / "run")
+    tasks_per_s = 0.5 * requests_per_s / workload("pi05-libero").mean_static_rounds
+    assert configuration["rate"] == pytest.approx(tasks_per_s)
+    assert EngineProfile.from_dict(configuration["profile"]).batch_sizes == sizes
+    assert run.tasks
+
+
+@pytest.mark.parametrize(
     ("arguments", "told"),
     [
         (["--workload", "pi06"], "unknown workload 'pi06'"),
@@ -81,6 +106,14 @@ def test_what_cannot_be_simulated_is_told_without_a_traceback(kairos, arguments,
     code, _, errors = kairos(*arguments)
     assert code == 2
     assert told in " ".join(errors.replace("│", " ").split())
+
+
+def test_a_folder_that_cannot_be_made_is_told_before_anything_is_simulated(kairos, tmp_path):
+    (tmp_path / "taken").touch()
+    for folder in (tmp_path / "taken", tmp_path / "taken" / "run"):
+        code, table, errors = kairos("--tasks", "3", "--out", str(folder))
+        assert (code, table) == (2, "")
+        assert f"no run can be saved in {folder}" in errors
 
 
 def test_ctrl_c_keeps_what_was_simulated(tmp_path):

@@ -8,6 +8,7 @@ import pytest
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.evaluation.observation_age import observation_ages_s
+from kairos_ros.evaluation.pipeline import Moved, PipelineRecord
 from kairos_ros.evaluation.run import FleetRun, RoundRecord, TaskRecord
 from kairos_ros.evaluation.run_files import save_run
 from kairos_ros.evaluation.slo import (
@@ -105,6 +106,33 @@ def test_attainment_counts_rounds_that_never_came_once_they_are_late():
     undecided = attainment(Slo("system1", 0.5), system1_invocations(run))
     assert (late.invocations, late.met) == (3, 0)
     assert (undecided.invocations, undecided.met) == (2, 1)
+
+
+def test_a_round_that_was_given_up_counts_once_it_had_waited_for_longer_than_promised():
+    # the cell was unsafe 0.2 s and 0.8 s after the requests; the next round was asked for later
+    lost = replace(FIRST, answered_s=NEVER, executed=0, horizon=0)
+    rounds = [replace(lost, round=i, requested_s=at) for i, at in enumerate((1.0, 3.0), start=1)]
+    stop = Moved(
+        robot="arm_1", task="a", at_s=1.2, before="running", after="holding", reason="a hand",
+        trigger="stop_and_replan", component="safety", effects=("stop", "replan"),
+        reacted_s=0.01, frame_age_s=0.1,
+    )  # fmt: skip
+    resent = replace(stop, at_s=3.25, component="system1", effects=("stop", "resend"))
+    moves = (stop, replace(stop, robot="arm_2", at_s=3.1), resent, replace(stop, at_s=3.8))
+    run = replace(RUN, rounds=tuple(rounds), pipeline=PipelineRecord(moves=moves))
+    found = system1_invocations(run)
+    assert [i.waited_s for i in found] == pytest.approx([0.2, 0.8])
+    attained = attainment(Slo("system1", 0.5), found)
+    assert (attained.invocations, attained.met, attained.missing) == (1, 0, 1)
+
+
+def test_without_rounds_one_that_was_given_up_is_not_counted():
+    task = replace(TASK, round_latency_s=(0.4, NEVER, 0.9), round_executed=(10, 0, 10))
+    run = replace(RUN, tasks=(task,), rounds=())
+    attained = attainment(Slo("system1", 0.5), system1_invocations(run))
+    assert (attained.invocations, attained.met, attained.missing) == (2, 1, 0)
+    assert attained.p99_s == pytest.approx(0.895)
+    assert throughput(run, [Slo("system1", 0.5)]).qualified_per_s == 2.0
 
 
 def test_an_slo_is_held_when_99_of_100_meet_it():

@@ -1,6 +1,7 @@
 """A run's metrics, against numbers worked out by hand."""
 
 import json
+import math
 from dataclasses import asdict, replace
 
 import pytest
@@ -72,6 +73,14 @@ def test_metrics_of_two_tasks_as_worked_out_by_hand():
     assert (s.actions, s.tasks_per_minute) == (50, 4.0)
     assert (s.refusals, s.dropped, s.guarded) == (2, 2, 3)
     assert (s.scenes["reach-v3"].tasks, s.scenes["reach-v3"].succeeded) == (2, 1)
+
+
+def test_a_round_that_was_given_up_has_no_latency():
+    given_up = replace(QUICK, round_latency_s=(0.1, 0.3, math.nan, 0.2, 0.4))
+    given_up = replace(given_up, round_executed=(10, 10, 0, 10, 0))
+    s = summarise(replace(RUN, tasks=(given_up, SLOW)))
+    assert s.chunk_latency_s == summarise(RUN).chunk_latency_s
+    json.dumps(asdict(s), allow_nan=False)
 
 
 @pytest.mark.parametrize("outcome", [CANCELED, LOST])

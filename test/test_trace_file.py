@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.evaluation.bag.commands import extract_command
 from kairos_ros.evaluation.trace import Trace, TraceRound
 from kairos_ros.evaluation.trace_file import read_traces, write_traces
 
@@ -92,7 +93,7 @@ def any_trace(draw, name):
                 observed_at=observed,
                 horizon=horizon,
                 executed=draw(st.integers(0, horizon)),
-                latency_s=draw(st.floats(0, 1e6)),
+                latency_s=draw(st.none() | st.floats(0, 1e6)),
                 state=array(d + 2),
                 chunk=array(n, d),
                 step_norms=array(k, n, low=0),
@@ -231,6 +232,29 @@ def test_a_trace_that_could_not_be_read_back_is_not_written(tmp_path):
     with pytest.raises(ConfigError, match=r"\.jsonl"):
         write_traces(tmp_path / "t.csv", [trace()])
     assert not list(tmp_path.iterdir())
+
+
+def test_the_folder_of_a_trace_file_is_made_and_where_it_cannot_be_that_is_said(tmp_path):
+    write_traces(tmp_path / "traces" / "monday" / "t.jsonl.gz", [trace()])
+    assert len(read_traces(tmp_path / "traces" / "monday" / "t.jsonl.gz")) == 1
+    (tmp_path / "taken").touch()
+    with pytest.raises(ConfigError, match=r"taken/t\.jsonl cannot be written: "):
+        write_traces(tmp_path / "taken" / "t.jsonl", [trace()])
+
+
+@pytest.mark.parametrize(
+    ("out", "said"),
+    [
+        ("t.csv", "a trace file is named"),
+        ("taken/t.jsonl", "cannot be written"),
+        ("folder.jsonl", "is a folder"),
+    ],
+)
+def test_a_file_that_cannot_be_written_is_refused_before_the_bag_is_read(tmp_path, out, said):
+    (tmp_path / "taken").touch()
+    (tmp_path / "folder.jsonl").mkdir()
+    with pytest.raises(ConfigError, match=said):
+        extract_command(tmp_path / "no_bag", tmp_path / out)
 
 
 @given(

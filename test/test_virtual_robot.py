@@ -1,5 +1,6 @@
 """Virtual robots: the real loop's behaviour, by count, and recorded rounds exactly as recorded."""
 
+import itertools
 from dataclasses import replace
 
 import numpy as np
@@ -91,6 +92,7 @@ class Server:
     def __init__(self, script):
         self.script = iter(script)
         self.flying = []
+        self.numbers = itertools.count()
 
     def ask(self, now_ns, request):
         answers = next(self.script, [(90, "actions", 9, 0, 60, 40)])
@@ -103,7 +105,11 @@ class Server:
                 "refused for good": Refusal(RefusalCode.TASK_ENDED, "over"),
             }[kind]
             answer = Answer("arm", "now", "1", request.round, attempt, given)
-            self.flying.append((now_ns + delay_ms * MS + 1, len(self.flying), answer))
+            self.flying.append((now_ns + delay_ms * MS + 1, next(self.numbers), answer))
+
+    def first_ns(self, otherwise_ns):
+        """When the next answer is there."""
+        return min((f[0] for f in self.flying), default=otherwise_ns)
 
     def landed(self, until_ns):
         """Answers that are there by then, in order of arrival."""
@@ -133,8 +139,8 @@ def real(script, actions, rules, start_ns):
 
     now_ns = start_ns
     while not results:
-        while landed := server.landed(now_ns):
-            for at, _, answer in landed:
+        while (first_ns := server.first_ns(now_ns + 1)) <= now_ns:  # it may bring another answer
+            for at, _, answer in server.landed(first_ns):
                 if loop.task:  # what comes after the end is nothing to compare
                     note(at, loop.receive(to_robot(answer), at))
         if loop.task:
@@ -161,7 +167,7 @@ def virtual(script, actions, rules, start_ns):
 
     while not ended:
         event_ns = robot.next_event_ns()
-        soonest = min((f[0] for f in server.flying), default=event_ns + 1)
+        soonest = server.first_ns(event_ns + 1)
         if soonest <= event_ns:
             for at, _, answer in server.landed(soonest):
                 if not ended:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from contextlib import suppress
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
 
 from rich.console import Console, RenderableType
@@ -27,7 +27,7 @@ from kairos_ros.demo.factory_story import Story
 from kairos_ros.demo.factory_teller import Teller
 from kairos_ros.demo.factory_view import draw
 from kairos_ros.demo.live import LiveFleet
-from kairos_ros.demo.report import write_json
+from kairos_ros.demo.report import task_document, write_json
 from kairos_ros.demo.session import FINISH_WITHIN_S, FleetError, Session
 from kairos_ros.demo.workload import BACK_TO_BACK
 from kairos_ros.evaluation.run import FleetRun
@@ -126,7 +126,7 @@ def _sum_up(console: Console, floor: FactoryFloor, options: Options) -> int:
             "failures": session.failures,
             "length_s": length_s,
             **document(outcomes, shares, rows, scores, story),
-            "tasks": [asdict(task) for task in tasks],
+            "tasks": [task_document(task) for task in tasks],
         },
     )
     spans = session.driver.timeline.spans(length_s)

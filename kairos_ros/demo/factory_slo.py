@@ -42,9 +42,11 @@ class Answers:
     def shares(
         self, rules: Mapping[str, TaskRules], story: Story, tasks: Iterable[TaskRecord]
     ) -> list[ComponentShare]:
-        """Per component. System 1's answers are the rounds of the tasks that ended."""
+        """Per component. System 1's answers: the rounds of ended tasks, if not given up."""
         heard = dict(self._heard)
-        heard[Component.SYSTEM1] = [(t.robot, s) for t in tasks for s in t.round_latency_s]
+        heard[Component.SYSTEM1] = [
+            (t.robot, s) for t in tasks for s in t.round_latency_s if not np.isnan(s)
+        ]
         shares = []
         for component in Component:
             slo_s = {

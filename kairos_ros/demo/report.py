@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from math import isnan
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from rich.table import Table
 from kairos_ros.demo.live import LiveFleet
 from kairos_ros.demo.workload import BACK_TO_BACK
 from kairos_ros.evaluation.metric import METRICS, QUEUEING, Metric
-from kairos_ros.evaluation.run import FleetRun, shared_tasks
+from kairos_ros.evaluation.run import FleetRun, TaskRecord, shared_tasks
 from kairos_ros.evaluation.summary import summarise
 
 SCHEMA = 1
@@ -35,7 +36,7 @@ class RunReport:
             "open_s": self.run.open_s,
             "summary": asdict(summarise(self.run)),
             "server": dict(self.server),
-            "tasks": [asdict(task) for task in self.run.tasks],
+            "tasks": [task_document(task) for task in self.run.tasks],
             "spans": [asdict(span) for span in self.run.spans],
         }
 
@@ -155,6 +156,12 @@ def describe(configuration: Mapping[str, Any]) -> str:
 def server_document(live: LiveFleet) -> dict[str, Any]:
     """The serving node's own counters at the end."""
     return {"counters": dict(live.counters), "engines": [asdict(e) for e in live.engines]}
+
+
+def task_document(task: TaskRecord) -> dict[str, Any]:
+    """As plain data for JSON, which has no NaN: a round that was given up has latency null."""
+    latencies = [None if isnan(s) else s for s in task.round_latency_s]
+    return asdict(task) | {"round_latency_s": latencies}
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:

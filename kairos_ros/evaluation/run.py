@@ -37,6 +37,7 @@ class TaskRecord:
     """Held for want of actions, the first wait included."""
     actions: int = 0
     round_latency_s: tuple[float, ...] = ()
+    """First request sent to chunk received; NaN of a round that was given up."""
     round_executed: tuple[int, ...] = ()
     refusals: int = 0
     dropped: int = 0

@@ -10,7 +10,8 @@ import io
 import json
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import MISSING, asdict, astuple, fields
 from itertools import islice
 from pathlib import Path
@@ -27,8 +28,18 @@ VERSION = 1
 DOCUMENT = "run.json"
 TASKS = "tasks.csv"
 ROUNDS = "rounds.csv"
+csv.field_size_limit(2**31 - 1)  # the default, 128 KiB, holds the latencies of 7,000 rounds
 _BLOCK = 10_000
 """Records that are read at once."""
+
+
+def make_folder(folder: Path) -> None:
+    """So that a run knows before it begins whether it can be saved. Raises ConfigError."""
+    with _saving(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        probe = folder / f".{DOCUMENT}.{os.getpid()}"
+        probe.touch()
+        probe.unlink()
 
 
 def save_run(folder: Path, run: FleetRun, configuration: Mapping[str, Any]) -> None:
@@ -36,12 +47,9 @@ def save_run(folder: Path, run: FleetRun, configuration: Mapping[str, Any]) -> N
 
     A run that is already there is replaced. In the configuration, numbers that JSON does not have
     (infinity, NaN) become strings, as does what is no number, text, list or mapping.
-    Raises OSError.
+    Raises ConfigError where it cannot be written.
     """
-    folder.mkdir(parents=True, exist_ok=True)
-    (folder / DOCUMENT).unlink(missing_ok=True)
-    _replace(folder / TASKS, _table(TaskRecord, run.tasks))
-    _replace(folder / ROUNDS, _table(RoundRecord, run.rounds))
+    make_folder(folder)
     document = {
         "format": FORMAT,
         "version": VERSION,
@@ -53,7 +61,11 @@ def save_run(folder: Path, run: FleetRun, configuration: Mapping[str, Any]) -> N
         "summary": _plain(asdict(summarise(run))),
         "spans": [astuple(span) for span in run.spans],
     }
-    _replace(folder / DOCUMENT, json.dumps(document, indent=None, allow_nan=False) + "\n")
+    with _saving(folder):
+        (folder / DOCUMENT).unlink(missing_ok=True)
+        _replace(folder / TASKS, _table(TaskRecord, run.tasks))
+        _replace(folder / ROUNDS, _table(RoundRecord, run.rounds))
+        _replace(folder / DOCUMENT, json.dumps(document, indent=None, allow_nan=False) + "\n")
 
 
 def is_run(folder: Path) -> bool:
@@ -218,6 +230,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else str(value)
     return value if value is None or isinstance(value, (bool, int, str)) else str(value)
+
+
+@contextmanager
+def _saving(folder: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise ConfigError(f"no run can be saved in {folder}: {error.strerror}") from None
 
 
 def _replace(file: Path, text: str) -> None:

@@ -1,12 +1,15 @@
 """Runs from wherever they are: a run folder, a bag, or a folder with runs somewhere below it."""
 
+from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import count
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.evaluation.run import FleetRun
+from kairos_ros.evaluation.run import FleetRun, TaskRecord
 from kairos_ros.evaluation.run_files import is_run, load_run
 
 BAG = "bag"
@@ -53,8 +56,37 @@ def read_run(path: Path) -> tuple[FleetRun, dict[str, Any]]:
         run, configuration = load_run(path)
         if run.rounds or not _is_bag(path / BAG):
             return run, configuration
-        return _read_bag(path / BAG), configuration
+        return _as_told(_read_bag(path / BAG), run), configuration
     return _read_bag(path), {"bag": path.name}
+
+
+def _as_told(recorded: FleetRun, told: FleetRun) -> FleetRun:
+    """A run from its bag with what only the giver of its tasks knows: their numbers, when they
+    arrived, and how long new ones were given. So it is comparable to a run that has no bag.
+
+    Tasks are the same by scene and seed; those of the bag that are not come after all others.
+    """
+    known = _by_scene_and_seed(told)
+    same = {t: known[key] for key, t in _by_scene_and_seed(recorded).items() if key in known}
+    if not same:
+        return recorded
+    ahead_s = median(mine.given_s - theirs.given_s for mine, theirs in same.items())
+    others = count(1 + max(task.number for task in told.tasks))
+    tasks = []
+    for task in recorded.tasks:
+        if theirs := same.get(task):
+            queued_s = theirs.given_s - theirs.wanted_s
+            tasks.append(replace(task, number=theirs.number, wanted_s=task.given_s - queued_s))
+        else:
+            tasks.append(replace(task, number=next(others)))
+    open_s = tuple((start + ahead_s, end + ahead_s) for start, end in told.open_s)
+    return replace(recorded, tasks=tuple(tasks), open_s=open_s)
+
+
+def _by_scene_and_seed(run: FleetRun) -> dict[tuple[str, int], TaskRecord]:
+    """Without tasks that share both."""
+    times = Counter((task.scene, task.seed) for task in run.tasks)
+    return {key: t for t in run.tasks if times[key := (t.scene, t.seed)] == 1}
 
 
 def _read_bag(path: Path) -> FleetRun:

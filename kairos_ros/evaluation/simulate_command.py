@@ -18,10 +18,11 @@ from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.evaluation.metric import METRICS, QUEUEING
 from kairos_ros.evaluation.replay.arrivals import jobs
 from kairos_ros.evaluation.replay.rules import RECORDED, Rules
-from kairos_ros.evaluation.replay.sim_engine import SimEngine, linear_profile
+from kairos_ros.evaluation.replay.sim_engine import NO_CAP, SimEngine, linear_profile
 from kairos_ros.evaluation.replay.simulate import FleetOptions, simulate
 from kairos_ros.evaluation.run import FleetRun
-from kairos_ros.evaluation.run_files import save_run
+from kairos_ros.evaluation.run_files import make_folder, save_run
+from kairos_ros.evaluation.study.simulated import with_cap
 from kairos_ros.evaluation.summary import summarise
 from kairos_ros.evaluation.trace import Trace
 from kairos_ros.evaluation.trace_file import read_traces
@@ -55,7 +56,7 @@ def simulate_command(
             min=0.01,
             max=100,
             help="Instead of --rate, with --workload: what the tasks ask for under the static "
-            "horizon, as a multiple of what the engines can do.",
+            "horizon, as a multiple of what the edge engines can do in batches of --batch-cap.",
         ),
     ] = None,
     offline: Annotated[
@@ -179,7 +180,7 @@ def simulate_command(
         stale_after_ns=round(refetch_ms * 1e6),
         default_deadline_ns=round(deadline_s * 1e9),
         max_queue=max(1000, robots),
-        batch_cap=batch_cap or 1_000_000,
+        batch_cap=batch_cap or NO_CAP,
     )
     fleet = FleetOptions(
         robots=robots,
@@ -206,6 +207,8 @@ def simulate_command(
         )
     count = None if hours is not None else tasks or len(work.traces)
     given["rate"] = rate
+    if out is not None:
+        make_folder(out)
     console = Console(stderr=True)
     with _Watch(console, count, fleet.open_s) as watch:
         run = simulate(
@@ -217,9 +220,9 @@ def simulate_command(
             watch.progress,
             watch.stopped,
         )
+    _show(run, format_, _title(work, scheduling, horizon, accounting, robots, rate))
     if out is not None:
         save_run(out, run, _configuration(given, work))
-    _show(run, format_, _title(work, scheduling, horizon, accounting, robots, rate))
     if watch.stopped():
         raise typer.Exit(130)
 
@@ -238,7 +241,10 @@ def _work(traces: Path | None, name: str, profile: str, batch_cap: int | None) -
         if profile:
             own = replace(_profile(profile, batch_cap), policy_id=named.profile.policy_id)
             named = replace(named, profile=own)
-        return _Work(name, named.traces, named.profile, named.arrival_rate(1.0))
+        elif batch_cap:
+            named = replace(named, profile=with_cap(named.profile, batch_cap))
+        rate = named.arrival_rate(1.0, batch_cap or NO_CAP)
+        return _Work(name, named.traces, named.profile, rate)
     try:
         recorded = tuple(t for t in read_traces(traces) if t.actions)
     except OSError as error:

@@ -6,15 +6,18 @@ and every component that must be invoked periodically had a valid answer at that
 """
 
 import re
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from math import isnan
+from math import inf, isnan
 
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.evaluation.observation_age import action_starts_s
+from kairos_ros.evaluation.pipeline import Moved
 from kairos_ros.evaluation.run import FleetRun, RoundRecord
+from kairos_ros.robot.state_table import Effect
 
 SYSTEM1 = "system1"
 """The action model: one invocation per round."""
@@ -117,19 +120,48 @@ def system1_invocations(run: FleetRun) -> list[Invocation]:
             Invocation(task.robot, float("nan"), latency_s, True)
             for task in run.tasks
             for latency_s in task.round_latency_s
+            if not isnan(latency_s)
         ]
-    ended_s = {(task.robot, task.task): task.ended_s for task in run.tasks if task.task}
+    until_s = waited_until_s(run)
     return [
         Invocation(r.robot, r.requested_s, r.latency_s, True)
         if not isnan(r.answered_s)
         else Invocation(
-            r.robot,
-            r.requested_s,
-            ended_s.get((r.robot, r.task), run.length_s) - r.requested_s,
-            False,
+            r.robot, r.requested_s, until_s[r.robot, r.task, r.round] - r.requested_s, False
         )
         for r in run.rounds
     ]
+
+
+def waited_until_s(run: FleetRun) -> dict[tuple[str, str, int], float]:
+    """Robot, task and round -> when nobody waited any more, of every round that was never answered.
+
+    The robot gave it up when it stopped for another reason than a late answer that it asked for
+    again, at the latest when it asked for the next round; else it waited until its task ended.
+    """
+    unanswered = [r for r in run.rounds if isnan(r.answered_s)]
+    following = {(r.robot, r.task, r.round + 1) for r in unanswered}
+    keys = ((r.robot, r.task, r.round) for r in run.rounds)
+    asked_s = {k: r.requested_s for k, r in zip(keys, run.rounds, strict=True) if k in following}
+    ended_s = {(task.robot, task.task): task.ended_s for task in run.tasks if task.task}
+    stops_s: defaultdict[str, list[float]] = defaultdict(list)
+    for move in run.pipeline.moves if run.pipeline else ():
+        if _gives_up(move):
+            stops_s[move.robot].append(move.at_s)
+    return {
+        (r.robot, r.task, r.round): min(
+            next((at_s for at_s in stops_s[r.robot] if at_s >= r.requested_s), inf),
+            asked_s.get((r.robot, r.task, r.round + 1), inf),
+            ended_s.get((r.robot, r.task), run.length_s),
+        )
+        for r in unanswered
+    }
+
+
+def _gives_up(move: Moved) -> bool:
+    """Whether the robot waited no longer for the round that it had asked for."""
+    again = move.component == SYSTEM1 and Effect.RESEND in move.effects
+    return Effect.STOP in move.effects and not again
 
 
 def attainment(slo: Slo, invocations: Iterable[Invocation]) -> Attainment:
@@ -164,7 +196,7 @@ def throughput(
     counted = CountedActions.of(run)
     if all(slo.component == SYSTEM1 and not slo.robots for slo in slos):
         return counted.throughput(_allowed_s(slos))
-    if not run.rounds:
+    if not run.rounds and any(task.actions for task in run.tasks):
         raise ConfigError("without recorded rounds, only one SLO for every system1 can be judged")
     valid = {s: _validity(s, (others or {}).get(s.component, ())) for s in slos}
     qualified = 0

@@ -2,11 +2,12 @@
 
 End-to-end latency of a task runs from its first request to its last action (000 §5.1); waiting for
 a free robot is reported separately, as queueing. A chunk's latency runs from sending the request to
-receiving the chunk, on the robot's clock.
+receiving the chunk, on the robot's clock; a round that was given up has none.
 """
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from math import isnan
 
 import numpy as np
 
@@ -88,7 +89,7 @@ def summarise(run: FleetRun) -> Summary:
         mid_task_stall_fraction=_ratio(stalled_s - first_s, time_s - first_s),
         mean_horizon=_ratio(sum(rounds), sum(n > 0 for n in rounds)),
         rounds_per_task=_ratio(len(rounds), len(done)),
-        chunk_latency_s=spread(s for task in done for s in task.round_latency_s),
+        chunk_latency_s=spread(s for t in done for s in t.round_latency_s if not isnan(s)),
         observation_age_s=spread(observation_ages_s(run.rounds)),
         actions=sum(task.actions for task in done),
         tasks_per_minute=_throughput(done, run.open_s),

@@ -23,8 +23,9 @@ class TraceRound:
     horizon: int
     """Actions sent, counted from the observation."""
     executed: int
-    latency_s: float = 0.0
-    """First request sent to chunk received."""
+    latency_s: float | None = None
+    """First request sent to chunk received; None where the round was given up before, or nobody
+    measured."""
     state: np.ndarray | None = None
     """float32 [S], the observation; images stay in the bag."""
     chunk: np.ndarray | None = None

@@ -10,6 +10,7 @@ import gzip
 import os
 import zlib
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO, Annotated, Any, Literal
 
@@ -73,7 +74,7 @@ class _Round(_Line):
     observed_at: Count
     horizon: Annotated[int, Field(ge=0, le=4096)]
     executed: Annotated[int, Field(ge=0, le=4096)]
-    latency_s: Seconds = 0.0
+    latency_s: Seconds | None = None
     state: _Array | None = None
     chunk: _Array | None = None
     step_norms: _Array | None = None
@@ -106,16 +107,26 @@ def read_traces(path: Path) -> list[Trace]:
     return traces
 
 
+def check_writable(path: Path) -> None:
+    """Makes the folder of a trace file. Raises ConfigError where the file could not be written."""
+    if not path.name.endswith((".jsonl", ".jsonl.gz")):
+        raise ConfigError(f"{path}: a trace file is named *.jsonl or *.jsonl.gz")
+    if path.is_dir():
+        raise ConfigError(f"{path} is a folder")
+    with _writing(path) as part:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        part.touch()
+
+
 def write_traces(path: Path, traces: Iterable[Trace]) -> None:
     """Writes a `.jsonl` or `.jsonl.gz` file, whole or not at all; the same traces, the same bytes.
 
-    Raises ConfigError for another suffix and for a trace that could not be read back.
+    Raises ConfigError for another suffix, for a trace that could not be read back, and where the
+    file cannot be written.
     """
     path = Path(path)
-    if not path.name.endswith((".jsonl", ".jsonl.gz")):
-        raise ConfigError(f"{path}: a trace file is named *.jsonl or *.jsonl.gz")
-    part = path.with_name(path.name + ".part")
-    try:
+    check_writable(path)
+    with _writing(path) as part:
         with part.open("wb") as raw, _packed(raw, path) as stream:
             stream.write(_head().encode() + b"\n")
             for trace in traces:
@@ -123,8 +134,19 @@ def write_traces(path: Path, traces: Iterable[Trace]) -> None:
                     stream.write(line.model_dump_json(exclude_none=True).encode() + b"\n")
         _prove_readable(part)
         os.replace(part, path)
+
+
+@contextmanager
+def _writing(path: Path) -> Iterator[Path]:
+    """The file beside it that becomes it, which is gone afterwards."""
+    part = path.with_name(path.name + ".part")
+    try:
+        yield part
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from None
     finally:
-        part.unlink(missing_ok=True)
+        with suppress(OSError):
+            part.unlink(missing_ok=True)
 
 
 def _prove_readable(part: Path) -> None:
@@ -314,7 +336,7 @@ def _lines(trace: Trace) -> Iterator[_Line]:
                 observed_at=line.observed_at,
                 horizon=line.horizon,
                 executed=line.executed,
-                latency_s=float(line.latency_s),
+                latency_s=None if line.latency_s is None else float(line.latency_s),
                 state=_encode(line.state),
                 chunk=_encode(line.chunk),
                 step_norms=_encode(line.step_norms),

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.profile import EngineProfile
-from kairos_ros.evaluation.replay.sim_engine import capacity_per_s, linear_profile
+from kairos_ros.evaluation.replay.sim_engine import NO_CAP, capacity_per_s, linear_profile
 from kairos_ros.evaluation.trace import Trace, TraceRound
 from kairos_ros.evaluation.trace_file import read_traces
 from kairos_ros.robot.latency import lead_actions
@@ -85,9 +85,9 @@ class Workload:
         h = int(self.static.removeprefix("static:"))
         return sum(math.ceil(t.actions / h) for t in self.traces) / len(self.traces)
 
-    def arrival_rate(self, load: float) -> float:
+    def arrival_rate(self, load: float, batch_cap: int = NO_CAP) -> float:
         """Tasks per second that ask `load` times what one engine can do, static horizon."""
-        return load * capacity_per_s(self.profile) / self.mean_static_rounds
+        return load * capacity_per_s(self.profile, batch_cap) / self.mean_static_rounds
 
 
 def workload(name: str, seed: int = 0, tasks: int = 200, traces: Path | None = None) -> Workload:

@@ -17,7 +17,7 @@ from kairos_ros.engine.emulated import parse_emulated
 from kairos_ros.evaluation.replay.arrivals import jobs
 from kairos_ros.evaluation.replay.rules import RECORDED, Rules
 from kairos_ros.evaluation.run import FleetRun
-from kairos_ros.evaluation.run_files import save_run
+from kairos_ros.evaluation.run_files import make_folder, save_run
 from kairos_ros.evaluation.summary import summarise
 from kairos_ros.evaluation.trace import Trace
 from kairos_ros.replay.crews import CrewError
@@ -67,6 +67,7 @@ def replay(options: Options) -> int:
         policy = fitting_emulated(policy, traces)
     inputs = _inputs(options, policy, traces)
     tasks = options.tasks or max(len(traces), TASKS_PER_ROBOT * options.robots)
+    make_folder(options.folder)
     session = Session(_serving(options, policy), options.folder / "logs", display)
     run, judged, counters = None, False, {}
     try:

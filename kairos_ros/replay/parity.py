@@ -52,8 +52,9 @@ def parity(run: FleetRun, traces: Mapping[int, Trace]) -> Parity:
             replayed += 1
             same_request += record.requested_at == wanted.requested_at
             same_horizon += record.horizon == wanted.horizon
-            before_s += wanted.latency_s
-            now_s += record.latency_s
+            if wanted.latency_s is not None:
+                before_s += wanted.latency_s
+                now_s += record.latency_s
     return Parity(
         recorded, replayed, same_request, same_horizon, now_s / before_s if before_s else None
     )

@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.evaluation.bag.events import TaskKey
 from kairos_ros.evaluation.bag.reader import Bag
 from kairos_ros.evaluation.trace import Trace
 from kairos_ros.replay.orders import Images
@@ -37,7 +38,7 @@ def recorded_images(bag: Bag, traces: Sequence[Trace]) -> dict[int, Images]:
     found: dict[int, Images] = {}
     for message in bag.messages((REQUEST,)):
         body = message.body
-        name = f"{body.robot}-{body.session[:8]}-{body.task}"
+        name = TaskKey(body.robot, body.session, body.task).name
         state = np.asarray(body.state, np.float32).tobytes()
         recorded = wanted.get((name, body.round, state))
         if recorded is not None and len(body.images):

@@ -94,9 +94,9 @@ class TaskResult:
     first_wait_ns: int
     """First request sent -> first action executed; the whole duration without actions."""
     actions: int
-    round_latency_ns: tuple[int, ...]
-    """First request of the round sent -> its chunk received, of every round that was served, or ->
-    the stop that abandoned it."""
+    round_latency_ns: tuple[float, ...]
+    """First request of the round sent -> its chunk received, of every round that was served; NaN of
+    one that was given up."""
     round_executed: tuple[int, ...]
     """Actions executed, of the same rounds."""
     round_started_ns: tuple[int | None, ...]

@@ -133,10 +133,10 @@ class Loop:
                 self._serve(run, answer, now_ns)
         return []
 
-    def stop(self, now_ns: int, *, keep_round: bool = False) -> None:
+    def stop(self, *, keep_round: bool = False) -> None:
         """Drops every buffered action. The awaited round is abandoned, too, unless it is kept."""
         if self._run is not None:
-            self._run.stop(now_ns, keep_round=keep_round)
+            self._run.stop(keep_round=keep_round)
 
     def instruct(self, plan: str) -> None:
         """The requests that follow carry this instruction instead of the task's own."""

@@ -1,5 +1,6 @@
 """One task in progress: what was requested, what is in the buffer, what was executed, and when."""
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,7 +71,8 @@ class Run:
     stalled_before_ns: int = 0
     first_ns: int | None = None
     last_ns: int = 0
-    latency_ns: list[int] = field(default_factory=list)
+    latency_ns: list[float] = field(default_factory=list)
+    """First request of the round sent -> chunk received; NaN of one that was given up."""
     executed_of: list[int] = field(default_factory=list)
     moved_of: list[tuple[int, int] | None] = field(default_factory=list)
     """When the round's first and last actions began, ns."""
@@ -103,17 +105,18 @@ class Run:
             self.chunk, self.next = self.next, None
             self.chunk.index = self.executed - self.chunk.observed_at
 
-    def stop(self, now_ns: int, *, keep_round: bool) -> None:
+    def stop(self, *, keep_round: bool) -> None:
         """Drops every buffered action, and the round that is awaited unless it shall be kept.
 
-        Rounds are told without gaps: an abandoned one has executed nothing.
+        Rounds are told without gaps: one that is given up has executed nothing, and has no latency,
+        since nobody knows how long its answer would have taken.
         """
         self.next = None
         if self.chunk is not None:
             self.chunk.actions = self.chunk.actions[: self.chunk.index]
         if self.awaiting and not keep_round:
             self.awaiting, self.refused, self.abandoned = False, False, True
-            self.latency_ns.append(now_ns - self.attempts[0].sent_ns)
+            self.latency_ns.append(math.nan)
             self.executed_of.append(0)
             self.moved_of.append(None)
 

@@ -149,7 +149,7 @@ class Supervisor:
             self._planless = False  # before the first plan, the last one is the goal itself
         if Effect.STOP in effects:
             self._pause = True
-            self._loop.stop(now_ns, keep_round=of_system1 and Effect.RESEND in effects)
+            self._loop.stop(keep_round=of_system1 and Effect.RESEND in effects)
         if Effect.RESEND in effects and of_system1:
             self._loop.ask_again(now_ns)
         if Effect.RESET in effects or (Effect.RETURN in effects and self._resetting):

@@ -19,7 +19,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from kairos_ros.core.calibration import Calibrated
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
-from kairos_ros.evaluation.cells import Key, run_cells, source_version
+from kairos_ros.evaluation.cells import Key, cell_name, read_cells, run_cells, source_version
 from kairos_ros.evaluation.summary import wilson_95
 from kairos_ros.robot.metaworld_scenes import SCENES
 from kairos_ros.serving.calibration_file import read_calibration
@@ -86,10 +86,12 @@ def run_horizon_study(
     *,
     size: str = "full",
     processes: int = 1,
+    plot_only: bool = False,
 ) -> list[Measured]:
     """Runs what is missing in `out` and writes table, figure and finding there.
 
-    Raises ConfigError for a wrong study file, before anything runs.
+    Raises ConfigError for a wrong study file, before anything runs, and, with `plot_only`, where
+    anything is missing: rules are compared on the same episodes, so all have to be there.
     """
     study = read_horizon_study(config)
     if size not in study.sizes:
@@ -125,10 +127,11 @@ def run_horizon_study(
         report(f"{key['task']} {name} sigma={key['disturbance']:g}: {ok:.0%} ({left} cells left)")
 
     code = source_version((*EPISODES, "training/horizon_study.py"))
+    file = out / "cells.jsonl"
     cells = iter(
-        run_cells(
-            out / "cells.jsonl", keys, _run_cell, code=code, processes=processes, finished=tell
-        )
+        _kept(file, keys, code, report)
+        if plot_only
+        else run_cells(file, keys, _run_cell, code=code, processes=processes, finished=tell)
     )
     rows = [
         [
@@ -150,6 +153,17 @@ def run_horizon_study(
     write_figure(out / "horizon.png", results)
     report(text)
     return results
+
+
+def _kept(file: Path, keys: list[Key], code: str, report: Callable[[str], None]) -> list[Any]:
+    """Results of cells that have run. Raises ConfigError where one has not."""
+    results = read_cells(file)
+    names = [cell_name(key) for key in keys]
+    if missing := sum(name not in results for name in names):
+        raise ConfigError(f"{missing} of {len(keys)} cells are not in {file}; run them first")
+    if outdated := sum(results[name].code != code for name in names):
+        report(f"{outdated} cells were run by other code than this.")
+    return [results[name].value for name in names]
 
 
 def read_horizon_study(config: Path) -> HorizonStudy:

@@ -70,8 +70,9 @@ def extract_command(
     """Turn the finished tasks of a bag into traces, for kairos replay and kairos simulate."""
     require_bags()
     from kairos_ros.evaluation.bag.extract import extract
-    from kairos_ros.evaluation.trace_file import write_traces
+    from kairos_ros.evaluation.trace_file import check_writable, write_traces
 
+    check_writable(out)
     found = _working("reading the bag", lambda: extract(bag, full_updates=full_updates))
     _working("writing the traces", lambda: write_traces(out, found.traces))
     rounds = sum(len(trace.rounds) for trace in found.traces)

@@ -25,6 +25,11 @@ class TaskKey:
     session: str
     task: str
 
+    @property
+    def name(self) -> str:
+        """What its trace is called by, behind the scene."""
+        return f"{self.robot}-{self.session}-{self.task}"
+
 
 @dataclass(frozen=True, slots=True)
 class Status:
@@ -135,6 +140,7 @@ class Ended:
     dropped: int
     guarded: int
     round_latency_s: tuple[float, ...]
+    """NaN of a round that was given up; older bags have the time until then."""
     round_executed: tuple[int, ...]
     round_started_s: tuple[float, ...]
     """Since the first request; NaN where nothing was executed."""

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from dataclasses import dataclass
+from math import isnan
 from pathlib import Path
 
 from kairos_ros.evaluation.bag.events import events
@@ -75,7 +76,7 @@ def _trace(task: BagTask, full_updates: bool) -> Trace:
     updates = next((r.updates for r in served if r.updates is not None), None)
     goal = ended.goal
     return Trace(
-        name=f"{goal.scene or goal.kind}/{task.key.robot}-{task.key.session}-{task.key.task}",
+        name=f"{goal.scene or goal.kind}/{task.key.name}",
         kind=goal.kind,
         instruction=goal.instruction,
         seed=goal.seed,
@@ -99,6 +100,7 @@ def _round(task: BagTask, number: int, found: BagRound, full_updates: bool) -> T
     assert ended is not None
     assert answer is not None
     observed = found.asked[answer.attempt]
+    latency_s = ended.round_latency_s[number - 1]
     updates = found.updates
     if updates is not None and updates.attempt != answer.attempt:
         updates = None
@@ -108,7 +110,7 @@ def _round(task: BagTask, number: int, found: BagRound, full_updates: bool) -> T
         observed_at=task.executed_at(observed),
         horizon=answer.horizon,
         executed=ended.round_executed[number - 1],
-        latency_s=ended.round_latency_s[number - 1],
+        latency_s=None if isnan(latency_s) else latency_s,
         state=observed.state,
         chunk=updates.chunk if updates else None,
         step_norms=updates.step_norms if updates else None,

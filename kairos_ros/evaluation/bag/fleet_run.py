@@ -145,9 +145,11 @@ def _round(task: BagTask, number: int, found: BagRound) -> RoundRecord:
     first = found.asked[min(found.asked)]
     observed = found.asked.get(answer.attempt, first) if answer is not None else first
     start_s, end_s = _execution(task, number)
+    executed = task.executed(number)
     answered_s = answer.at_s if answer is not None and served else math.nan
-    if task.ended is not None and number <= len(task.ended.round_latency_s):
-        answered_s = first.at_s + task.ended.round_latency_s[number - 1]  # as the robot knows it
+    told_s = task.ended.round_latency_s if task.ended is not None else ()
+    if number <= len(told_s) and (served or executed):  # else older bags tell when it was given up
+        answered_s = first.at_s + told_s[number - 1]  # as the robot knows it
     return RoundRecord(
         robot=task.key.robot,
         task=task_name(task),
@@ -161,7 +163,7 @@ def _round(task: BagTask, number: int, found: BagRound) -> RoundRecord:
         observed_at=task.executed_at(observed),
         horizon=answer.horizon if answer is not None and served else 0,
         chunk_size=answer.chunk_size if answer is not None and served else 0,
-        executed=task.executed(number),
+        executed=executed,
         queued_s=answer.queued_s if answer else math.nan,
         compute_s=answer.compute_s if answer else math.nan,
         server_s=answer.server_s if answer else math.nan,

@@ -11,6 +11,8 @@ from kairos_ros.core.profile import EngineProfile
 
 Z90 = 1.2815515655446004
 """90th percentile of the standard normal distribution."""
+NO_CAP = 1_000_000
+"""Larger than any batch."""
 _NUMBER = r"\d+(?:\.\d+)?"
 
 
@@ -114,7 +116,7 @@ def linear_profile(text: str, batch_cap: int, policy_id: str = "synthetic") -> E
     )
 
 
-def capacity_per_s(profile: EngineProfile, batch_cap: int = 1_000_000) -> float:
+def capacity_per_s(profile: EngineProfile, batch_cap: int = NO_CAP) -> float:
     """Requests per second of one engine that always runs its largest batch."""
     batch = min(profile.saturation_batch, batch_cap)
     return batch / profile.latency_s(batch)

@@ -9,6 +9,7 @@ from kairos_ros.evaluation.report import look
 from kairos_ros.evaluation.report.curves import Figure
 from kairos_ros.evaluation.report.sampling import Sample
 from kairos_ros.evaluation.run import FleetRun, RoundRecord
+from kairos_ros.evaluation.slo import waited_until_s
 
 _ABOVE, _BELOW = -0.2, 0.2
 _HEIGHT = 0.34
@@ -149,7 +150,7 @@ def _rounds(
     execution = _Bars(texts, "execution", look.EXECUTING[0], _BELOW)
     first_wait = _Bars(texts, "wait for the first action", look.FIRST_WAIT, _BELOW)
     stall = _Bars(texts, "stall", look.STALLED, _BELOW)
-    ended_s = {(t.robot, t.task): t.ended_s for t in run.tasks if t.task}
+    until_s = waited_until_s(run)
     tasks: defaultdict[tuple[str, str], list[RoundRecord]] = defaultdict(list)
     for record in drawn.rounds:
         tasks[record.robot, record.task].append(record)
@@ -160,7 +161,7 @@ def _rounds(
             text = describe_round(record)
             answered_s = record.answered_s
             if isnan(answered_s):
-                answered_s = ended_s.get((robot, task), record.requested_s)
+                answered_s = until_s[robot, task, record.round]
             waiting.add(row, record.requested_s, answered_s, text)
             if not isnan(record.answered_s) and record.compute_s:
                 # where in the round trip the server was busy is not known to the robot: half the

@@ -1,5 +1,6 @@
 """One cell of a study: everything that decides one simulated run, and the name of its result."""
 
+import hashlib
 from functools import cache
 from typing import Annotated, Literal, Self
 
@@ -8,11 +9,16 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.evaluation.cells import cell_name, source_version
+from kairos_ros.evaluation.workloads import RECORDED
+from kairos_ros.share import share
 
 DECIDES = (
     "core",
     "serving",
+    "transport/link_estimate.py",
     "transport/messages.py",
+    "robot/answer_check.py",
+    "robot/exchange.py",
     "robot/latency.py",
     "robot/run.py",
     "evaluation/replay",
@@ -105,5 +111,8 @@ Metrics = dict[str, float]
 
 @cache
 def code_version() -> str:
-    """Changes with every source that decides results."""
-    return source_version(DECIDES)
+    """Changes with every source that decides results, and with the traces of recorded workloads."""
+    digest = hashlib.sha256(source_version(DECIDES).encode())
+    for file, *_ in RECORDED.values():
+        digest.update((share() / "config" / file).read_bytes())
+    return digest.hexdigest()[:16]

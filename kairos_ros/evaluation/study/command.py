@@ -58,7 +58,8 @@ def study_command(
         raise ConfigError("name a study, or a file; 'kairos study --list' shows the shipped ones")
     path = study_file(study)
     if path.stem == HORIZON:
-        _run_horizon(path, out or Path("runs/studies") / path.stem, size, processes)
+        folder = out or Path("runs/studies") / path.stem
+        _run_horizon(path, folder, size, processes, plot_only)
         return
     from kairos_ros.evaluation.study.definition import combinations, read_study
 
@@ -182,11 +183,13 @@ def _list_studies() -> None:
         typer.echo(f"{name:16} {' '.join(str(content.get('question', '')).split())}")
 
 
-def _run_horizon(path: Path, out: Path, size: str, processes: int) -> None:
+def _run_horizon(path: Path, out: Path, size: str, processes: int, plot_only: bool) -> None:
     from kairos_ros.training.horizon_study import run_horizon_study
 
     try:
-        run_horizon_study(path, out, typer.echo, size=size, processes=processes)
+        run_horizon_study(
+            path, out, typer.echo, size=size, processes=processes, plot_only=plot_only
+        )
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130) from None
