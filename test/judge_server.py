@@ -26,8 +26,8 @@ class JudgeServer:
 
     understands: the constraint fields that it obeys; strict: a field that it does not know is a
     400, as OpenAI's is, else ignored, as most servers do. terse: the model says just
-    the word without being held to it. faults: what the next requests meet, each one of "500", "503", "garbage", "html", "close", "slow", "drip", "huge", "off", or
-    "429:<Retry-After>".
+    the word without being held to it. faults: what the next requests meet, each one of "500",
+    "503", "garbage", "html", "close", "slow", "drip", "huge", "off", or "429:<Retry-After>".
     """
 
     def __init__(

@@ -47,6 +47,40 @@ def test_a_robot_that_is_not_heard_any_more_is_lost_whatever_it_said_last():
     assert ">lost</b>" in fleet(seen, 200.0)  # the serving node, too
 
 
+def test_of_a_serving_node_that_is_lost_nothing_is_shown_as_it_was():
+    seen = board(card("arm_1", waits="in an engine", wait_ratio=0.37))
+    seen.engines = (EngineRow("edge", "edge", "busy", "p", 0.9, 3, 8, 5, 0, 0.02, ""),)
+    seen.queue, seen.chunks_per_s = 7, 11.5
+    old = ('class="ok">busy', "90 %", "3 of 8", "20 ms", "queue <b>7", "11.5", "next in", "37 %")
+    html = fleet(seen, 101.0)
+    assert [what for what in old if what not in html] == []
+    for robot in seen.robots.values():
+        robot.heard_at_s = 104.0  # it is all right
+    html = fleet(seen, 104.0)
+    assert [what for what in old if what in html] == []
+    assert '<th>edge <small>edge</small></th><td class="error">unknown</td>' in html
+    assert 'data-state="running"' in html
+
+
+def test_what_a_silent_node_said_of_its_health_is_stale_and_not_ok():
+    seen = board()
+    seen.health = {
+        "safety": Health("safety", "ok", "100.0% of 300 within 300 ms", 100.0),
+        "monitor": Health("monitor", "warn", "80.0% of 10 within 100 ms", 110.0),
+    }
+
+    def told(now_s):
+        return re.findall(
+            r'class="level (\w+)">\w+</span> <b>(\w+)</b> (.*)</li>', fleet(seen, now_s)
+        )
+
+    assert told(102.0)[1] == ("ok", "safety", "100.0% of 300 within 300 ms")
+    assert told(112.0) == [
+        ("stale", "safety", "silent for 12 s; before: ok, 100.0% of 300 within 300 ms"),
+        ("warn", "monitor", "80.0% of 10 within 100 ms"),
+    ]
+
+
 def test_a_robot_that_waits_for_a_human_is_called_out():
     html = fleet(board(card("arm_1", mode="waiting_for_human", event="safety: unsafe")), 101.0)
     assert "arm_1 waits for a human" in html
@@ -126,14 +160,20 @@ def dashboard(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def a_fleet(wire):
-    """Two robots and a serving node that are nothing but their topics."""
+    """Two robots and a serving node that are nothing but their topics. Yields two cameras of arm_1:
+    one that goes on and one that takes no pictures by itself.
+    """
     publisher = wire.node.create_publisher
     status = publisher(RobotStatus, "/kairos/robot_status", qos.ROSTER)
     state = publisher(FleetState, "/kairos/fleet_state", qos.TELEMETRY)
     health = publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
     event = publisher(PipelineEvent, "/arm_1/pipeline_events", qos.EVENTS)
-    camera = publisher(CompressedImage, "/arm_1/camera/top/compressed", qos.SENSOR)
-    common = {"session": "s", "control_rate_hz": 30.0, "image_keys": ["top"]}
+    overdue = publisher(PipelineEvent, "/arm_2/pipeline_events", qos.EVENTS)
+    camera, still = (
+        publisher(CompressedImage, f"/arm_1/camera/{key}/compressed", qos.SENSOR)
+        for key in ("top", "side")
+    )
+    common = {"session": "s", "control_rate_hz": 30.0, "image_keys": ["top", "side"]}
 
     def tell() -> None:
         running = RobotStatus(
@@ -159,17 +199,22 @@ def a_fleet(wire):
             PipelineEvent(robot="arm_1", before="holding", after="running", component="safety",
                           trigger="safe", reason="the cell is safe again")
         )  # fmt: skip
+        overdue.publish(
+            PipelineEvent(robot="arm_2", before="running", after="holding", component="safety",
+                          trigger="stop_and_replan", reason="safety is overdue")
+        )  # fmt: skip
         camera.publish(CompressedImage(format="jpeg", data=JPEG))
 
     timer = wire.node.create_timer(0.2, tell)
-    yield camera
+    yield camera, still
     in_executor(wire.executor, lambda: wire.node.destroy_timer(timer))
 
 
 def test_it_shows_what_the_fleet_says(dashboard, a_fleet):
     words = ("1 of 2 robots moving", "arm_2", "the cell is safe again", "80.0%", "edge",
              "oldest of 2", "swing &lt;fast&gt;", "12 actions", "sure of 12", "25 %", "queued",
-             "0.5 s", "refused bad shape 2")  # fmt: skip
+             "0.5 s", "refused bad shape 2", "<dd>safety: the cell is safe again",
+             "<dd>safety is overdue")  # fmt: skip
 
     def missing() -> list[str]:
         html = httpx.get(f"{dashboard}fleet", timeout=60).text
@@ -186,10 +231,24 @@ def test_a_camera_is_subscribed_to_while_somebody_looks_and_only_if_it_was_annou
     address = f"{dashboard}camera/arm_1/top.jpg"
     picture = until(lambda: httpx.get(address, timeout=60).content, what="for a picture")
     assert picture == JPEG
-    assert a_fleet.get_subscription_count() == 1
+    camera, _ = a_fleet
+    assert camera.get_subscription_count() == 1
     for nobody in ("arm_2/top.jpg", "arm_1/bottom.jpg", "../../etc/passwd", "arm_1/%00.jpg"):
         assert httpx.get(f"{dashboard}camera/{nobody}").status_code == 404
-    until(lambda: a_fleet.get_subscription_count() == 0, what="for the dashboard to look away")
+    until(lambda: camera.get_subscription_count() == 0, what="for the dashboard to look away")
+
+
+def test_the_last_picture_of_an_ended_task_is_not_shown_for_now(dashboard, a_fleet):
+    _, camera = a_fleet
+    address = f"{dashboard}camera/arm_1/side.jpg"
+
+    def shown():
+        camera.publish(CompressedImage(format="jpeg", data=JPEG))
+        return httpx.get(address, timeout=60).content == JPEG
+
+    until(shown, what="for a picture")
+    until(lambda: httpx.get(address, timeout=60).status_code == 204, 20.0, "for it to go")
+    assert camera.get_subscription_count() == 1
 
 
 def test_only_this_hosts_names_are_answered_and_nothing_can_be_changed(dashboard):

@@ -5,12 +5,22 @@ import io
 import math
 import signal
 import threading
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from kairos_ros.msg import ExecutionInfo, RobotStatus, SafetyVerdict
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from kairos_ros.msg import (
+    ExecutionInfo,
+    FleetState,
+    PipelineEvent,
+    RobotState,
+    RobotStatus,
+    SafetyVerdict,
+)
 from PIL import Image
 from rclpy.qos import QoSDurabilityPolicy
 from rviz_lint import (
@@ -21,7 +31,8 @@ from rviz_lint import (
     marker_faults,
     read_rviz,
 )
-from sensor_msgs.msg import JointState
+from sensor_msgs.msg import CompressedImage, JointState
+from sensor_msgs.msg import Image as ImageMessage
 from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
 from visualization_msgs.msg import Marker, MarkerArray
@@ -31,7 +42,7 @@ from kairos_ros.bringup import robot, serving, viz
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.viz_cameras import TILE, mosaic_message
-from kairos_ros.nodes.viz_ears import Heard, hear_joints
+from kairos_ros.nodes.viz_ears import CAMERAS, SAFETY, Ears, Heard, hear_joints
 from kairos_ros.nodes.viz_parameters import arm_entries
 from kairos_ros.nodes.viz_scene import Stage
 from kairos_ros.robot.contract_file import contract_path, read_contract
@@ -364,13 +375,143 @@ def test_an_arm_that_is_described_wrongly_is_refused_by_name(text, said):
         arm_entries([text])
 
 
-def test_cameras_come_as_one_picture_and_a_broken_one_does_not_spoil_it():
+def test_a_robot_neither_queues_nor_waits_once_the_serving_node_is_silent():
+    stage, _, ears = staged(ARM + "}")
+    ears.fleet = FleetState(robots=[RobotState(robot="arm_1", pending=True, wait_ratio=0.5)])
+    ears.fleet_ns = time.monotonic_ns()
+    view = stage.scene(ears).robots["arm_1"]
+    assert (view.asks, view.wait_ratio) == ("queued", 0.5)
+    ears.fleet_ns -= 3_000_000_000
+    view = stage.scene(ears).robots["arm_1"]
+    assert (view.asks, view.wait_ratio) == ("", None)
+
+
+def jpeg():
     out = io.BytesIO()
     Image.new("RGB", (32, 24), (200, 30, 30)).save(out, "JPEG")
-    message = mosaic_message({"arm_1  top": out.getvalue(), "arm_2  top": b"torn"})
+    return out.getvalue()
+
+
+def test_cameras_come_as_one_picture_and_a_broken_one_does_not_spoil_it():
+    message = mosaic_message({"arm_1  top": jpeg(), "arm_2  top": b"torn"})
     assert (message.width, message.height) == (2 * TILE[0], TILE[1])
     assert len(message.data) == message.step * message.height
     left = message.data[3 * (message.width * 100 + 120) :][:3]
     right = message.data[3 * (message.width * 100 + 360) :][:3]
     assert left[0] > 150
     assert max(right) < 60
+
+
+class Told:
+    """A robot that is nothing but its topics, and has nothing to do."""
+
+    def __init__(self, wire, name):
+        publisher = wire.node.create_publisher
+        self.name, self.wire = name, wire
+        self.status = publisher(RobotStatus, "/kairos/robot_status", qos.ANNOUNCEMENT)
+        self.health = publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self.events = publisher(PipelineEvent, f"/{name}/pipeline_events", qos.EVENTS)
+        self.camera = publisher(CompressedImage, f"/{name}/camera/top/compressed", qos.SENSOR)
+
+    def announce(self):
+        self.status.publish(RobotStatus(robot=self.name, session="s", image_keys=["top"]))
+
+    def say(self, mode):
+        report = DiagnosticStatus(name=f"kairos: {self.name}", hardware_id=self.name)
+        report.values = [KeyValue(key="mode", value=mode)]
+        self.health.publish(DiagnosticArray(status=[report]))
+
+    def move(self, mode):
+        self.events.publish(PipelineEvent(robot=self.name, session="s", after=mode))
+
+    def close(self):
+        node = self.wire.node
+        own = (self.status, self.health, self.events, self.camera)
+        in_executor(self.wire.executor, lambda: [node.destroy_publisher(one) for one in own])
+
+
+@pytest.fixture
+def told(wire):
+    told = Told(wire, "told_1")
+    yield told
+    told.close()
+
+
+@pytest.fixture
+def look(wire, told):
+    """`look(*purposes)`: the robot as it would be drawn now; None before it was heard."""
+    node = rclpy.create_node("ears", context=wire.node.context)
+    ears, stage = Ears(node, lambda robot: ()), Stage("fleet", Grid(), {})
+
+    def look(*purposes):
+        told.announce()
+        ears.listen(frozenset(purposes), [])
+        return stage.scene(ears).robots.get(told.name)
+
+    look.ears = ears
+    yield look
+    node.destroy_node()
+
+
+def test_a_robot_that_called_a_human_before_anybody_looked_is_shown_to_wait(told, look):
+    def waits():
+        told.say("waiting_for_human")
+        view = look(SAFETY)
+        return view and view.mode == "waiting_for_human"
+
+    until(waits, 20.0, "for the mode")
+    told.say("running")
+    until(lambda: look(SAFETY).mode == "idle", 20.0, "for its release")
+
+
+def test_a_robot_that_was_released_while_nobody_looked_does_not_wait_any_more(told, look):
+    def waits():
+        told.move("waiting_for_human")
+        view = look(SAFETY)
+        return view and view.mode == "waiting_for_human"
+
+    until(waits, 20.0, "for the transition")
+    look()
+    view = look(SAFETY)
+    assert (view.mode, view.transition) == ("idle", None)
+
+
+def test_a_picture_is_kept_for_seconds_and_only_while_somebody_looks(told, look):
+    def picture():
+        told.camera.publish(CompressedImage(format="jpeg", data=jpeg()))
+        return look(CAMERAS) and look.ears.robots[told.name].pictures
+
+    until(picture, 20.0, "for a picture")
+    heard = look.ears.robots[told.name]
+    now_ns = time.monotonic_ns()
+    assert heard.picture("top", now_ns) == jpeg()
+    assert heard.picture("top", now_ns + 4_000_000_000) == heard.picture("side", now_ns) == b""
+    look()
+    assert heard.picture("top", now_ns) == b""
+
+
+def test_the_last_picture_of_an_ended_task_is_not_shown_for_now(start, wire, told):
+    seen = []
+    start(viz(camera_rate_hz=10.0))
+    ears = wire.node.create_subscription(ImageMessage, "/kairos/cameras", seen.append, qos.EVENTS)
+
+    def bright():
+        told.announce()
+        told.camera.publish(CompressedImage(format="jpeg", data=jpeg()))
+        time.sleep(0.1)
+        return seen and seen[-1].data[3 * (TILE[0] * 100 + 120)] > 180
+
+    def dark():
+        told.announce()
+        time.sleep(0.1)
+        return seen[-1].data[3 * (TILE[0] * 100 + 120)] < 60
+
+    until(bright, what="for a picture")
+    until(dark, 20.0, "for it to go")
+    in_executor(wire.executor, lambda: wire.node.destroy_subscription(ears))
+
+
+def test_a_fleet_without_cameras_leaves_no_old_picture_on_the_screen():
+    message = mosaic_message({})
+    assert (message.width, message.height) == TILE
+    assert max(message.data) < 60

@@ -299,7 +299,7 @@ def test_every_shape_of_a_busy_scene_is_sound_and_has_a_key_of_its_own():
             joints=STATE,
             chunks=Chunks(straight(), 1.5, straight()),
             judged=Judged(n % 2 == 0, math.nan, 0.1, 0.2),
-            transition=Transition("holding", "unsafe " * 30, 0.5),
+            transition=Transition("unsafe " * 30, 0.5),
             wait_ratio=n / 8,
         )
         for n in range(9)
@@ -333,13 +333,13 @@ def test_what_a_judge_caused_is_told_for_a_while_and_the_course_of_tasks_is_not(
     def told(transition):
         return [s.text for s in of(safety(scene(robot(transition=transition))), "reaction")]
 
-    assert told(Transition("holding", "unsafe", 1.0)) == ["unsafe"]
-    assert told(Transition("holding", "unsafe", 10.0)) == []
-    assert told(Transition("running", "succeeded", 1.0, told=False)) == []
+    assert told(Transition("unsafe", 1.0)) == ["unsafe"]
+    assert told(Transition("unsafe", 10.0)) == []
+    assert told(Transition("succeeded", 1.0, told=False)) == []
 
 
 def test_a_robot_that_waits_for_a_human_says_so_whatever_its_loop_does():
-    waiting = robot(transition=Transition("waiting_for_human", "", 100.0))
+    waiting = robot(machine="waiting_for_human")
     assert "waiting for human" in of(fleet(scene(waiting)), "caption")[0].text
 
 
@@ -366,11 +366,14 @@ def test_the_board_fills_a_bar_by_an_engines_load_and_turns_red_where_it_is_down
     assert bar("down", 0.0)[1] == colours.UNSAFE
 
 
-def test_the_board_says_when_the_serving_node_is_gone():
-    silent = Serving(True, 5.0, 0, 3.0, "fifo", "static:10", ())
-    title = of(scheduler(scene(robot(), serving=silent)), "serving")[1]
+def test_the_board_says_when_the_serving_node_is_gone_and_not_what_it_said_last():
+    engine = EngineView("edge", "edge", "busy", 0.9, 3, 16, 0.0)
+    silent = Serving(True, 5.0, 7, 3.0, "fifo", "static:10", (engine,))
+    shown = scheduler(scene(robot(), serving=silent))
+    title = of(shown, "serving")[1]
     assert title.text == "1 robot · serving node silent for 5 s"
     assert title.colour == colours.UNSAFE
+    assert not of(shown, "engines") + of(shown, "queue")
     nobody = of(scheduler(scene(serving=None)), "serving")[1]
     assert nobody.text == "0 robots · no serving node"
 

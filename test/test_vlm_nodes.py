@@ -301,6 +301,26 @@ def test_a_question_that_overtakes_the_status_of_its_task_is_answered(start, wir
     until(lambda: "2" in {plan.task for plan in plans[cell]}, what="for the plan of task 2")
 
 
+def test_no_more_requests_are_with_an_endpoint_than_the_node_may_have_in_flight(start, wire):
+    slow = Oracle()
+    slow.delay_s = 0.3
+    server = JudgeServer(slow)
+    names = [f"crowd_{number}" for number in range(6)]
+    model = f"openai:{server.url}#slow"
+    start(vlm("safety", model=model, in_flight=2, slo_ms=60_000.0, robots=names))
+    cells = [Cell(wire, name) for name in names]
+
+    def all_judged():
+        for cell in cells[1:]:
+            cell.announce()
+            cell.show(1)
+        return all(len(cell.verdicts) > 2 for cell in cells)
+
+    cells[0].shows_until(all_judged)
+    server.close()
+    assert server.most_at_once == 2
+
+
 @pytest.mark.parametrize(
     ("component", "parameters", "said"),
     [

@@ -3,7 +3,8 @@
 from dataclasses import dataclass, field
 
 SILENT_AFTER_S = 3.0
-"""A robot unheard for this long is shown as lost; its heartbeat comes each second."""
+"""Who is unheard for this long is shown as lost, its health as stale: all nodes speak each second.
+Older pictures are not shown."""
 
 
 @dataclass(slots=True)

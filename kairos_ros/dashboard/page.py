@@ -1,5 +1,6 @@
 """The page and the part of it that changes: `Board` in, HTML out. Pure; everything is escaped."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import jinja2
@@ -29,13 +30,15 @@ def fleet(board: Board, now_s: float) -> str:
     """What changes. now_s: `time.monotonic`."""
     robots = [board.robots[name] for name in sorted(board.robots, key=_natural)]
     states = [robot.state(now_s) for robot in robots]
+    serving = _serving(board, now_s)
     return _TEMPLATES.get_template("fleet.html.jinja").render(
         board=board,
         robots=list(zip(robots, states, strict=True)),
         running=states.count("running"),
         waiting=[r.name for r, s in zip(robots, states, strict=True) if s == "waiting for human"],
-        serving=_serving(board, now_s),
-        health=_worst_first(board),
+        serving=serving,
+        served=serving in ("active", "inactive"),
+        health=_worst_first(board, now_s),
         done=sum(robot.tasks_done for robot in robots),
         succeeded=sum(robot.tasks_succeeded for robot in robots),
         faults={name: count for name, count in sorted(board.counters.items()) if count},
@@ -51,8 +54,18 @@ def _serving(board: Board, now_s: float) -> str:
     return "active" if board.active else "inactive"
 
 
-def _worst_first(board: Board) -> list[Health]:
-    return sorted(board.health.values(), key=lambda h: (SEVERITY.index(h.level), h.name))
+def _worst_first(board: Board, now_s: float) -> list[Health]:
+    health = [_by_now(one, now_s) for one in board.health.values()]
+    return sorted(health, key=lambda h: (SEVERITY.index(h.level), h.name))
+
+
+def _by_now(health: Health, now_s: float) -> Health:
+    """Of a node that died nobody else tells."""
+    silent_s = now_s - health.heard_at_s
+    if silent_s <= SILENT_AFTER_S:
+        return health
+    message = f"silent for {silent_s:.0f} s; before: {health.level}, {health.message}"
+    return replace(health, level="stale", message=message)
 
 
 def _natural(name: str) -> tuple[str, int]:

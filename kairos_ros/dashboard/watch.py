@@ -11,7 +11,7 @@ from rclpy.subscription import Subscription
 from rclpy.validate_full_topic_name import validate_full_topic_name
 from sensor_msgs.msg import CompressedImage
 
-from kairos_ros.dashboard.board import Board, EngineRow, Health, RobotCard
+from kairos_ros.dashboard.board import SILENT_AFTER_S, Board, EngineRow, Health, RobotCard
 from kairos_ros.msg import EngineState, FleetState, PipelineEvent, RobotState, RobotStatus
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.side_node import SideNode
@@ -42,6 +42,7 @@ class Camera:
     def __init__(self, subscription: Subscription) -> None:
         self.subscription = subscription
         self.newest = b""
+        self.newest_at_s = 0.0
         self.asked_at_s = 0.0
 
 
@@ -74,7 +75,8 @@ class Watch:
             return draw(self._board)
 
     def picture(self, robot: str, key: str) -> bytes:
-        """The newest JPEG of a camera; empty until the first one has come.
+        """The newest JPEG of a camera; empty where none came lately: robots send them during tasks
+        only, and an older one does not show who is in the cell now.
 
         Raises KeyError for a robot or a camera that has not announced itself: what a browser asks
         for never becomes the name of a topic.
@@ -84,8 +86,8 @@ class Watch:
                 raise KeyError(key)
             camera = self._cameras.get((robot, key))
             if camera is not None:
-                camera.asked_at_s = time.monotonic()
-                return camera.newest
+                now_s = camera.asked_at_s = time.monotonic()
+                return camera.newest if now_s - camera.newest_at_s <= SILENT_AFTER_S else b""
         self._side.executor.create_task(self._look, robot, key)
         return b""
 
@@ -96,7 +98,8 @@ class Watch:
             return
 
         def came(picture: CompressedImage) -> None:
-            camera.newest = bytes(picture.data)
+            with self._lock:
+                camera.newest, camera.newest_at_s = bytes(picture.data), time.monotonic()
 
         camera = Camera(
             self._node.create_subscription(
@@ -146,8 +149,10 @@ class Watch:
             if card is None:
                 return
             card.mode = event.after
-            who = f"{event.component}: " if event.component else ""
-            card.event = f"{who}{event.reason or event.trigger}"
+            said = event.reason or event.trigger
+            component = event.component
+            named = not component or said.startswith((component, f"the {component} "))
+            card.event = said if named else f"{component}: {said}"
             card.event_at_s = time.monotonic()
 
     def _on_fleet(self, fleet: FleetState) -> None:

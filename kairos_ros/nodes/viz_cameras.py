@@ -12,12 +12,13 @@ TILE = (240, 180)
 
 
 def mosaic_message(pictures: Mapping[str, bytes]) -> Image:
-    """JPEG pictures by caption, in rows as wide as the mosaic is high. A broken one stays dark."""
+    """JPEG pictures by caption, in rows as wide as the mosaic is high. A broken or empty one stays
+    dark, and so does a mosaic of none."""
     from PIL import Image as Pillow
     from PIL import ImageDraw, ImageOps
 
-    columns = math.ceil(math.sqrt(len(pictures)))
-    rows = math.ceil(len(pictures) / columns)
+    columns = math.ceil(math.sqrt(len(pictures))) or 1
+    rows = math.ceil(len(pictures) / columns) or 1
     whole = Pillow.new("RGB", (columns * TILE[0], rows * TILE[1]), (20, 24, 28))
     draw = ImageDraw.Draw(whole)
     for number, (caption, jpeg) in enumerate(pictures.items()):
@@ -25,7 +26,7 @@ def mosaic_message(pictures: Mapping[str, bytes]) -> Image:
         try:
             picture = Pillow.open(io.BytesIO(jpeg)).convert("RGB")
         except OSError:
-            caption += "  (broken picture)"
+            caption += "  (broken picture)" if jpeg else "  (no picture)"
         else:
             picture = ImageOps.contain(picture, TILE)
             whole.paste(

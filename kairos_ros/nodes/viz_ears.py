@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
+from diagnostic_msgs.msg import DiagnosticArray
 from geometry_msgs.msg import TransformStamped
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.exceptions import InvalidTopicNameException
@@ -36,6 +37,8 @@ from kairos_ros.nodes.robot_watch import SILENT_S
 from kairos_ros.viz.chunk_book import ChunkBook
 
 MOST_PER_LOOK = 200
+PICTURE_OLD_S = 3.0
+"""Robots send pictures during tasks only: an older one does not show what is there now."""
 JOINTS, CHUNKS, SAFETY, CAMERAS, SERVING = "joints", "chunks", "safety", "cameras", "serving"
 """What there is to hear, by what it is for."""
 
@@ -55,9 +58,16 @@ class Heard:
     verdict_ns: int = 0
     event: PipelineEvent | None = None
     event_ns: int = 0
+    mode: str = ""
+    """Of its state machine: what its last transition led to, or its diagnostics say since."""
     description: str = ""
-    pictures: dict[str, bytes] = field(default_factory=dict)
-    """Camera -> its newest JPEG."""
+    pictures: dict[str, tuple[int, bytes]] = field(default_factory=dict)
+    """Camera -> when its newest picture came, and that JPEG."""
+
+    def picture(self, camera: str, now_ns: int) -> bytes:
+        """Empty where none came lately."""
+        heard_ns, jpeg = self.pictures.get(camera, (0, b""))
+        return jpeg if now_ns - heard_ns <= PICTURE_OLD_S * 1e9 else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +98,7 @@ class Ears:
         self._more = sources
         self._status = self._open(RobotStatus, "/kairos/robot_status", qos.ROSTER)
         self._tf = self._open(TFMessage, "/tf_static", qos.ROSTER)
-        self._serving: dict[str, Subscription[Any]] = {}
+        self._of_fleet: dict[str, Subscription[Any]] = {}
         self._of_robots: dict[str, dict[str, tuple[Source, Subscription[Any]]]] = {}
 
     def listen(self, purposes: frozenset[str], own: Sequence[TransformStamped]) -> None:
@@ -100,7 +110,7 @@ class Ears:
         self._hear_statuses(now_ns)
         for message in _taken(self._tf):
             self.placed |= {one.child_frame_id for one in message.transforms if one not in own}
-        self._hear_serving(now_ns, purposes)
+        self._hear_fleet(now_ns, purposes)
         for robot in list(self.robots):
             self._hear_robot(robot, now_ns, purposes)
 
@@ -122,25 +132,40 @@ class Ears:
         for _, subscription in self._of_robots.pop(robot, {}).values():
             self._node.destroy_subscription(subscription)
 
-    def _hear_serving(self, now_ns: int, purposes: frozenset[str]) -> None:
+    def _hear_fleet(self, now_ns: int, purposes: frozenset[str]) -> None:
         wanted: dict[str, tuple[type, QoSProfile]] = {}
         if SERVING in purposes:
             wanted["/kairos/fleet_state"] = FleetState, qos.TELEMETRY
         if CHUNKS in purposes:
             wanted["/kairos/chunk_updates"] = ChunkUpdates, qos.EVENTS
-        for topic in self._serving.keys() - wanted.keys():
-            self._node.destroy_subscription(self._serving.pop(topic))
-        for topic in wanted.keys() - self._serving.keys():
-            self._serving[topic] = self._open(wanted[topic][0], topic, wanted[topic][1])
-        for subscription in self._serving.values():
+        if SAFETY in purposes:  # EVENTS: between two looks many nodes report
+            wanted["/diagnostics"] = DiagnosticArray, qos.EVENTS
+        for topic in self._of_fleet.keys() - wanted.keys():
+            self._node.destroy_subscription(self._of_fleet.pop(topic))
+        for topic in wanted.keys() - self._of_fleet.keys():
+            self._of_fleet[topic] = self._open(wanted[topic][0], topic, wanted[topic][1])
+        for subscription in self._of_fleet.values():
             for message in _taken(subscription):
                 if isinstance(message, FleetState):
                     self.fleet, self.fleet_ns = message, now_ns
+                elif isinstance(message, DiagnosticArray):
+                    self._hear_modes(message)
                 elif message.robot in self.robots:
                     _hear_whole(self.robots[message.robot], message)
 
+    def _hear_modes(self, message: DiagnosticArray) -> None:
+        """A mode may be older than our first look, and then no transition told it."""
+        for status in message.status:
+            heard = self.robots.get(status.hardware_id)
+            if heard is not None and status.name == f"kairos: {status.hardware_id}":
+                heard.mode = next((one.value for one in status.values if one.key == "mode"), "")
+
     def _hear_robot(self, robot: str, now_ns: int, purposes: frozenset[str]) -> None:
         heard = self.robots[robot]
+        if SAFETY not in purposes:  # who looks next must not see this as news
+            heard.verdict, heard.event, heard.mode = None, None, ""
+        if CAMERAS not in purposes:
+            heard.pictures.clear()
         sources = {
             one.topic: one
             for one in (*robot_sources(robot, heard.status.image_keys), *self._more(robot))
@@ -181,8 +206,8 @@ def robot_sources(robot: str, cameras: Iterable[str]) -> Iterator[Source]:
     yield of(SAFETY, "pipeline_events", PipelineEvent, qos.TELEMETRY, _hear_event)
     for camera in cameras:
 
-        def hear(heard: Heard, message: CompressedImage, _: int, camera: str = camera) -> None:
-            heard.pictures[camera] = bytes(message.data)
+        def hear(heard: Heard, message: CompressedImage, ns: int, camera: str = camera) -> None:
+            heard.pictures[camera] = ns, bytes(message.data)
 
         yield of(CAMERAS, f"camera/{camera}/compressed", CompressedImage, qos.SENSOR, hear)
 
@@ -234,7 +259,7 @@ def _hear_verdict(heard: Heard, message: SafetyVerdict, now_ns: int) -> None:
 
 
 def _hear_event(heard: Heard, message: PipelineEvent, now_ns: int) -> None:
-    heard.event, heard.event_ns = message, now_ns
+    heard.event, heard.event_ns, heard.mode = message, now_ns, message.after
 
 
 def _taken(subscription: Subscription[Any]) -> Iterator[Any]:

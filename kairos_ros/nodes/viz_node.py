@@ -160,17 +160,19 @@ class VizNode(Node):
             self._tf.publish(tf_message(moving))
 
     def _show_cameras(self) -> None:
-        pictures = {
-            f"{robot}  {camera}": jpeg
-            for robot, heard in sorted(self._ears.robots.items())
-            for camera, jpeg in sorted(heard.pictures.items())
-        }
-        if pictures:
-            message = mosaic_message(pictures)
-            message.header.stamp = self.get_clock().now().to_msg()
-            message.header.frame_id = self.values["frame"]
-            self._cameras.publish(message)
-            self._pictures += 1
+        """Where there is no picture, too: rviz would go on showing the last one."""
+        now_ns = time.monotonic_ns()
+        message = mosaic_message(
+            {
+                f"{robot}  {camera}": heard.picture(camera, now_ns)
+                for robot, heard in sorted(self._ears.robots.items())
+                for camera in sorted(heard.status.image_keys)
+            }
+        )
+        message.header.stamp = self.get_clock().now().to_msg()
+        message.header.frame_id = self.values["frame"]
+        self._cameras.publish(message)
+        self._pictures += 1
 
     def _tell_problems(self) -> None:
         for robot, problem in self.stage.problems.items():

@@ -70,8 +70,9 @@ class Stage:
         for robot in (self._bodies.keys() | self.problems.keys()) - ears.robots.keys():
             self._bodies.pop(robot, None)
             self.problems.pop(robot, None)
-        fleet = ears.fleet
-        scheduled = {one.robot: one for one in fleet.robots} if fleet else {}
+        serving = _serving(now_ns, ears.fleet, ears.fleet_ns) if ears.fleet else None
+        known = ears.fleet.robots if serving and not serving.silent else ()
+        scheduled = {one.robot: one for one in known}
         robots = {
             name: self._robot(now_ns, name, heard, scheduled.get(name))
             for name, heard in ears.robots.items()
@@ -79,7 +80,7 @@ class Stage:
         return Scene(
             frame=self._frame,
             robots=robots,
-            serving=_serving(now_ns, fleet, ears.fleet_ns) if fleet else None,
+            serving=serving,
             origins={
                 view.frame: self._origin(view)
                 for view in robots.values()
@@ -122,6 +123,7 @@ class Stage:
             chunks=_chunks(now_ns, heard, body) if body and status.task else Chunks(),
             judged=_judged(now_ns, heard),
             transition=_transition(now_ns, heard),
+            machine=heard.mode,
         )
 
     def _body(self, robot: str, heard: Heard) -> Body | None:
@@ -187,7 +189,7 @@ def _transition(now_ns: int, heard: Heard) -> Transition | None:
     if event is None or event.session != heard.status.session:
         return None
     ago_s = (now_ns - heard.event_ns) / 1e9
-    return Transition(event.after, event.reason, ago_s, told=bool(event.component))
+    return Transition(event.reason, ago_s, told=bool(event.component))
 
 
 def _serving(now_ns: int, fleet: FleetState, heard_ns: int) -> Serving:

@@ -21,7 +21,7 @@ from kairos_ros.nodes.vlm_parameters import MODEL_PARAMETERS, NAMES, component_p
 from kairos_ros.vlm.desk import Desk
 from kairos_ros.vlm.judge import Judge
 from kairos_ros.vlm.judgement_queue import order_called
-from kairos_ros.vlm.loading import load_judge
+from kairos_ros.vlm.loading import ENDPOINT, load_judge
 from kairos_ros.vlm.planner import MODEL, RulePlanner
 
 ALL = (Component.SAFETY, Component.MONITOR, Component.SYSTEM2)
@@ -71,7 +71,9 @@ class VlmNode(Node):
             values = self._values
             judges = [self._judge(model) for _ in range(values["in_flight"])]
             order = order_called(values["order"])
-            self._desks[model] = Desk(judges, batch=values["batch"], order=order)
+            # an endpoint's judge sends the questions of a batch side by side, as so many requests
+            batch = 1 if model.startswith(ENDPOINT) else values["batch"]
+            self._desks[model] = Desk(judges, batch=batch, order=order)
         return self._desks[model]
 
     def _judge(self, model: str) -> Judge:

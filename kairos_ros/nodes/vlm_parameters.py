@@ -29,7 +29,7 @@ NAMES = {
 
 MODEL_PARAMETERS = (
     P("in_flight", 1, "Requests at a time to each model. More only move the queue there.", 1, 32),
-    P("batch", 4, "Most questions per request.", 1, 256),
+    P("batch", 4, "Most questions per request; to an endpoint, one.", 1, 256),
     P("timeout_s", 2.0, "An endpoint that takes longer has failed.", 0.01, 600.0),
     P("order", "earliest_deadline", "Which question goes first.", choices=tuple(ORDERS)),
     P("window_s", 60.0, "Attainment is told over so long.", 1.0, 86400.0),

@@ -13,6 +13,8 @@ STATES = ("idle", "running", "holding", "leaving")
 EVENT_SHOWN_S = 4.0
 VERDICT_OLD_S = 3.0
 """A judge that has said nothing for so long is shown as silent."""
+SILENT_S = 2.0
+"""What a serving node said longer ago is not how things stand."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +32,6 @@ class Judged:
 class Transition:
     """What a robot's state machine did last."""
 
-    after: str
-    """running, holding, returning_to_safe_state, retrying, waiting_for_human."""
     reason: str
     ago_s: float
     told: bool = True
@@ -77,13 +77,15 @@ class RobotView:
     chunks: Chunks = Chunks()
     judged: Judged | None = None
     transition: Transition | None = None
+    machine: str = ""
+    """Mode of its state machine: running, holding, returning_to_safe_state, retrying or
+    waiting_for_human. Empty where it has none, or none was heard."""
 
     @property
     def mode(self) -> str:
         """State for people: that of the state machine where it tells more."""
-        told = self.transition.after if self.transition else ""
-        if told in ("returning_to_safe_state", "retrying", "waiting_for_human"):
-            return told
+        if self.machine in ("returning_to_safe_state", "retrying", "waiting_for_human"):
+            return self.machine
         return self.state
 
 
@@ -112,6 +114,10 @@ class Serving:
     scheduling: str
     horizon: str
     engines: tuple[EngineView, ...]
+
+    @property
+    def silent(self) -> bool:
+        return self.ago_s > SILENT_S
 
 
 @dataclass(frozen=True, slots=True)

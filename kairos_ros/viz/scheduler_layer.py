@@ -9,7 +9,6 @@ ROW_M = 0.36
 FOOT_M = 0.55
 """Height of the lowest row."""
 LONGEST_QUEUE = 24
-SILENT_S = 2.0
 _STATES: dict[str, Colour] = {
     "loading": colours.WAITING,
     "starting": colours.WAITING,
@@ -20,12 +19,13 @@ _STATES: dict[str, Colour] = {
 
 
 def scheduler(scene: Scene) -> list[Shape]:
-    """A wall at `scene.back` that faces +y, as the arms do."""
+    """A wall at `scene.back` that faces +y, as the arms do. Of a silent serving node nothing but
+    that is known."""
     title = Pen("serving", scene.frame)
     rows = Pen("engines", scene.frame)
     queue = Pen("queue", scene.frame)
     serving, y = scene.serving, scene.back
-    engines = serving.engines if serving else ()
+    engines = serving.engines if serving and not serving.silent else ()
     top = FOOT_M + ROW_M * (len(engines) + 1)
     shapes = [
         title.box(
@@ -36,7 +36,7 @@ def scheduler(scene: Scene) -> list[Shape]:
         ),
         title.label(1, (0.0, y + 0.02, top + 0.28), 0.17, headline(scene), _ink(serving)),
     ]
-    if serving is None:
+    if serving is None or serving.silent:
         return shapes
     policies = f"{serving.scheduling} · {serving.horizon}"
     shapes.append(title.label(2, (0.0, y + 0.02, top + 0.06), 0.11, policies, colours.FAINT))
@@ -63,7 +63,7 @@ def headline(scene: Scene) -> str:
     serving = scene.serving
     if serving is None:
         return f"{robots} · no serving node"
-    if serving.ago_s > SILENT_S:
+    if serving.silent:
         return f"{robots} · serving node silent for {serving.ago_s:.0f} s"
     if not serving.active:
         return f"{robots} · serving node not active"
@@ -84,7 +84,7 @@ def engine_colour(engine: EngineView) -> Colour:
 
 
 def _ink(serving: Serving | None) -> Colour:
-    well = serving is not None and serving.active and serving.ago_s <= SILENT_S
+    well = serving is not None and serving.active and not serving.silent
     return colours.INK if well else colours.UNSAFE
 
 
