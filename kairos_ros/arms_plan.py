@@ -12,7 +12,7 @@ from typing import Any
 import yaml
 
 from kairos_ros.arms.arm import arm_called
-from kairos_ros.bringup import NodeSpec, recorder, robot, serving, viz
+from kairos_ros.bringup import NodeSpec, flag, recorder, robot, serving, viz
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.contract_file import contract_path, read_contract
 from kairos_ros.share import share
@@ -26,7 +26,7 @@ _COMMON = {
     "policy": ("", "Policy folder, hub id or emulated:...; empty: the one for the simulated arm"),
     "serving": ("true", "false: a serving node runs elsewhere"),
     "fleet": ("", "Fleet file that names this robot, its policy and horizon, judges; empty: none"),
-    "horizon": ("", "Horizon policy, such as static:10; empty: as in serving.yaml"),
+    "horizon": ("", "Horizon policy, such as static:10; empty: the server's"),
     "seed": ("0", "Of the simulated tasks"),
     "record": ("", "Folder of the bag to record into; empty: no bag"),
     "rviz": ("false", "true: draw the robot for rviz"),
@@ -68,7 +68,7 @@ def arm_plan(arm: str, given: Mapping[str, str]) -> list[NodeSpec]:
         known = ", ".join(ARGUMENTS[arm])
         raise ConfigError(f"{arm} has no argument {unknown[0]!r}; it has {known}")
     values = {name: default for name, (default, _) in ARGUMENTS[arm].items()} | dict(given)
-    simulated, serves = _flag(values, "use_sim"), _flag(values, "serving")
+    simulated, serves = (flag(name, values[name]) for name in ("use_sim", "serving"))
     specs = _body(arm, values, simulated)
     if values["fleet"]:
         for name in ("policy", "horizon"):
@@ -85,7 +85,10 @@ def arm_plan(arm: str, given: Mapping[str, str]) -> list[NodeSpec]:
             )
         horizon = {"horizon": values["horizon"]} if values["horizon"] else {}
         specs.append(serving(policy=values["policy"] or str(shipped_policy(arm)), **horizon))
-    if _flag(values, "rviz"):
+    elif values["horizon"]:  # which the server elsewhere does not know: the robot names it
+        named = {"horizon_policy": values["horizon"]}
+        specs[-1] = replace(specs[-1], parameters={**specs[-1].parameters, **named})
+    if flag("rviz", values["rviz"]):
         specs.append(viz(arms=[_looks(arm, values, simulated)]))
     return [*specs, recorder(values["record"])] if values["record"] else specs
 
@@ -162,9 +165,3 @@ def _fleet(path: Path) -> list[NodeSpec]:
     from kairos_ros.fleet_plan import fleet_plan
 
     return fleet_plan(read(path), path.parent)
-
-
-def _flag(values: Mapping[str, str], name: str) -> bool:
-    if values[name] not in ("true", "false"):
-        raise ConfigError(f"argument {name} is {values[name]!r}; say true or false")
-    return values[name] == "true"

@@ -6,6 +6,7 @@ the very same plan with `Fleet`.
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -25,6 +26,7 @@ from kairos_ros.share import share
 LAUNCHER_PID = "KAIROS_LAUNCHER_PID"
 """Environment variable with the process id of a `Fleet`'s process."""
 
+NOT_ASCII = re.compile(r"[^ -~]")
 VLM_NODES = ("safety", "monitor", "planner", "vlm")
 
 
@@ -62,13 +64,15 @@ def cloud_bridge(engines: str, *, edge: bool = True, **parameters: Any) -> NodeS
         edge: also run an engine on this host. Without one, everything is served elsewhere.
         parameters: of the serving node.
 
-    Raises ConfigError where no engine is named.
+    Raises ConfigError where no engine is named, and for a policy of an engine that is not run.
     """
     named = [text.strip() for text in engines.split(";") if text.strip()]
     if not named:
         raise ConfigError("name at least one engine, for example cloud=tcp://HOST:7411")
     if not edge:
-        parameters = {"policy": ""} | parameters
+        if parameters.get("policy"):
+            raise ConfigError("edge is false, but policy is what the edge serves: leave out one")
+        parameters["policy"] = ""
     return serving(engines=named, **parameters)
 
 
@@ -79,8 +83,16 @@ def shipped_policy() -> Path:
 
 def check_horizon(text: str, policy: str = "") -> None:
     """Raises ConfigError for a horizon policy that a server of `policy` would refuse."""
-    calibration = find_calibration(policy or str(shipped_policy()))
-    parse_horizon(text, Calibrated(calibration) if calibration else None)
+    parse_horizon(text, calibrated(policy or str(shipped_policy())))
+
+
+def calibrated(policy: str) -> Calibrated | None:
+    """What horizon policy `calibrated` is where this policy is served, if it has a calibration.
+
+    Raises ConfigError for a file that is none.
+    """
+    calibration = find_calibration(policy)
+    return Calibrated(calibration) if calibration else None
 
 
 def robot(name: str, **parameters: Any) -> NodeSpec:
@@ -192,8 +204,21 @@ def command(spec: NodeSpec) -> list[str]:
     if spec.params_file is not None:
         line += ["--params-file", str(spec.params_file)]
     for key, value in spec.parameters.items():
-        line += ["-p", f"{key}:={json.dumps(value)}"]
+        line += ["-p", f"{key}:={_yaml(value)}"]
     return line
+
+
+def _yaml(value: Any) -> str:
+    """JSON with YAML's escapes: of an emoji JSON makes two halves, which are no YAML."""
+    text = json.dumps(value, ensure_ascii=False)
+    return NOT_ASCII.sub(lambda character: f"\\U{ord(character[0]):08x}", text)
+
+
+def flag(name: str, text: str) -> bool:
+    """What a launch argument says. Raises ConfigError for anything but true and false."""
+    if text not in ("true", "false"):
+        raise ConfigError(f"argument {name} is {text!r}; say true or false")
+    return text == "true"
 
 
 def launch_description(
@@ -280,8 +305,13 @@ class Fleet:
         return self.logs / f"{key}.log"
 
     def start(self, spec: NodeSpec) -> subprocess.Popen[bytes]:
-        """Starts, or starts again, one node of the plan."""
+        """Starts one node of the plan, or starts it again once it has ended.
+
+        Raises ConfigError while another process has its key: nobody would look after that one.
+        """
         key = self.key(spec)
+        if key in self.processes and self.processes[key].poll() is None:
+            raise ConfigError(f"two processes would be called {key!r}; give one another name")
         log = self.log(key).open("ab")
         self._files.append(log)
         self.processes[key] = subprocess.Popen(

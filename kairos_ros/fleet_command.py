@@ -7,12 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos_ros.bringup import Fleet, rviz_line, shipped_policy, viz
-from kairos_ros.core.calibration import Calibrated
+from kairos_ros.bringup import Fleet, calibrated, rviz_line, viz
 from kairos_ros.core.spec import installed_plugins
 from kairos_ros.robot import adapters
 from kairos_ros.robot.state_diagram import state_page
-from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.share import share
 from kairos_ros.up import OutOption, RecordOption, RvizOption, run
 
@@ -114,10 +112,9 @@ def known_here() -> "Known":
     """What this installation can do."""
     from kairos_ros.fleet.checks import Known
 
-    calibration = find_calibration(str(shipped_policy()))
     return Known(
         adapters={*adapters.BUILTIN, *adapters.NEED_A_NODE, *installed_plugins(adapters.GROUP)},
-        calibrated=Calibrated(calibration) if calibration else None,
+        calibrated=calibrated,
     )
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kairos_ros.bringup import NodeSpec, recorder, robot, serving, vlm
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import PERIODIC, Component
+from kairos_ros.fleet.places import model_of, policy_of
 from kairos_ros.robot.rules_text import rules_text
 from kairos_ros.share import share
 
@@ -22,7 +23,6 @@ NODES: Mapping[Component, str] = {
     Component.MONITOR: "monitor",
     Component.SYSTEM2: "planner",
 }
-EMBEDDED = "embedded:"
 SIMULATED = "sim"
 FASTEST_HZ = 30
 """Cameras are not made to show more for a common multiple's sake."""
@@ -80,19 +80,7 @@ def _serving(fleet: "FleetFile", folder: Path) -> NodeSpec:
             "one; start a fleet file for each of them, on ROS domains of their own"
         )
     scheduling = {"scheduling": tasks[0].scheduling} if tasks[0].scheduling else {}
-    return serving(policy=_system1(fleet.located(next(iter(models))), folder), **scheduling)
-
-
-def _system1(model: str, folder: Path) -> str:
-    """As parameter `policy` wants it."""
-    if model.startswith(EMBEDDED):
-        return str(share() / "models" / model.removeprefix(EMBEDDED))
-    return _from(folder, model)
-
-
-def _from(folder: Path, model: str) -> str:
-    """A relative folder as seen from the fleet file; anything else as it is."""
-    return str((folder / model).resolve()) if model.startswith(("./", "../")) else model
+    return serving(policy=policy_of(fleet.located(next(iter(models))), folder), **scheduling)
 
 
 def _judges(fleet: "FleetFile", folder: Path) -> list[NodeSpec]:
@@ -117,7 +105,7 @@ def _judge_parameters(
     fleet: "FleetFile", task: "TaskClass", component: Component, folder: Path
 ) -> dict[str, Any]:
     one = task.components.used[component]
-    model = _from(folder, fleet.located(one.model))
+    model = model_of(fleet.located(one.model), folder)
     parameters = {"model": model, "prompt": one.prompt, "slo_ms": float(one.slo_ms)}
     if component in PERIODIC:
         parameters["freq_hz"] = float(one.freq_hz)

@@ -3,7 +3,7 @@
 ros2 launch kairos_ros cloud_bridge.launch.py engines:=cloud=tcp://gpu.example.org:7411
 """
 
-from kairos_ros.bringup import cloud_bridge, launch_description
+from kairos_ros.bringup import cloud_bridge, flag, launch_description
 
 ARGUMENTS = {
     "engines": (
@@ -19,11 +19,9 @@ ARGUMENTS = {
 
 
 def generate_launch_description():
-    return launch_description(
-        ARGUMENTS,
-        lambda values: [
-            cloud_bridge(
-                values.pop("engines", ""), edge=values.pop("edge", "true") != "false", **values
-            )
-        ],
-    )
+    return launch_description(ARGUMENTS, _nodes)
+
+
+def _nodes(values):
+    engines, edge = values.pop("engines", ""), flag("edge", values.pop("edge", "true"))
+    return [cloud_bridge(engines, edge=edge, **values)]

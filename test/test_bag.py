@@ -1,5 +1,6 @@
 """Bags without ROS: what is written, what other readers make of it, and what survives damage."""
 
+import errno
 import json
 import subprocess
 import sys
@@ -311,6 +312,27 @@ def test_a_full_queue_drops_and_counts_by_topic(tmp_path):
     spool.close()
     assert spool.messages == 10
     assert bag.counts == {topics[0]: 9, topics[1]: 1}
+
+
+@pytest.mark.parametrize(("full_at", "written"), [("add_message", 0), ("finish", 3)])
+def test_a_full_disk_ends_the_recording_with_that_reason(full_at, written, tmp_path, monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    bag = BagWriter(tmp_path / "bag")
+    monkeypatch.setattr(bag._mcap, full_at, refuse)
+    spool = Spool(bag, queue_bytes=10_000)
+    definition = DEFINITIONS.of(TYPE)
+    topic = Topic("/a", TYPE, definition.rihs01)
+    spool.add_topic(topic, definition)
+    for number in range(3):
+        spool.put(topic, number, number, bytes(1000))
+    closing = threading.Thread(target=spool.close, daemon=True)
+    closing.start()
+    closing.join(10)
+    assert not closing.is_alive()
+    assert spool.failure.errno == errno.ENOSPC
+    assert spool.messages == written
 
 
 EXISTING = {

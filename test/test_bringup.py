@@ -17,6 +17,7 @@ from wire import until
 from kairos_ros.bringup import (
     Fleet,
     NodeSpec,
+    cloud_bridge,
     command,
     plan,
     robot,
@@ -104,12 +105,46 @@ def test_a_robot_name_that_is_no_ros_name_is_refused(name):
         robot(name)
 
 
+CLOUD = "cloud=tcp://gpu:7411"
+
+
+def test_the_cloud_bridge_has_an_engine_of_its_own_unless_that_is_not_wanted():
+    assert cloud_bridge(CLOUD).parameters["policy"].endswith("metaworld_flow")
+    assert cloud_bridge(CLOUD, policy=POLICY).parameters["policy"] == POLICY
+    spec = cloud_bridge(f"{CLOUD}; near=tcp://gpu:7412", edge=False, scheduling="fifo")
+    assert spec.parameters == {
+        "policy": "",
+        "engines": [CLOUD, "near=tcp://gpu:7412"],
+        "scheduling": "fifo",
+    }
+    with pytest.raises(ConfigError, match="edge is false"):
+        cloud_bridge(CLOUD, edge=False, policy=POLICY)
+    with pytest.raises(ConfigError, match="name at least one engine"):
+        cloud_bridge(" ; ")
+
+
+def test_the_launch_file_of_the_cloud_bridge_takes_true_or_false_and_nothing_else():
+    scope: dict = {}
+    exec((ROOT / "launch" / "cloud_bridge.launch.py").read_text(), scope)
+    scope["launch_description"] = lambda arguments, make_plan: make_plan
+    make_plan = scope["generate_launch_description"]()
+    policies = [
+        make_plan({"engines": CLOUD, "edge": edge})[0].parameters["policy"]
+        for edge in ("true", "false")
+    ]
+    assert [bool(policy) for policy in policies] == [True, False]
+    for edge in ("False", "no", "0"):
+        with pytest.raises(ConfigError, match="say true or false"):
+            make_plan({"engines": CLOUD, "edge": edge})
+
+
 VALUES = {
     "text": "emulated:latency_ms=80+35b,chunk=50,images=cam@224x224|wrist@224x224",
     "number_like": "007",
     "boolean_like": "true",
     "quoted": 'say "hi", it\'s {me}: [1]',
     "unicode": "Grüße",
+    "beyond": "🛑\u2028\x7f\x85 \\ud83d\\udea7",
     "empty": "",
     "flag": True,
     "whole": 3,
@@ -227,6 +262,15 @@ def test_a_killed_process_is_reported_and_can_be_started_again(tmp_path):
         fleet.start(spec)
         assert not fleet.dead()
         until(lambda: fleet.log("arm_1").read_text().count("is up") == 2)
+
+
+def test_a_second_process_of_the_same_name_is_refused_before_the_first_is_forgotten(tmp_path):
+    with Fleet([pendulum("recorder")], tmp_path) as fleet:
+        first = fleet.processes["recorder"]
+        with pytest.raises(ConfigError, match="would be called 'recorder'"):
+            fleet.start(NodeSpec("recorder_node", "recorder", parameters={"out": str(tmp_path)}))
+        assert fleet.processes == {"recorder": first}
+    assert first.returncode is not None
 
 
 def test_a_fleet_that_cannot_be_started_whole_is_not_started_at_all(tmp_path):

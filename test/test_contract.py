@@ -351,6 +351,15 @@ def test_a_simulated_arm_is_driver_robot_and_serving_node(arm):
     assert serving.parameters["policy"].endswith(f"models/{arm}_reach")
 
 
+def test_a_horizon_goes_to_the_server_or_where_that_is_elsewhere_with_the_robots_requests():
+    *_, serving = arm_plan("so101", {"horizon": "static:10"})
+    assert serving.parameters["horizon"] == "static:10"
+    driver, robot = arm_plan("so101", {"horizon": "static:10", "serving": "false"})
+    assert robot.parameters["horizon_policy"] == "static:10"
+    assert robot.parameters["adapter"] == "ros2"
+    assert "horizon_policy" not in driver.parameters
+
+
 FLEET = """
 server_cluster: {num_servers: 1, gpu_type: none}
 robot_fleet:

@@ -128,7 +128,7 @@ def test_demand_counts_robots_times_rate_and_system_2_once_per_so_many_predictio
 @pytest.mark.parametrize(
     ("old", "new", "field", "says"),
     [
-        ("slo_ms: 200\n", "slo_ms: -1\n", "system1.slo_ms", "greater than 0.*not -1"),
+        ("slo_ms: 200\n", "slo_ms: 0.5\n", "system1.slo_ms", "greater than or equal to 1.*not 0.5"),
         ("slo_ms: 200\n", "slo_ms: fast\n", "system1.slo_ms", "valid number.*not 'fast'"),
         ("slo_ms: 200\n", "slo_ms: .nan\n", "system1.slo_ms", "not nan"),
         ("slo_ms: 200\n", "slo_s: 200\n", "system1.slo_s", "no field 'slo_s'.*mean 'slo_ms'"),
@@ -151,9 +151,12 @@ def test_demand_counts_robots_times_rate_and_system_2_once_per_so_many_predictio
         ("- task: inspect_product", "- task: inspect", "robot_fleet.1.task", "mean 'inspect_prod"),
         ("num_robots: 16", "num_robots: 0", "robot_fleet.0.num_robots", "not 0"),
         ("  pipeline:\n    action_period_ms: 200", "  pipeline: 200", "pipeline", "mapping of act"),
+        ("freq_hz: 0.5\n", "freq_hz: 0.004\n", "monitor.freq_hz", "equal to 0.01.*not 0.004"),
         ("freq_hz: 0.5\n", "freq_hz: 0.6\n", "monitor.slo_ms", "longer than the period of 1666.67"),
         ("model: Qwen", "model: 'Qwen 2'\n      #", "monitor.model", "'Qwen 2' is no model"),
-        ("model: Qwen", "model: ./no\n      #", "monitor.model", "there is no folder"),
+        ("model: nvidia", "model: ./no\n      #", "system1.model", "there is no folder"),
+        ("model: Qwen", "model: ./\n      #", "monitor.model", r"say how .*: transformers:\./"),
+        ("model: Qwen", "model: transformers:no\n      #", "monitor.model", "no folder /.*/no"),
         ("model: Qwen", "model: embedded:/no\n      #", "monitor.model", "no folder /no"),
         ("model: Qwen", "model: embedded:judge\n      #", "monitor.model", "factory_judge"),
         ("model: Qwen", "model: embedded:planner\n      #", "monitor.model", "cannot be a monitor"),
@@ -232,6 +235,8 @@ def test_what_must_fit_together_is_checked(faults, change, field, says):
     ("group", "field", "says"),
     [
         ({"names": ["a", "b", "a"]}, "names", "'a' is taken"),
+        ({"names": ["a", "kairos"]}, "names", "'kairos' is taken by a node"),
+        ({"names": ["safety_2"]}, "names", "'safety_2' is taken by a node"),
         ({"names": ["2a"]}, "names.0", "pattern"),
         ({"names": ["a"], "num_robots": 2}, "robot_fleet.0", "num_robots is 2, but there are 1"),
         ({}, "robot_fleet.0", "say num_robots, or give their names"),
@@ -362,6 +367,30 @@ def test_check_says_in_one_line_that_a_file_is_right(tmp_path):
     done = run("check", str(FLEETS / "factory.yaml"))
     assert done.exit_code == 0
     assert "4 robots in 2 task classes, 8 components of 3 models" in done.output
+
+
+@pytest.mark.parametrize(
+    ("model", "code", "says"),
+    [
+        ("embedded:metaworld_flow", 0, "4 robots"),
+        ("./mine", 2, "push.horizon: horizon policy 'calibrated' needs a calibration"),
+        ("./broken", 2, "push.horizon: horizon calibration"),
+        ("owner/model", 2, "push.horizon: horizon policy 'calibrated' needs"),
+    ],
+)
+def test_a_calibrated_horizon_is_that_of_the_policy_that_the_fleet_serves(
+    tmp_path, model, code, says
+):
+    path = tmp_path / "fleet.yaml"
+    text = (FLEETS / "factory.yaml").read_text()
+    text = text.replace("horizon: tail_agreement:t=0.8,h_min=5", "horizon: calibrated")
+    path.write_text(text.replace("embedded:metaworld_flow", model))
+    for folder in ("mine", "broken"):
+        (tmp_path / folder).mkdir()
+    (tmp_path / "broken" / "horizon_calibration.json").write_text("{")
+    done = run("check", str(path))
+    assert done.exit_code == code, done.output
+    assert says in done.output
 
 
 def test_check_shows_each_fault_in_its_line_and_ends_with_2(tmp_path):

@@ -114,16 +114,24 @@ def test_judges_that_differ_are_nodes_of_their_own(tmp_path):
     assert judges == {"safety": ["arm_1", "arm_2"], "safety_2": ["arm_3", "arm_4"]}
 
 
-def test_a_model_folder_counts_from_the_fleet_file(tmp_path):
-    (tmp_path / "policy").mkdir()
+@pytest.mark.parametrize("policy", ["./policy", "../fleet/policy", "~/policy"])
+@pytest.mark.parametrize("judge", ["judge", "./judge", "~/judge"])
+def test_a_model_folder_counts_from_the_fleet_file(tmp_path, monkeypatch, policy, judge):
+    here = tmp_path / "fleet"
+    for name in ("policy", "judge"):
+        (here / name).mkdir(parents=True)
+    monkeypatch.setenv("HOME", str(here))
 
     def local(data):
         for task in ("push", "open_drawer"):
             data[task]["components"]["system1"]["model"] = "mine"
-        data["models"] = {"mine": "./policy"}
+            data[task]["components"]["safety"]["model"] = f"transformers:{judge}"
+        data["models"] = {"mine": policy}
 
-    specs = factory(local, tmp_path / "fleet.yaml")
-    assert specs[0].parameters["policy"] == str(tmp_path / "policy")
+    specs = factory(local, here / "fleet.yaml")
+    assert Path(specs[0].parameters["policy"]).samefile(here / "policy")
+    assert Path(specs[0].parameters["policy"]).is_absolute()
+    assert specs[1].parameters["model"] == f"transformers:{here / 'judge'}"
     assert "request_images" not in specs[-1].parameters  # nothing says that it reads none
 
 

@@ -261,6 +261,14 @@ def test_a_worker_that_says_nothing_of_replicas_has_one():
     assert read_status(decode(wire(Message("status", older)))).replicas == 1
 
 
+@pytest.mark.parametrize("replicas", [257, 2**63, -1, "2"])
+def test_a_worker_cannot_have_any_number_of_replicas(replicas):
+    status = status_message(WorkerStatus("ready", "", None, 0.0, replicas=256))
+    assert read_status(decode(wire(status))).replicas == 256
+    with pytest.raises(WireError, match="replicas is"):
+        read_status(decode(wire(Message("status", {**status.fields, "replicas": replicas}))))
+
+
 def request(robot="arm_1", seed=1):
     return InferRequest(
         robot=robot,

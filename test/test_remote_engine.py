@@ -425,6 +425,8 @@ def test_an_engine_elsewhere_is_one_line_of_parameters(hosts, tmp_path):
         ("far=tcp://gpu:7411,jpeg=80|wrist", "'' is not a number"),
         ("far=tcp://gpu:7411,size=160", "jpeg=80,size=160"),
         ("far=tcp://gpu:7411,lossless,jpeg=80", "lossless goes without"),
+        ("far=tcp://gpu:7411,lossless=no", "lossless has no value"),
+        ("far=tcp://127.0.0.1:7411,insecure_loopback=false", "insecure_loopback has no value"),
         ("far=tcp://gpu:7411,profile=/none.json", "no profile /none.json"),
         ("far=tcp://gpu:7411,server_key=moon", "no server 'moon'"),
     ],

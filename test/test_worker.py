@@ -7,7 +7,7 @@ import stat
 import subprocess
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import msgpack
@@ -25,7 +25,7 @@ from kairos_ros.engine.events import (
 )
 from kairos_ros.engine.exit_status import WorkerExit
 from kairos_ros.engine.handle import EngineHandle
-from kairos_ros.engine.incarnation import Timing
+from kairos_ros.engine.incarnation import Incarnation, Timing
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker_process import FOLDER_PREFIX, WorkerSpec, private_folder
 from kairos_ros.transport.engine_wire import (
@@ -257,6 +257,37 @@ def test_a_worker_that_never_comes_up_is_given_up():
     retries = [running.next(EngineDown).retry_in_s for _ in range(3)]
     running.handle.stop()
     assert retries == [0.01, 0.02, None]
+
+
+@pytest.mark.parametrize(
+    ("folder", "reason"), [("x" * 100, "File name too long"), ("none", "No such file")]
+)
+def test_no_place_for_the_socket_is_reported_and_no_worker_is_left(
+    folder, reason, tmp_path, monkeypatch
+):
+    (tmp_path / ("x" * 100)).mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / folder))
+    with engine("emulated:") as fleet:
+        down = fleet.next(EngineDown, timeout=20)
+        assert reason in down.reason
+        assert (down.lost, down.retry_in_s, fleet.handle.pid) == ((), None, None)
+        for commandline in Path("/proc").glob("[0-9]*/cmdline"):
+            with suppress(OSError):
+                assert str(tmp_path) not in commandline.read_text()
+        fleet.handle.submit(1, [request()])
+        assert fleet.next(BatchFailed).batch == 1
+
+
+def test_a_handle_that_fails_says_which_batches_it_lost(monkeypatch):
+    with engine("emulated:latency_ms=60000") as fleet:
+        fleet.next(EngineReady)
+        fleet.handle.submit(1, [request()])
+        time.sleep(0.5)
+        monkeypatch.setattr(Incarnation, "_check", None)
+        down = fleet.next(EngineDown)
+        assert down.reason.startswith("the engine handle failed")
+        assert (down.lost, down.retry_in_s) == ((1,), None)
+        assert (fleet.handle.pid, fleet.handle.description) == (None, None)
 
 
 def test_stopping_finishes_what_runs():

@@ -10,6 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+import zmq
+
 from kairos_ros.core.errors import KairosError, RefusalCode
 from kairos_ros.engine.events import (
     BatchFailed,
@@ -49,7 +51,7 @@ class EngineHandle:
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._stopping = threading.Event()
         self._description: EngineDescription | None = None
-        self._pid: int | None = None
+        self._worker: Incarnation | None = None
         self._thread = threading.Thread(target=self._live, name="engine-handle", daemon=True)
 
     @property
@@ -60,7 +62,8 @@ class EngineHandle:
     @property
     def pid(self) -> int | None:
         """The worker's process id, or None while there is none."""
-        return self._pid
+        worker = self._worker
+        return worker.pid if worker else None
 
     def start(self) -> None:
         """Starts the worker; EngineLoading and EngineReady (or EngineDown) follow."""
@@ -96,6 +99,19 @@ class EngineHandle:
             self._thread.join()
 
     def _live(self) -> None:
+        try:
+            self._lives()
+        except Exception as error:
+            log.exception("the handle of engine %s failed", self._spec.options.policy)
+            lost = tuple(self._worker.outstanding) if self._worker else ()
+            self._worker = self._description = None
+            self._emit(EngineDown(f"the engine handle failed: {error}", lost, None))
+        while not self._stopping.is_set():
+            self._sleep(1.0)
+        self._close()
+
+    def _lives(self) -> None:
+        """One after the other, until the handle is stopped or there is no use in another."""
         with private_folder() as folder:
             life, failures = 0, 0
             while not self._stopping.is_set():
@@ -104,21 +120,19 @@ class EngineHandle:
                 if failures < 0:
                     break
                 self._sleep(self._backoff(failures))
-        while not self._stopping.is_set():
-            self._sleep(1.0)
-        self._close()
 
     def _one_life(self, folder: Path, life: int, failures: int) -> int:
         """Returns how many lives in a row were of no use, or -1 when no other shall follow."""
-        timing = self._timing
+        timing, endpoint = self._timing, f"ipc://{folder}/{life}"
         try:
-            worker = Incarnation(self._spec, timing, f"ipc://{folder}/{life}", self._emit)
-        except OSError as error:
-            self._emit(EngineDown(f"the worker cannot be started: {error}", (), None))
+            worker = Incarnation(self._spec, timing, endpoint, self._emit)
+        except (OSError, zmq.ZMQError) as error:
+            reason = f"the worker cannot be started at {endpoint}: {error}"
+            self._emit(EngineDown(reason, (), None))
             return -1
-        self._pid = worker.pid
+        self._worker = worker
         worker.run(self._wake, self._turn)
-        self._pid = self._description = None
+        self._worker = self._description = None
         failures = 0 if worker.batches_done else failures + 1
         stopped = self._stopping.is_set()
         if worker.hopeless or failures >= timing.max_failures or stopped:

@@ -65,7 +65,10 @@ class Submission:
 
 
 class Incarnation:
-    """Lives in the handle's thread. After `run`, `outstanding` holds what was never answered."""
+    """Lives in the handle's thread. After `run`, `outstanding` holds what was never answered.
+
+    Raises OSError or zmq.ZMQError where it cannot begin; nothing is left of it then.
+    """
 
     def __init__(
         self,
@@ -76,9 +79,13 @@ class Incarnation:
     ) -> None:
         self._timing = timing
         self._emit = emit
-        self._process = start_worker(spec, endpoint)
         self._context = zmq.Context()
-        self._socket = connect_dealer(self._context, endpoint)
+        try:
+            self._socket = connect_dealer(self._context, endpoint)  # which waits for the worker
+            self._process = start_worker(spec, endpoint)
+        except (OSError, zmq.ZMQError):
+            self._context.destroy(linger=0)
+            raise
         self._started = self._heard = self._pinged = self._told = time.monotonic()
         self._stage = ""
         self.description: EngineDescription | None = None

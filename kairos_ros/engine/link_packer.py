@@ -2,7 +2,7 @@
 may take longer than a link may be silent."""
 
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Buffer, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 
@@ -10,7 +10,7 @@ from kairos_ros.core.errors import WireError
 from kairos_ros.engine.remote_spec import RemoteSpec
 from kairos_ros.engine.wan_image import for_link
 from kairos_ros.transport.engine_wire import infer_message
-from kairos_ros.transport.frames import Buffer, encode
+from kairos_ros.transport.frames import encode
 from kairos_ros.transport.messages import EngineDescription, InferRequest
 
 log = logging.getLogger(__name__)

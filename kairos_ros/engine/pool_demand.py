@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.transport.engine_wire import MAX_REPLICAS
 
 AVERAGE_S = 5.0
 """Time constant of the running average of replicas that compute."""
@@ -25,15 +26,15 @@ class ReplicaCount:
     most: int
 
 
-def read_replica_count(text: str, limit: int = 256) -> ReplicaCount:
+def read_replica_count(text: str) -> ReplicaCount:
     """Reads `2` or `1..4`. Raises ConfigError."""
     least, dots, most = text.partition("..")
     numbers = (least, most if dots else least)
     if all(number.isdecimal() for number in numbers):
         count = ReplicaCount(*map(int, numbers))
-        if 1 <= count.least <= count.most <= limit:
+        if 1 <= count.least <= count.most <= MAX_REPLICAS:
             return count
-    raise ConfigError(f"replicas {text!r}: write N or LEAST..MOST, from 1 to {limit}")
+    raise ConfigError(f"replicas {text!r}: write N or LEAST..MOST, from 1 to {MAX_REPLICAS}")
 
 
 class Demand:

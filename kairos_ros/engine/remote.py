@@ -10,7 +10,7 @@ import os
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Buffer, Callable, Iterator, Sequence
 from dataclasses import dataclass
 
 import zmq
@@ -40,7 +40,7 @@ from kairos_ros.transport.engine_wire import (
     read_result,
     read_status,
 )
-from kairos_ros.transport.frames import Buffer, Message, decode, encode
+from kairos_ros.transport.frames import Message, decode, encode
 from kairos_ros.transport.inbox import Inbox
 from kairos_ros.transport.messages import EngineDescription, InferRequest
 from kairos_ros.transport.sockets import Behind, Towards, bind_dealer, connect_dealer

@@ -15,6 +15,8 @@ OPTIONS = (
     *("policy", "profile", "jpeg", "size", "lossless"),
     *("key", "server_key", "worker_key", "insecure_loopback"),
 )
+FLAGS = ("lossless", "insecure_loopback")
+"""Options that stand alone."""
 LONGEST_PX = 4096
 FORM = (
     "write NAME=tcp://HOST:PORT or, for a worker that dials in, NAME=listen:tcp://ADDRESS:PORT, "
@@ -71,9 +73,11 @@ def parse_remote(text: str, keys: KeyFolder) -> NamedRemote:
         raise ConfigError(f"engine {text!r}: a name has letters, digits, '-' and '_'; {FORM}")
     given: dict[str, str] = {}
     for part in parts:
-        option, _, value = part.partition("=")
+        option, equals, value = part.partition("=")
         if option not in OPTIONS:
             raise ConfigError(f"engine {text!r}: unknown option {option!r}; {', '.join(OPTIONS)}")
+        if option in FLAGS and equals:
+            raise ConfigError(f"engine {text!r}: {option} has no value; write it alone, or not")
         given[option] = value
     listen = where.startswith(LISTEN)
     endpoint = where.removeprefix(LISTEN)

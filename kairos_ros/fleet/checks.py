@@ -1,7 +1,7 @@
 """What must fit together in a fleet file beyond the shape of its fields."""
 
 import re
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.document.faults import did_you_mean
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.fleet.fleet_file import SECTIONS, FleetFile, TaskClass
+from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, folder_of, policy_of
 
-EMBEDDED = "embedded:"
 EMBEDDED_MODELS: Mapping[str, Collection[Component]] = {
     "embedded:metaworld_flow": {Component.SYSTEM1},
     "embedded:planner": {Component.SYSTEM2},
@@ -23,11 +23,13 @@ EMBEDDED_MODELS: Mapping[str, Collection[Component]] = {
 SCHEMES: Mapping[str, Collection[Component]] = {
     "emulated:": {Component.SYSTEM1},
     "openai:": set(Component) - {Component.SYSTEM1},
-    "transformers:": set(Component) - {Component.SYSTEM1},
+    IN_PROCESS: set(Component) - {Component.SYSTEM1},
 }
 """Prefixes that say how a model is run, and what it can be then."""
 ROS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+NODE_NAME = re.compile(r"kairos|recorder|viz|(safety|monitor|planner)(_\d+)?")
+"""What the other processes of a fleet are called: one robot more of that name would hide them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,8 +38,9 @@ class Known:
 
     adapters: Collection[str]
     """Names of robot adapters."""
-    calibrated: HorizonPolicy | None = None
-    """What the horizon policy of that name stands for, where there is a calibration."""
+    calibrated: Callable[[str], HorizonPolicy | None] = lambda policy: None
+    """What the horizon policy of that name stands for where this policy is served, if it has a
+    calibration. May raise ConfigError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +55,8 @@ def problems_of(fleet: FleetFile, known: Known, folder: Path) -> list[Problem]:
     """Everything that does not fit together. Files and folders are looked up from `folder`."""
     found = [*_fleet(fleet, known, folder), *_models(fleet, folder)]
     for name, task in fleet.tasks.items():
-        found += _task(name, task, known)
+        policy = policy_of(fleet.located(task.components.system1.model), folder)
+        found += _task(name, task, known, policy)
     return [*found, *_schedulers(fleet)]
 
 
@@ -96,8 +100,9 @@ def _fleet(fleet: FleetFile, known: Known, folder: Path) -> Iterator[Problem]:
             text = f"{group.robots[0]!r} would be no ROS name (letters, digits, _); give names"
             yield Problem((*here, "task"), text)
         for name in group.robots:
-            if name in owners:
-                text = f"robot name {name!r} is taken by {owners[name]}; give every robot its own"
+            owner = "a node of the fleet" if NODE_NAME.fullmatch(name) else owners.get(name)
+            if owner:
+                text = f"robot name {name!r} is taken by {owner}; give every robot its own"
                 yield Problem((*here, at), text)
                 break
             owners[name] = f"robot_fleet.{i}"
@@ -128,7 +133,7 @@ def _models(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
 
 
 def _says_where(model: str) -> bool:
-    return model.startswith((EMBEDDED, *SCHEMES, "/", "./", "../", "~"))
+    return model.startswith((EMBEDDED, *SCHEMES)) or folder_of(model, Path()) is not None
 
 
 def _wrong_model(model: str, component: Component, folder: Path) -> str:
@@ -145,12 +150,15 @@ def _wrong_model(model: str, component: Component, folder: Path) -> str:
             return f"{model!r} cannot be a {component}; {', '.join(able)} can"
         return ""
     for scheme, kinds in SCHEMES.items():
-        if model.startswith(scheme):
-            return "" if component in kinds else f"a model of {scheme!r} cannot be {component}"
-    if _says_where(model):
-        place = folder / Path(model).expanduser()
-        return "" if place.is_dir() else f"model {model!r}: there is no folder {place}"
-    if HUB_ID.fullmatch(model):
+        if model.startswith(scheme) and component not in kinds:
+            return f"a model of {scheme!r} cannot be {component}"
+    if place := folder_of(model, folder):
+        if not place.is_dir():
+            return f"model {model!r}: there is no folder {place}"
+        if component is not Component.SYSTEM1 and not model.startswith(IN_PROCESS):
+            return f"folder {model!r} cannot be {component}; say how it is run: {IN_PROCESS}{model}"
+        return ""
+    if HUB_ID.fullmatch(model) or model.startswith(tuple(SCHEMES)):
         return ""
     return (
         f"{model!r} is no model; give {EMBEDDED}NAME, a folder, a hub id or name such as "
@@ -158,7 +166,7 @@ def _wrong_model(model: str, component: Component, folder: Path) -> str:
     )
 
 
-def _task(name: str, task: TaskClass, known: Known) -> Iterator[Problem]:
+def _task(name: str, task: TaskClass, known: Known, policy: str) -> Iterator[Problem]:
     used = task.components.used
     if task.pipeline.system2_to_system1_call_ratio is not None and Component.SYSTEM2 not in used:
         path: FieldPath = (name, "pipeline", "system2_to_system1_call_ratio")
@@ -179,7 +187,7 @@ def _task(name: str, task: TaskClass, known: Known) -> Iterator[Problem]:
             text = "stop_and_replan needs components.system2; stop_and_resend asks system1 again"
             yield Problem((*here, "fallback"), text)
     for field, parse in (
-        ("horizon", lambda text: parse_horizon(text, known.calibrated)),
+        ("horizon", lambda text: parse_horizon(text, known.calibrated(policy))),
         ("scheduling", parse_scheduling),
     ):
         if text := getattr(task, field):

@@ -23,7 +23,6 @@ Name = Annotated[
     str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=100, description="a ROS name")
 ]
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
-Milliseconds = Annotated[float, Field(gt=0, le=600_000)]
 Escalation = Literal[*ESCALATIONS]
 
 
@@ -86,7 +85,8 @@ class Pipeline(_Section):
     """How System 1 and System 2 follow each other."""
 
     action_period_ms: Annotated[
-        Milliseconds, Field(description="execution that follows each System 1 prediction")
+        float,
+        Field(gt=0, le=600_000, description="execution that follows each System 1 prediction"),
     ]
     system2_to_system1_call_ratio: Annotated[
         int | None,
@@ -118,11 +118,13 @@ class _Model(_Section):
         Text, Field(description="embedded:NAME, a folder, a hub id, ... (docs/fleet.md)")
     ]
     prompt: Text
-    slo_ms: Annotated[Milliseconds, Field(description="latency that 99 of 100 answers keep")]
+    slo_ms: Annotated[
+        float, Field(ge=1, le=600_000, description="latency that 99 of 100 answers keep")
+    ]
 
 
 class _Judge(_Model):
-    freq_hz: Annotated[float, Field(gt=0, le=100, description="judgements per second and robot")]
+    freq_hz: Annotated[float, Field(ge=0.01, le=100, description="judgements per second and robot")]
     cameras: Annotated[
         list[Text] | None, Field(min_length=1, description="to judge by; all of a robot without it")
     ] = None

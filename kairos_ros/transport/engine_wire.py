@@ -27,6 +27,8 @@ from kairos_ros.transport.messages import (
 
 MAX_REASON = 1000
 """Characters of a reason that travel; a traceback does not."""
+MAX_REPLICAS = 256
+"""Of one worker. Who asks it keeps a list as long as it claims to have."""
 MAX_ECHO = 131_072
 """Bytes: about what a full batch answers."""
 
@@ -197,8 +199,15 @@ def read_status(message: Message) -> WorkerStatus:
         worker=_text(message.fields, "worker"),
         others=_count(message.fields, "others"),
         ping=ping_of(message),
-        replicas=_count(message.fields, "replicas") if "replicas" in message.fields else 1,
+        replicas=_replicas(message.fields),
     )
+
+
+def _replicas(fields: Mapping[str, Any]) -> int:
+    replicas = _count(fields, "replicas") if "replicas" in fields else 1
+    if replicas > MAX_REPLICAS:
+        raise WireError(f"replicas is {replicas}, the most is {MAX_REPLICAS}")
+    return replicas
 
 
 def description_message(description: EngineDescription) -> Message:

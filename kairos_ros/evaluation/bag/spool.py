@@ -74,11 +74,18 @@ class Spool:
     def _run(self) -> None:
         try:
             self._write()
-            self._bag.close()
         except OSError as error:
-            self.failure = error
-            self._bag.abandon()
+            self._fail(error)
             self._discard()
+            return
+        try:
+            self._bag.close()
+        except OSError as error:  # `close` has been called: there is nothing more to wait for
+            self._fail(error)
+
+    def _fail(self, error: OSError) -> None:
+        self.failure = error
+        self._bag.abandon()
 
     def _write(self) -> None:
         channels: dict[Topic, int] = {}
