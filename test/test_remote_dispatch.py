@@ -329,7 +329,7 @@ def test_bandwidth_is_the_median_so_that_one_slow_start_does_not_decide():
     for i in range(5):
         estimate.round_trip(float(i), 0.1)
     for seconds in (0.965, 0.105, 0.104):
-        estimate.received(5.0, 500_000, seconds)
+        estimate.received(500_000, seconds)
     assert estimate.state().bytes_per_s == pytest.approx(500_000 / 0.005)
 
 

@@ -377,13 +377,13 @@ def test_images_that_take_long_to_recompress_do_not_silence_the_link(
     worker, link, hosts, monkeypatch
 ):
     def slowly(*request):
-        time.sleep(1.5)
+        time.sleep(2.5)
         return for_link(*request)
 
     monkeypatch.setattr("kairos_ros.engine.link_packer.for_link", slowly)
     at = endpoint()
     worker("--listen", at, "--policy", FAST)
-    engine, events = link(RemoteSpec(at, security=hosts.towards()), RemoteTiming(silence_s=1.0))
+    engine, events = link(RemoteSpec(at, security=hosts.towards()), RemoteTiming(silence_s=2.0))
     next_of(events, EngineReady)
     engine.submit(1, [request(), request()])
     engine.submit(2, [request()])

@@ -13,8 +13,8 @@ PROBE_BYTES = 262_144
 """Carried once when a worker is found, so that the first placement knows the bandwidth. Several,
 because TCP starts slowly: with fewer the median is that of a slow start."""
 REMEASURE_S = 30.0
-"""A link on which no upload told the bandwidth for so long carries another probe: placement would
-never again use one that it once took for slow, and so never learn that it is not."""
+"""A link that carried no batch for so long carries another probe: placement would never again use
+one that it once took for slow, and so never learn that it is not."""
 LONGEST_UPLOAD_S = 5.0
 """Silence is borne for so long at most because of an upload, however slow the link was."""
 BEHIND = -1
@@ -29,8 +29,9 @@ class RemoteTiming:
 
     heartbeat_s: float = 0.2
     silence_s: float = 1.5
-    """No sign of life for so long, besides four round trips: down. What was under way is served
-    elsewhere then, so this bounds what robots notice."""
+    """No sign of life for so long, besides four round trips and what an upload takes (see
+    `patience_s`): down. What was under way is served elsewhere then, so this bounds what robots
+    notice."""
     overdue_s: float = 2.0
     overdue_factor: float = 3.0
     """A batch without an answer overdue_s after overdue_factor times what it and those before it
@@ -61,8 +62,8 @@ class LinkBook:
         """Number -> (when, padding)."""
         self._probes = 0
         """Sent since the worker was found."""
-        self._measured = 0.0
-        """When the bandwidth was measured last."""
+        self._used = 0.0
+        """When it last carried a batch, or was measured by a probe."""
 
     def state(self, replicas: int = 1) -> LinkState:
         return self._estimate.state(len(self._sent), self._unconfirmed, replicas)
@@ -71,8 +72,7 @@ class LinkBook:
     def patience_s(self) -> float:
         """Silence beyond this is the end of the link. Heartbeats wait behind what is uploaded."""
         link = self._estimate.state()
-        probe = sum(max(0, padding) for _, padding in self._pings.values())
-        upload_s = 2 * (self._unconfirmed + probe) / link.bytes_per_s
+        upload_s = 2 * (self._unconfirmed + self._probe_bytes) / link.bytes_per_s
         return self._timing.silence_s + 4 * link.rtt_s + min(upload_s, LONGEST_UPLOAD_S)
 
     @property
@@ -91,7 +91,7 @@ class LinkBook:
         """Bytes that the next heartbeat shall carry."""
         if not self._estimate.known or self._probing:
             return 0
-        idle = not self._sent and now - self._measured > REMEASURE_S
+        idle = not self._sent and now - self._used > REMEASURE_S
         return PROBE_BYTES if self._probes < PROBES or idle else 0
 
     def pinged(self, number: int, padding: int, now: float) -> None:
@@ -105,7 +105,8 @@ class LinkBook:
         """A heartbeat was answered; whether that tells the round trip."""
         at, padding = self._pings.pop(number or 0, (now, BEHIND))
         if padding > 0:
-            self._measure(now, padding, now - at)
+            self._used = now
+            self._estimate.received(padding, now - at)
         elif padding == 0:
             self._estimate.round_trip(now, now - at)
         return padding == 0
@@ -122,7 +123,12 @@ class LinkBook:
     @property
     def _probing(self) -> bool:
         """Whether a probe is on its way."""
-        return any(padding > 0 for _, padding in self._pings.values())
+        return self._probe_bytes > 0
+
+    @property
+    def _probe_bytes(self) -> int:
+        """Of the probe that is on its way."""
+        return sum(max(0, padding) for _, padding in self._pings.values())
 
     # Batches
 
@@ -132,6 +138,8 @@ class LinkBook:
         link, timing = self._estimate.state(), self._timing
         work_s = expected_s + link.upload_s(rows)
         ahead_s = sum(sent.work_s for sent in self._sent.values())
+        ahead_s += self._probe_bytes / link.bytes_per_s
+        self._used = now
         due = now + timing.overdue_s + timing.overdue_factor * (ahead_s + work_s)
         due += 2 * (link.rtt_s + 4 * link.jitter_s)
         alone = not self._probing and all(sent.confirmed for sent in self._sent.values())
@@ -144,12 +152,8 @@ class LinkBook:
             return False
         sent.confirmed = True
         if sent.alone:
-            self._measure(now, sent.size, now - sent.at)
+            self._estimate.received(sent.size, now - sent.at)
         return True
-
-    def _measure(self, now: float, size: int, seconds: float) -> None:
-        if self._estimate.received(now, size, seconds):
-            self._measured = now
 
     def answered(self, batch: int, outcomes: int, now: float) -> float:
         """The batch is done; seconds since it was sent, 0 where it was given up before.
@@ -162,6 +166,7 @@ class LinkBook:
         if outcomes != sent.rows:
             raise WireError(f"{outcomes} outcomes for {sent.rows} requests")
         del self._sent[batch]
+        self._used = now
         return now - sent.at
 
     def refused(self, batch: int) -> bool:

@@ -15,8 +15,6 @@ WINDOW_S = 15.0
 TRANSFERS = 9
 """Newest transfers that the bandwidth is the median of: the first after a pause is slow, because
 TCP feels its way up again, and the estimate shall not forget all others for it."""
-TRANSFER_WINDOW_S = 60.0
-"""Older ones are forgotten when there is a new one: the link may have been another then."""
 MIN_TRANSFER_S = 1e-4
 MIN_TRANSFER_BYTES = 16_384
 """Smaller messages fit into what TCP sends at once, and say nothing about bandwidth."""
@@ -65,8 +63,7 @@ class LinkEstimate:
         self._jitter_s = 0.0
         self._shortest: deque[tuple[float, float]] = deque()
         """(time, round trip), both ascending: candidates for the shortest."""
-        self._rates: deque[tuple[float, float]] = deque(maxlen=TRANSFERS)
-        """(time, bytes per second)."""
+        self._rates: deque[float] = deque(maxlen=TRANSFERS)
         self._segments = self._resent = 0.0
         self._request_bytes: float | None = None
 
@@ -89,14 +86,12 @@ class LinkEstimate:
         while now - self._shortest[0][0] > WINDOW_S:
             self._shortest.popleft()
 
-    def received(self, now: float, size: int, seconds: float) -> bool:
+    def received(self, size: int, seconds: float) -> bool:
         """A message of `size` bytes was confirmed `seconds` after it was sent, nothing else being
         on its way. Whether that tells the bandwidth."""
         if size < MIN_TRANSFER_BYTES:
             return False
-        while self._rates and now - self._rates[0][0] > TRANSFER_WINDOW_S:
-            self._rates.popleft()
-        self._rates.append((now, size / max(MIN_TRANSFER_S, seconds - self._min_rtt_s)))
+        self._rates.append(size / max(MIN_TRANSFER_S, seconds - self._min_rtt_s))
         return True
 
     def sent(self, requests: int, size: int) -> None:
@@ -116,9 +111,7 @@ class LinkEstimate:
             rtt_s=self._rtt_s or 0.0,
             min_rtt_s=self._min_rtt_s,
             jitter_s=self._jitter_s,
-            bytes_per_s=median(rate for _, rate in self._rates)
-            if self._rates
-            else UNKNOWN_BYTES_PER_S,
+            bytes_per_s=median(self._rates) if self._rates else UNKNOWN_BYTES_PER_S,
             loss=min(1.0, self._resent / self._segments) if self._segments >= 1 else 0.0,
             request_bytes=self._request_bytes or 0.0,
             in_flight=in_flight,

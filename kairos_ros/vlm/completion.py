@@ -17,8 +17,8 @@ def read_completion(
 ) -> tuple[str | None, dict[str, float] | None, Cost, str]:
     """(answer, probabilities, cost, what the model said) of the body of a response.
 
-    The answer is None where the model said none of the allowed ones, or several of them. Raises
-    ValueError for a body that is no chat completion.
+    The answer is None where what the model said is none of the allowed ones. Raises ValueError for
+    a body that is no chat completion.
     """
     try:
         data = json.loads(body)
