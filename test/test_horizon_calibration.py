@@ -41,6 +41,9 @@ def test_each_round_of_a_task_has_the_horizon_that_was_planned():
 
 def test_a_task_may_be_named_by_its_instruction():
     assert horizon("pull the lever up", 4).length == 50
+    context = HorizonContext("line-2/lever", 4, instruction="pull the lever up")
+    named = Calibrated(CALIBRATION)(UPDATES, CHUNK, context)
+    assert (named.length, named.reason) == (50, "calibrated for round 4")
 
 
 def test_a_task_that_was_not_calibrated_gets_the_careful_horizon_and_says_so():

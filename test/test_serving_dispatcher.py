@@ -363,6 +363,31 @@ def test_requests_of_a_dead_engine_hold_up_neither_themselves_nor_robots_that_ke
     assert sum(map(len, batches)) >= 12 + 3 * 2  # a few batches of one, no more
 
 
+def test_an_engine_that_dies_is_followed_by_one_that_gets_the_newest_observation():
+    dispatcher = serving()
+    dispatcher.request(0, ask("a"))
+    new = np.ones(3, np.float32)
+    assert dispatcher.request(2000 * MS, ask("a", attempt=1, state=new)) == []
+    assert dispatcher.request(2001 * MS, ask("a", attempt=2, state=np.ones(9, np.float32))) == []
+    dispatcher.engine_down(2010 * MS, "edge", "hung")
+    (submit,) = dispatcher.engine_ready(2030 * MS, "edge", ENGINE, warmup_profile(ENGINE))
+    (request,) = submit.requests
+    assert (request.attempt, request.state.tolist()) == (1, new.tolist())
+    (reply,) = done(dispatcher, 2130 * MS, submit)
+    assert reply.attempt == 1
+    assert reply.body.server_s == pytest.approx(0.13)  # of this attempt
+
+
+def test_a_refusal_answers_the_newest_attempt_and_a_chunk_the_one_that_was_computed():
+    failure = InferFailure(RefusalCode.BAD_IMAGE, "torn")
+    for outcome, attempt in ((failure, 1), (result(), 0)):
+        dispatcher = serving()
+        (submit,) = dispatcher.request(0, ask("a"))
+        dispatcher.request(50 * MS, ask("a", attempt=1))
+        (reply,) = done(dispatcher, 100 * MS, submit, [outcome])
+        assert reply.attempt == attempt
+
+
 def test_a_request_that_kills_two_engines_is_refused():
     dispatcher = serving(stale_after_ns=0)
     dispatcher.request(0, ask("a"))

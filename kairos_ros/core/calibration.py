@@ -131,11 +131,12 @@ class Calibrated:
                 f"calibrated: made for chunks of {self._chunk_size} actions, not of shape "
                 f"{np.shape(chunk)}; run 'kairos calibrate' for this policy"
             )
-        plan = self._plans.get(context.task, self._unknown)
+        plan = self._plans.get(context.task) or self._plans.get(context.instruction)
+        known = "" if plan else ", a task that was not calibrated"
+        plan = plan or self._unknown
         length = plan.horizon(context.round)
         confidence = np.zeros(self._chunk_size, np.float32)
         confidence[:length] = 1.0
-        known = "" if context.task in self._plans else ", a task that was not calibrated"
         late = ", past its plan" if plan.rounds and context.round > len(plan.rounds) else ""
         return Horizon(length, confidence, f"calibrated for round {context.round}{known}{late}")
 

@@ -37,6 +37,8 @@ class HorizonContext:
     scale: Floats | None = None
     """[D], chunk units per normalised unit (for example the action standard deviation), so that
     thresholds mean the same for radians and for gripper percent. None: the chunk is normalised."""
+    instruction: str = ""
+    """What the task is known by if not by `task`."""
 
 
 @dataclass(frozen=True, slots=True)

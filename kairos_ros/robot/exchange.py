@@ -76,7 +76,7 @@ class Answer:
     server_ns: int = 0
     """The server's share of the round trip."""
     engine_latency_ns: int = 0
-    """Profiled latency of a batch of one; 0: unknown."""
+    """What the server needs for a round lately, at most two full batches; 0: unknown."""
 
 
 @dataclass(frozen=True, slots=True)

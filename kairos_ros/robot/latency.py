@@ -9,11 +9,12 @@ QUANTILE = (9, 10)
 
 
 class LatencyEstimate:
-    """Expected latency of an unloaded server: measured network share plus profiled engine time.
+    """Expected latency of the next round: measured network share plus what the server says it
+    needs.
 
     The network share is a round trip on the robot's clock minus the server's share, a duration on
-    the server's clock; no two clocks are compared. Time in the server's queue is left out on
-    purpose: asking earlier because the server is loaded would only lengthen its queue.
+    the server's clock; no two clocks are compared. The server counts its queue, but no more than
+    two full batches: in overload asking earlier would only age the observations.
     """
 
     def __init__(self, network_ns: int, engine_ns: int) -> None:

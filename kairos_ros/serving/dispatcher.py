@@ -90,9 +90,16 @@ class Dispatcher:
             return [self._refuse(query, session)]
         if before != session.task_key:
             self._close(before, finished=True)
-        computing = any(e.session is session and e.is_current() for e in self.in_engines())
-        if computing or session.is_served(query):
+        mine = (e for e in self.in_engines() if e.session is session and e.is_current())
+        computed = next(mine, None)
+        if computed is not None or session.is_served(query):
             self.counters["late_refresh"] += 1
+            if (
+                computed is not None
+                and query.attempt > computed.query.attempt
+                and not self._check(query, session.task_key)
+            ):
+                computed.newer = query, now_ns
             return []  # the chunk that is being computed, or on its way, answers this one, too
         checked = self._check(query, session.task_key) or self._horizons.of(
             query.horizon or self.options.horizon
@@ -254,12 +261,12 @@ class Dispatcher:
         observed = now_ns - round(query.observed_ago_s * 1e9)
         entry = self.pending.get(session.task_key)
         if entry is not None and entry.query.round == query.round:
-            entry.query, entry.observed_ns, entry.horizon = query, observed, horizon
-            entry.hold_until_ns = 0
+            entry.renew(query, now_ns)
+            entry.horizon, entry.hold_until_ns = horizon, 0
             return []
         allowed = round(query.deadline_s * 1e9) or self.options.default_deadline_ns
         self._queue.entries.pop(session.task_key, None)
-        self._queue.add(Entry(query, session, horizon, now_ns, observed, now_ns + allowed))
+        self._queue.add(Entry(query, session, horizon, now_ns, now_ns, observed, now_ns + allowed))
         if entry is None:
             return []
         superseded = f"round {query.round} of the same task took its place"
@@ -287,12 +294,11 @@ class Dispatcher:
         if entry.hedged_on == slot.name:
             self.counters["hedge_won"] += 1
         self.tasks.generation(entry.key, query.round, entry.dispatched_ns, now_ns)
-        server_s = (now_ns - entry.received_ns) / 1e9
-        self._server_time.note(server_s)
+        self._server_time.note((now_ns - entry.received_ns) / 1e9)
         served = Served(
             queued_s=(entry.dispatched_ns - entry.received_ns) / 1e9,
             compute_s=compute_s,
-            server_s=server_s,
+            server_s=(now_ns - entry.asked_ns) / 1e9,
             expected_s=self._server_time.expected_s(slot),
             batch_size=len(done.entries),
             tier=slot.tier,
@@ -302,7 +308,7 @@ class Dispatcher:
         body = answer_outcome(entry, outcome, slot.description, served, self.options.horizon)
         if isinstance(body, Refusal):
             session.refused += 1
-            return [self._refuse(query, body)]
+            return [self._refuse(entry.newer[0] if entry.newer else query, body)]
         session.wait_ratio = float(self.tasks.wait_ratio(entry.key, now_ns))
         self.counters["chunks"] += 1
         return [answer(query, body)]
@@ -325,6 +331,9 @@ class Dispatcher:
                 continue
             if entry.key not in self.tasks:  # it ended while this was under way
                 continue
+            if entry.newer:
+                entry.renew(*entry.newer)
+                entry.newer = None
             if entry.crashes >= MAX_CRASHES:
                 entry.session.refused += 1
                 code = RefusalCode.ENGINE_FAILED

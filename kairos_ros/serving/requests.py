@@ -14,14 +14,19 @@ class Entry:
     """One pending or running round of one robot."""
 
     query: Query
-    """The newest attempt."""
+    """The newest attempt; in an engine, the one that is computed."""
     session: Session
     horizon: HorizonPolicy
     received_ns: int
     """When the first attempt of the round came."""
+    asked_ns: int
+    """When the attempt of `query` came."""
     observed_ns: int
     """When the newest observation was taken, on the server's clock."""
     deadline_ns: int
+    newer: tuple[Query, int] | None = None
+    """An attempt that came while an older one was computed, and when: what is said about the round
+    but its chunk is said to this one, and it is computed if the older one has to be again."""
     hold_until_ns: int = 0
     """A newer observation was asked for; until then it is worth waiting for."""
     refetched_for: int = 0
@@ -37,6 +42,11 @@ class Entry:
     dispatched_ns: int = 0
     reason: str = ""
     """Of the decision that dispatched it."""
+
+    def renew(self, query: Query, now_ns: int) -> None:
+        """Another attempt came."""
+        self.query, self.asked_ns = query, now_ns
+        self.observed_ns = now_ns - round(query.observed_ago_s * 1e9)
 
     @property
     def key(self) -> str:

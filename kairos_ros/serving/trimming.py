@@ -39,7 +39,7 @@ def answer_outcome(
     if isinstance(outcome, InferFailure):
         return Refusal(outcome.code, outcome.reason, RETRY_S.get(outcome.code, 0.0))
     session, query = entry.session, entry.query
-    context = HorizonContext(query.kind, query.round, tail(entry), scale(policy))
+    context = HorizonContext(query.kind, query.round, tail(entry), scale(policy), query.instruction)
     try:
         horizon = entry.horizon(outcome.updates, outcome.chunk, context)
     except PolicyError as error:
