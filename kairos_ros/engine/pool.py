@@ -111,15 +111,16 @@ class Pool:
 
     def _live(self, number: int, replica: Replica) -> None:
         """A replica's lives, one after the other."""
-        link, useless = self._link, 0
+        link, useless, served = self._link, 0, False
         report = WorkReport(self._report_s, f"replica={number}")
         while not link.stopping:
             started, before = time.monotonic(), report.batches
             try:
-                descriptions = replica.load(lambda: link.stopping)
+                descriptions = self._load(replica, served)
                 if descriptions is None:
                     break
                 self._joins(number, descriptions, time.monotonic() - started)
+                served = True
                 try:
                     work(replica.infer, link, report)
                 finally:
@@ -137,6 +138,18 @@ class Pool:
             self._wait(min(BACKOFF_MAX_S, BACKOFF_S * 2 ** (useless - 1)) if useless else 0.0)
         report.last()
         replica.end()
+
+    def _load(self, replica: Replica, served: bool) -> Mapping[str, EngineDescription] | None:
+        """As `Replica.load`. One that has served before can serve: what keeps it from it now, a
+        folder that is not mounted yet or a GPU that is not back, passes."""
+        try:
+            return replica.load(lambda: self._link.stopping)
+        except EngineLostError:
+            raise
+        except KairosError as error:
+            if not served:
+                raise
+            raise EngineLostError(f"it cannot load its policies at present: {error}") from error
 
     def _joins(
         self, number: int, descriptions: Mapping[str, EngineDescription], seconds: float
