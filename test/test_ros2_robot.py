@@ -97,7 +97,7 @@ def test_the_contract_fits_the_running_driver_and_who_commands_it_is_told(cell, 
 
 def test_a_second_robot_node_is_refused_and_the_first_goes_on(cell):
     robot = next(spec for spec in cell.plan if spec.name == "robot")
-    options = [*robot.parameters["adapter_options"], "start_within_s=2.0"]
+    options = [*robot.parameters["adapter_options"], "start_within_s=15.0"]
     second = cell.start(
         replace(
             robot, namespace="so101_2", parameters={**robot.parameters, "adapter_options": options}

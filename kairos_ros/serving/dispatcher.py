@@ -296,7 +296,7 @@ class Dispatcher:
         self.tasks.generation(entry.key, query.round, entry.dispatched_ns, now_ns)
         self._server_time.note((now_ns - entry.received_ns) / 1e9)
         served = Served(
-            queued_s=(entry.dispatched_ns - entry.received_ns) / 1e9,
+            queued_s=(entry.dispatched_ns - entry.asked_ns) / 1e9,
             compute_s=compute_s,
             server_s=(now_ns - entry.asked_ns) / 1e9,
             expected_s=self._server_time.expected_s(slot),
