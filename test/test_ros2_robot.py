@@ -104,7 +104,12 @@ def test_a_second_robot_node_is_refused_and_the_first_goes_on(cell):
         )
     )
     told = f"commanded by another: (/{ROBOT}/driver_link_|a node whose name)"
-    until(lambda: re.search(told, second.output()), what="for the second one to see the first")
+    try:
+        until(lambda: re.search(told, second.output()), what="for the second one to see the first")
+    except AssertionError:
+        second.stop(signal.SIGABRT)  # one that hangs says where
+        print(second.output())
+        raise
     second.stop()
     assert cell.operator.result(cell.task(max_actions=10)).actions == 10
 
