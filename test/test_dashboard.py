@@ -224,6 +224,22 @@ def test_it_shows_what_the_fleet_says(dashboard, a_fleet):
     until(lambda: not missing(), what="for the fleet on the page")
 
 
+def test_a_robot_that_comes_back_as_another_process_begins_anew(dashboard, a_fleet, wire):
+    status = wire.node.create_publisher(RobotStatus, "/kairos/robot_status", qos.ROSTER)
+    events = wire.node.create_publisher(PipelineEvent, "/arm_3/pipeline_events", qos.EVENTS)
+
+    def calls(session: str) -> bool:
+        status.publish(RobotStatus(robot="arm_3", session=session))
+        return "arm_3 waits for a human" in httpx.get(f"{dashboard}fleet", timeout=60).text
+
+    def calls_for_the_first() -> bool:
+        events.publish(PipelineEvent(robot="arm_3", after="waiting_for_human", reason="unsafe"))
+        return calls("first")
+
+    until(calls_for_the_first, what="for it to call a human")
+    until(lambda: not calls("second"), what="for that to be over")
+
+
 def test_a_camera_is_subscribed_to_while_somebody_looks_and_only_if_it_was_announced(
     dashboard, a_fleet
 ):

@@ -12,6 +12,8 @@ class RobotCard:
     """One robot: its own status, and how the scheduler sees it. Times are `time.monotonic`."""
 
     name: str
+    session: str = ""
+    """Of the process that speaks: nothing of one before it is shown."""
     activity: str = "starting"
     """idle, running, holding or gone."""
     mode: str = ""

@@ -128,7 +128,10 @@ class Watch:
         if not _is_name(f"/{status.robot}"):
             return  # the serving node counts it and tells
         with self._lock:
-            card = self._board.robots.setdefault(status.robot, RobotCard(status.robot))
+            card = self._board.robots.get(status.robot)
+            if card is None or card.session != status.session:
+                card = RobotCard(status.robot, status.session)
+                self._board.robots[status.robot] = card
             card.heard_at_s = time.monotonic()
             card.activity = ACTIVITIES.get(status.state, "unknown")
             card.instruction = status.instruction
