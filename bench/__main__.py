@@ -69,6 +69,7 @@ PROGRAMS = {
     "simulate": "how long virtual time takes, up to 10,000 robots",
     "traces": "records the demo's tasks as traces",
     "link": "whether links can be emulated here, and how true they are",
+    "radio": "robots over a network that loses packets, by how DDS is set up",
     "horizon_signals": "which signals inside a chunk know the delicate phase of a task",
     "fuzz": "fuzzes the decoder of engine messages",
     "robot_driver": "what LeRobot's driver costs a robot node, and how soon it notices faults",

@@ -272,6 +272,20 @@ def test_a_silent_server_makes_the_arm_hold_and_keep_asking_until_it_is_back(sta
     assert result.first_wait_s > 0.5
 
 
+def test_a_network_that_takes_its_time_is_told(start_robot, peer):
+    start_robot("diagnostics.network_warn_s:=0.3")
+
+    def late(request):
+        time.sleep(0.5)  # which the answer does not say the server needed
+        return [chunk_for(request)]
+
+    peer.answer = late
+    handle = peer.give()
+    until(lambda: any("the network takes 0." in s.message for s in peer.diagnostics))
+    peer.answer = lambda request: [chunk_for(request)]
+    assert peer.result(handle).result.success
+
+
 def test_a_server_that_comes_late_is_asked_as_soon_as_it_is_there(start_robot, peer):
     peer.go_deaf()
     start_robot("request_timeout_s:=300.0", "request_timeout_max_s:=300.0")

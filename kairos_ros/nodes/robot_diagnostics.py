@@ -60,6 +60,9 @@ def _problems(now: Report, before: Report, held_s: float, thresholds: Mapping[st
     dropped = sum(now.dropped.values()) - sum(before.dropped.values())
     if dropped >= thresholds["diagnostics.dropped_warn"]:
         yield DiagnosticStatus.WARN, f"dropped {dropped} chunks"
+    network_s = now.network_ns / 1e9
+    if now.task is not None and network_s > thresholds["diagnostics.network_warn_s"]:
+        yield DiagnosticStatus.WARN, f"the network takes {network_s:.1f} s of a round trip"
     guarded = now.actions_guarded - before.actions_guarded
     if guarded >= thresholds["diagnostics.guarded_warn"]:
         yield DiagnosticStatus.WARN, f"guarded {guarded} actions"

@@ -50,6 +50,7 @@ ROBOT_PARAMETERS = (
     P("diagnostics.holding_error_s", 5.0, "Holding for want of actions: error.", 0.0, 3600.0),
     P("diagnostics.missed_warn", 0.05, "Share of control periods missed: warn.", 0.0, 1.0),
     P("diagnostics.dropped_warn", 1, "Chunks dropped in a second: warn.", 1, 1000),
+    P("diagnostics.network_warn_s", 0.25, "Network share of round trips: warn.", 0.0, 3600.0),
     P("diagnostics.guarded_warn", 10, "Actions guarded in a second: warn.", 1, 10000),
 )
 
