@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 import rclpy
+from hypothesis import HealthCheck, settings
 from wire import Wire
 
 from kairos_ros.bringup import LAUNCHER_PID, NodeSpec, command
@@ -19,6 +20,9 @@ from kairos_ros.domain import claim_domain
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 os.environ["ROS_DOMAIN_ID"] = str(claim_domain())
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
+# How long an example takes is this machine's affair, and what else it does.
+settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
 # A shell lets what it runs in the background ignore Ctrl-C, and so would every command under test.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 

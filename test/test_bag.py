@@ -183,9 +183,7 @@ def test_missing_metadata_is_rebuilt_from_the_file(tmp_path):
     assert read_with_rosbags(tmp_path / "bag") == held
 
 
-@settings(
-    max_examples=30, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0, 1), garbage=st.binary(max_size=200), compression=st.booleans())
 def test_whatever_the_tail_is_all_whole_chunks_are_read(tmp_path, share, garbage, compression):
     folder = tmp_path / f"bag{time.monotonic_ns()}"
@@ -210,9 +208,7 @@ def test_whatever_the_tail_is_all_whole_chunks_are_read(tmp_path, share, garbage
         assert tail.read_bytes().endswith(garbage)
 
 
-@settings(
-    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     damage=st.lists(st.tuples(st.floats(0, 1), st.integers(0, 255)), min_size=1, max_size=5),
     ended=st.booleans(),

@@ -51,7 +51,7 @@ requests = st.builds(
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize("scheduling", ["wait_ratio", "least_service", "oldest_task", "admit"])
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(messages=st.lists(requests, min_size=1, max_size=8))
 def test_every_request_gets_exactly_one_answer_whatever_it_holds(scheduling, messages):
     options = ServingOptions(parse_scheduling(scheduling), "static:5", stale_after_ns=0)

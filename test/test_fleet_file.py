@@ -343,7 +343,7 @@ def damaged(draw):
 
 
 @given(text=damaged())
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_any_damage_either_loads_or_is_told_with_a_place_in_the_file(tmp_path_factory, text):
     path = tmp_path_factory.mktemp("fleet") / "fleet.yaml"
     path.write_text(text)

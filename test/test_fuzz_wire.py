@@ -8,7 +8,7 @@ import random
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from bench.fuzz import (
@@ -23,7 +23,7 @@ from bench.fuzz import (
 )
 from kairos_ros.transport.frames import LIMITS, VERSION
 
-bounded = settings(max_examples=250, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+bounded = settings(max_examples=250)
 damaged = st.integers(0, 2**64 - 1).map(lambda seed: mutated(random.Random(seed), seeds()))
 claims = st.recursive(
     st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(),

@@ -175,7 +175,7 @@ STEPS = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(STEPS, st.sampled_from([0.1, ALWAYS]))
 def test_a_request_is_answered_exactly_once_however_often_it_was_sent(steps, budget):
     dispatcher = hybrid(NEAR, robots="abcd", hedge_budget=budget)

@@ -336,7 +336,7 @@ fates = st.lists(
 
 
 @given(script=st.lists(fates, max_size=40), refused_by_guard=st.sets(st.integers(0, 60)))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_for_any_server_the_arm_executes_each_position_once_in_order_and_else_holds(
     script, refused_by_guard
 ):

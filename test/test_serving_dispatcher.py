@@ -464,7 +464,7 @@ EVENTS = st.lists(
 FULL_QUEUE = [*(("ask", robot, 1) for robot in "dabce"), ("refresh", "d", 1)]
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @example(FULL_QUEUE, "fifo")
 @given(EVENTS, st.sampled_from(["fifo", "wait_ratio", "oldest_task", "admit", "least_service"]))
 def test_every_request_is_answered_exactly_once_whatever_happens(events, policy):
@@ -549,7 +549,7 @@ def wakeup_by_walking(dispatcher, now_ns):
         max_size=60,
     )
 )
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_the_next_wakeup_is_that_of_a_walk_over_all_requests(steps):
     dispatcher, now, submits = serving(), 0, []
     rounds = dict.fromkeys("abcdef", 0)

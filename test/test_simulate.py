@@ -104,7 +104,7 @@ def alone(trace, latency_s, network_s):
     latency_ms=st.integers(1, 900),
     network_ms=st.integers(0, 200),
 )
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 @example(executed=[1], lead=0, latency_ms=1, network_ms=99)
 def test_alone_a_task_takes_what_the_closed_form_says(executed, lead, latency_ms, network_ms):
     recorded = trace(*executed, lead=lead)
@@ -130,7 +130,7 @@ def test_alone_a_task_takes_what_the_closed_form_says(executed, lead, latency_ms
     rate=st.none() | st.floats(0.1, 10.0),
     cloud=st.none() | st.tuples(st.floats(0.1, 0.3), st.sampled_from([0.0, 20.0]), st.booleans()),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_any_fleet_obeys_the_physics(
     seed, scheduling, accounting, stale_ms, robots, patient, spread, rate, cloud
 ):

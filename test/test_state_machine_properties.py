@@ -228,5 +228,5 @@ class AnyRobot(RuleBasedStateMachine):
         assert self.state.mode is RUNNING
 
 
-AnyRobot.TestCase.settings = settings(max_examples=250, stateful_step_count=40, deadline=None)
+AnyRobot.TestCase.settings = settings(max_examples=250, stateful_step_count=40)
 TestAnyRobot = AnyRobot.TestCase

@@ -445,7 +445,7 @@ any_rules = st.builds(
 
 
 @given(task_rules=any_rules, script=happenings, moments=st.randoms(use_true_random=False))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 def test_the_period_after_an_unsafe_verdict_holds_and_actions_need_a_safe_recent_one(
     task_rules, script, moments
 ):

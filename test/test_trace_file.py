@@ -120,7 +120,7 @@ def any_trace(draw, name):
 
 
 @given(one=any_trace("1"), other=any_trace("2"))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_any_trace_survives_the_round_trip(tmp_path_factory, one, other):
     path = tmp_path_factory.mktemp("traces") / "t.jsonl"
     write_traces(path, [one, other])
@@ -262,7 +262,7 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_bag_is_read(tmp_pat
     cut=st.tuples(st.integers(0, 600), st.integers(0, 20)),
     put=st.binary(max_size=6) | st.sampled_from([b"NaN", b"-1", b"1e999", b"{", b"null", b'"']),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_a_mutated_line_is_read_or_refused_but_never_a_traceback(tmp_path_factory, line, cut, put):
     folder = tmp_path_factory.mktemp("mutated")
     rows = [row.encode() for row in lines(folder)]

@@ -203,7 +203,7 @@ quick = st.lists(
     margin_ms=st.integers(0, 200),
     start_ns=st.integers(0, 10**12),
 )
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_for_any_server_a_virtual_robot_does_what_the_real_loop_does(
     script, actions, margin_ms, start_ns
 ):
@@ -252,7 +252,7 @@ def live(recorded, rules, latency_ms, length=None):
     shape=st.lists(st.tuples(st.integers(1, 40), st.integers(0, 6)), min_size=1, max_size=12),
     latency_ms=st.lists(st.integers(0, 1500), min_size=20, max_size=20),
 )
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_replay_executes_every_round_as_recorded_whatever_the_delay(shape, latency_ms):
     rounds, executed = [], 0
     for count, lead in shape:
