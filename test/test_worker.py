@@ -16,6 +16,7 @@ import pytest
 import zmq
 
 from kairos_ros.core.errors import KairosError, RefusalCode
+from kairos_ros.engine import incarnation
 from kairos_ros.engine.events import (
     BatchDone,
     BatchFailed,
@@ -37,6 +38,7 @@ from kairos_ros.transport.engine_wire import (
 )
 from kairos_ros.transport.frames import Message, decode, encode
 from kairos_ros.transport.messages import InferRequest, InferResult
+from kairos_ros.transport.sockets import receive
 
 PATIENT = Timing(silence_s=20.0)
 """For tests that are not about hanging: a busy machine must not look like a hung worker."""
@@ -245,6 +247,32 @@ def test_a_policy_that_cannot_be_served_is_reported_once_and_not_retried(policy,
         down = fleet.next(EngineDown)
         assert reason in down.reason
         assert down.retry_in_s is None
+
+
+def test_why_a_worker_left_may_arrive_after_the_news_that_it_has(monkeypatch):
+    """As on a busy host, where the thread that reads the socket gets its turn late."""
+    running = Engine("emulated:latency=80")
+    ended_s = []
+
+    def ended():
+        with suppress(ChildProcessError):  # it was waited for
+            flags = os.WEXITED | os.WNOHANG | os.WNOWAIT
+            return os.waitid(os.P_PID, running.handle.pid, flags) is not None
+        return True
+
+    def late(socket):
+        if running.handle.pid is not None and ended():
+            ended_s.append(time.monotonic())
+        if not ended_s or time.monotonic() - ended_s[0] < 0.2:
+            raise zmq.Again
+        return receive(socket)
+
+    monkeypatch.setattr(incarnation, "receive", late)
+    running.handle.start()
+    try:
+        assert "unknown option" in running.next(EngineDown).reason
+    finally:
+        running.handle.stop()
 
 
 def test_a_worker_that_never_comes_up_is_given_up():

@@ -53,6 +53,10 @@ class Timing:
     """Give up after so many lives in a row without one finished batch."""
 
 
+LAST_WORDS_S = 1.0
+"""Why a worker left may arrive so much later than the news that it has."""
+
+
 @dataclass(frozen=True, slots=True)
 class Submission:
     """A batch on its way to the worker, already in frames."""
@@ -150,9 +154,14 @@ class Incarnation:
 
     def _exited(self) -> None:
         kill(self._process)  # ended already; this is for what it may have started
+        hopeless = self._process.returncode in HOPELESS
+        until = time.monotonic() + (LAST_WORDS_S if hopeless else 0.0)
         self._read(time.monotonic())  # what it said last
+        while not self.end and (left_s := until - time.monotonic()) > 0:
+            self._socket.poll(round(1e3 * left_s))
+            self._read(time.monotonic())
         self.end = self.end or how_it_ended(self._process.returncode)
-        self.hopeless = self.hopeless or self._process.returncode in HOPELESS
+        self.hopeless = self.hopeless or hopeless
 
     def _check(self, now: float) -> None:
         timing = self._timing

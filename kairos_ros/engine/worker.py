@@ -36,7 +36,7 @@ from kairos_ros.transport.sockets import Towards
 log = logging.getLogger(__name__)
 
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-REFUSAL_HEARD_S = 2.0
+REFUSAL_HEARD_S = 5.0
 """How long a worker without a policy stays to say why."""
 
 
