@@ -262,6 +262,7 @@ class Operator:
     """Gives one robot its tasks, as a task driver does."""
 
     def __init__(self, wire: Wire, robot: str) -> None:
+        self._executor = wire.executor
         self._client = ActionClient(wire.node, ExecuteTask, f"/{robot}/execute_task")
 
     def give(self, **goal):
@@ -275,4 +276,4 @@ class Operator:
         return done(future).result
 
     def close(self) -> None:
-        self._client.destroy()
+        in_executor(self._executor, self._client.destroy)
