@@ -263,6 +263,10 @@ class Operator:
 
     def __init__(self, wire: Wire, robot: str) -> None:
         self._executor = wire.executor
+        # it is known to the node before it is made: who spins beside would die of it
+        in_executor(self._executor, lambda: self._make(wire, robot))
+
+    def _make(self, wire: Wire, robot: str) -> None:
         self._client = ActionClient(wire.node, ExecuteTask, f"/{robot}/execute_task")
 
     def give(self, **goal):

@@ -273,13 +273,13 @@ class RosDriverLink:
         """One attempt to begin to command. Raises ConfigError where it was the last one."""
         problems = [*self.mismatches(), *map(_as_mismatch, self._claim.rivals())]
         if not problems and self._claim.looked_around(look_around_s):
-            self._commander.claim()
+            self._within(self._commander.claim)
             time.sleep(CLAIM_S)
             rivals = self._claim.rivals()
             if not rivals:
                 return True
             first = self._claim.comes_first()
-            self._withdraw()
+            self._within(self._commander.give_up)
             problems = [_as_mismatch(rival) for rival in rivals]
             time.sleep(0.0 if first else 3 * CLAIM_S)
         if problems and time.monotonic() > give_up:
@@ -287,10 +287,9 @@ class RosDriverLink:
             raise ConfigError(f"the {self._contract.robot} is not as its contract says:\n{told}")
         return False
 
-    def _withdraw(self) -> None:
-        """Commands no more. In the thread that spins: it dies of what is destroyed beside it."""
-
-        done = self._executor.create_task(self._commander.give_up)
+    def _within(self, act: Callable[[], None]) -> None:
+        """In the thread that spins: it dies of what is made or destroyed beside it."""
+        done = self._executor.create_task(act)
         while not done.done() and self._thread.is_alive():
             time.sleep(0.01)
 
