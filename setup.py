@@ -9,6 +9,7 @@ import os
 import shutil
 import subprocess
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 
 from setuptools import Distribution, setup
@@ -35,6 +36,8 @@ class BuildRos(build_py):
         work = Path(self.get_finalized_command("build").build_temp).resolve()
         stage = work / "stage"
         shutil.rmtree(work, ignore_errors=True)  # each isolated build has a prefix of its own
+        work.mkdir(parents=True)
+        (work / "COLCON_IGNORE").touch()  # the stage holds a second package.xml
         self._cmake(work / "cmake", stage)
         site = next((stage / "lib").glob("python*/site-packages"))
         target = Path(self.build_lib) / "kairos_ros"
@@ -52,7 +55,9 @@ class BuildRos(build_py):
         self.distribution.data_files = sorted(data.items())
 
     def _cmake(self, folder, stage):
-        prefixes = [sys.prefix, *filter(None, [os.environ.get("AMENT_PREFIX_PATH")])]
+        # pip builds in a prefix that is on sys.path, but is not sys.prefix
+        wheels = str(Path(find_spec("ament_package").origin).parents[4])
+        prefixes = [wheels, *filter(None, [os.environ.get("AMENT_PREFIX_PATH")])]
         env = os.environ | {"AMENT_PREFIX_PATH": os.pathsep.join(prefixes)}
         configure = [
             *("cmake", "-S", HERE, "-B", folder, "-G", "Ninja"),

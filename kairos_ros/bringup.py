@@ -12,7 +12,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import IO, Any
 
@@ -188,7 +188,7 @@ def command(spec: NodeSpec) -> list[str]:
     Raises ConfigError for a program of another package that is not on PATH.
     """
     if spec.package == "kairos_ros":
-        program = str(share().parents[1] / "lib" / "kairos_ros" / spec.executable)
+        program = _program(spec.executable)
     else:
         found = shutil.which(spec.executable)
         if found is None:
@@ -206,6 +206,36 @@ def command(spec: NodeSpec) -> list[str]:
     for key, value in spec.parameters.items():
         line += ["-p", f"{key}:={_yaml(value)}"]
     return line
+
+
+def plan_text(specs: Sequence[NodeSpec]) -> str:
+    """A plan as JSON, which `told_plan` reads."""
+    return json.dumps([asdict(spec) for spec in specs], default=str, indent=1)
+
+
+def told_plan(*command: str, arguments: Mapping[str, str]) -> list[NodeSpec]:
+    """The plan that `kairos COMMAND NAME:=VALUE ...` prints.
+
+    For launch files whose plan needs more than the standard library and numpy: `ros2 launch` runs
+    with the system's Python, the command, as every node, with the one that the package was built
+    with. Raises ConfigError with the command's own words.
+    """
+    given = [f"{name}:={value}" for name, value in arguments.items()]
+    done = subprocess.run(
+        [_program("kairos"), *command, "--", *given], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise ConfigError(done.stderr.strip().removeprefix("kairos: "))
+    return [_spec(**fields) for fields in json.loads(done.stdout)]
+
+
+def _spec(params_file: str | None, arguments: Sequence[str], **fields: Any) -> NodeSpec:
+    file = Path(params_file) if params_file else None
+    return NodeSpec(params_file=file, arguments=tuple(arguments), **fields)
+
+
+def _program(name: str) -> str:
+    return str(share().parents[1] / "lib" / "kairos_ros" / name)
 
 
 def _yaml(value: Any) -> str:

@@ -32,6 +32,7 @@ COMMANDS = {
     "sim-so101": "kairos_ros.robot.feetech_command:sim_so101_command",
     "arm up": "kairos_ros.demo.arm_command:arm_up_command",
     "arm demo": "kairos_ros.demo.arm_command:arm_demo_command",
+    "arm plan": "kairos_ros.demo.arm_command:arm_plan_command",
     "robot check": "kairos_ros.robot_command:check_command",
     "slo": "kairos_ros.evaluation.slo_command:slo_command",
     "profile": "kairos_ros.engine.profile_command:profile_command",

@@ -14,6 +14,8 @@ import yaml
 from rclpy.node import Node
 from wire import until
 
+from kairos_ros.arms_arguments import ARGUMENTS
+from kairos_ros.arms_plan import arm_plan
 from kairos_ros.bringup import (
     Fleet,
     NodeSpec,
@@ -25,6 +27,7 @@ from kairos_ros.bringup import (
     rviz_line,
     serving,
     share,
+    told_plan,
 )
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component
@@ -213,6 +216,38 @@ def test_a_launch_file_describes_every_argument_and_plans_nodes_that_exist(file)
     specs = [spec for spec in make_plan(given) if spec.package == "kairos_ros"]
     assert specs
     assert all(Path(command(spec)[0]).is_file() for spec in specs)
+
+
+LAUNCHED = """
+import sys
+for name in "pydantic", "typer", "typing_extensions", "rich", "zmq", "msgpack":
+    sys.modules[name] = None  # whoever imports it fails
+import kairos_ros.bringup
+kairos_ros.bringup.launch_description = lambda arguments, make_plan: (arguments, make_plan)
+scope = {}
+exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), scope)
+arguments, make_plan = scope["generate_launch_description"]()
+assert make_plan({name: default for name, (default, _) in arguments.items() if default})
+"""
+
+
+@pytest.mark.parametrize(
+    "file", sorted((ROOT / "launch").glob("*.launch.py")), ids=lambda f: f.name
+)
+def test_a_launch_file_works_in_the_systems_python_with_its_older_packages(file):
+    """`ros2 launch` does not run with the Python of the nodes: Ubuntu 24.04 has pydantic 1."""
+    done = subprocess.run(
+        [sys.executable, "-c", LAUNCHED, file], capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_plan_that_the_command_tells_is_the_plan():
+    values = {"robot": "left", "cameras": "front,wrist", "rviz": "true", "record": "/tmp/a bag"}
+    for arm in ARGUMENTS:
+        assert told_plan("arm", "plan", arm, arguments=values) == arm_plan(arm, values)
+    with pytest.raises(ConfigError, match=r"^seed is '-1'; it must be"):
+        told_plan("arm", "plan", "so101", arguments={"seed": "-1"})
 
 
 def test_launch_files_start_the_plan():

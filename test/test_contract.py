@@ -10,7 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from kairos_ros.arms_plan import ARGUMENTS, arm_plan
+from kairos_ros.arms_arguments import ARGUMENTS
+from kairos_ros.arms_plan import arm_plan
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.document.faults import FaultyFileError
 from kairos_ros.nodes.driver_topics import controllers

@@ -25,6 +25,7 @@ LAYER = {
     "demo": 5,
     "drill": 5,
     "nodes": 5,
+    "arms_arguments": 5,
     "arms_plan": 5,
     "bringup": 5,
     "cli": 5,

@@ -1,4 +1,4 @@
-"""`kairos arm up|demo`: one arm of the launch files without ros2 launch."""
+"""`kairos arm up|demo|plan`: one arm of the launch files without ros2 launch."""
 
 from collections.abc import Sequence
 from datetime import datetime
@@ -7,8 +7,9 @@ from typing import Annotated
 
 import typer
 
-from kairos_ros.arms_plan import ARGUMENTS, arm_plan
-from kairos_ros.bringup import Fleet
+from kairos_ros.arms_arguments import ARGUMENTS
+from kairos_ros.arms_plan import arm_plan
+from kairos_ros.bringup import Fleet, plan_text
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.domain import stay_on_this_host
 from kairos_ros.up import run
@@ -59,6 +60,11 @@ def arm_demo_command(
     from kairos_ros.demo.arm_demo import demonstrate  # ROS is loaded only for this command
 
     raise typer.Exit(demonstrate(arm, specs, tasks, seconds, _folder(out, f"{arm}_demo")))
+
+
+def arm_plan_command(arm: ArmArgument, given: Given = None) -> None:
+    """Print which nodes the arm's launch file starts, with their parameters, as JSON."""
+    typer.echo(plan_text(arm_plan(arm, arguments(given or ()))))
 
 
 def arguments(texts: Sequence[str]) -> dict[str, str]:
