@@ -1,1 +1,1 @@
-"""`kairos dashboard`: the fleet in a browser, read only. Needs `kairos_ros[web]`."""
+"""`kairos dashboard`: the fleet in a browser, read only. Needs the extra `web`."""

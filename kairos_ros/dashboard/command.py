@@ -38,7 +38,7 @@ def dashboard_command(
         from kairos_ros.dashboard.server import application
     except ModuleNotFoundError as error:
         raise ConfigError(
-            f"the dashboard needs {error.name}: pip install 'kairos_ros[web]'"
+            f"the dashboard needs {error.name}: pip install starlette uvicorn jinja2"
         ) from error
     from kairos_ros.dashboard.watch import Watch
 

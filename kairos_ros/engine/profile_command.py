@@ -40,13 +40,13 @@ def profile_command(
     instruction: Annotated[
         str, typer.Option(help="What a policy that reads free text is told.")
     ] = "pick up the cube",
-    plot: Annotated[bool, typer.Option(help="Draw it too (needs kairos_ros[eval]).")] = True,
+    plot: Annotated[bool, typer.Option(help="Draw it too (needs matplotlib).")] = True,
 ) -> None:
     """Measure latency against batch size and write profile and plot."""
     options = EngineOptions(policy, device, dtype, threads, max_batch, tokenizer)
     sizes = _sizes(batches, max_batch)
     if plot and find_spec("matplotlib") is None:
-        raise ConfigError("the plot needs matplotlib: install kairos_ros[eval], or use --no-plot")
+        raise ConfigError("the plot needs matplotlib: pip install matplotlib, or use --no-plot")
     console = Console(stderr=True)
     log = (out.parent if out else Path()) / "profile.worker.log"
     log.parent.mkdir(parents=True, exist_ok=True)

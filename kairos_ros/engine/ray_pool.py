@@ -238,5 +238,5 @@ def _ray() -> Any:
     try:
         import ray
     except ImportError as error:
-        raise ConfigError("--pool ray needs Ray: pip install 'kairos_ros[cluster]'") from error
+        raise ConfigError("--pool ray needs Ray: pip install ray") from error
     return ray

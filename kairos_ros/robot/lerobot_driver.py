@@ -37,7 +37,7 @@ def build_driver(name: str, fields: Mapping[str, Any]) -> Any:
     except ImportError as error:
         raise ConfigError(
             f"adapter lerobot: LeRobot cannot be imported ({error}); "
-            "pip install 'kairos_ros[so101]', or 'lerobot[...]' with what your robot needs"
+            "pip install 'lerobot[feetech]==0.6.1' for an SO-101, or with what your robot needs"
         ) from error
     _learn(lerobot.robots.RobotConfig, "lerobot.robots", name, "lerobot_robot_")
     for camera in _camera_types(fields):

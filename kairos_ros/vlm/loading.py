@@ -37,8 +37,8 @@ def load_judge(model: str, timeout_s: float = 2.0) -> Judge:
             from kairos_ros.vlm.in_process import InProcessJudge
         except ImportError as error:
             raise ConfigError(
-                f"judge {model!r} needs torch and transformers ({error}); install"
-                " kairos_ros[engine]"
+                f"judge {model!r} needs torch and transformers ({error}); install what extra"
+                " engine names (docs/install.md)"
             ) from error
         return InProcessJudge(Path(model.removeprefix(IN_PROCESS)).expanduser())
     raise ConfigError(

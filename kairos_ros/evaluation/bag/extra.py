@@ -10,5 +10,5 @@ def require_bags() -> None:
     missing = [name for name in ("rosbags", "mcap") if find_spec(name) is None]
     if missing:
         raise ConfigError(
-            f"bags need {' and '.join(missing)}; install the extra: pip install 'kairos_ros[eval]'"
+            f"bags need {' and '.join(missing)}; pip install rosbags mcap mcap-ros2-support"
         )
