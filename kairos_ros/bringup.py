@@ -188,7 +188,7 @@ def command(spec: NodeSpec) -> list[str]:
     Raises ConfigError for a program of another package that is not on PATH.
     """
     if spec.package == "kairos_ros":
-        program = _program(spec.executable)
+        program = program_path(spec.executable)
     else:
         found = shutil.which(spec.executable)
         if found is None:
@@ -222,7 +222,10 @@ def told_plan(*command: str, arguments: Mapping[str, str]) -> list[NodeSpec]:
     """
     given = [f"{name}:={value}" for name, value in arguments.items()]
     done = subprocess.run(
-        [_program("kairos"), *command, "--", *given], capture_output=True, text=True, check=False
+        [program_path("kairos"), *command, "--", *given],
+        capture_output=True,
+        text=True,
+        check=False,
     )
     if done.returncode:
         raise ConfigError(done.stderr.strip().removeprefix("kairos: "))
@@ -234,7 +237,8 @@ def _spec(params_file: str | None, arguments: Sequence[str], **fields: Any) -> N
     return NodeSpec(params_file=file, arguments=tuple(arguments), **fields)
 
 
-def _program(name: str) -> str:
+def program_path(name: str) -> str:
+    """Where a program of this package is installed."""
     return str(share().parents[1] / "lib" / "kairos_ros" / name)
 
 

@@ -7,6 +7,7 @@ from typing import Any
 import typer
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.extras import explained
 
 COMMANDS = {
     "demo": "kairos_ros.demo.command:demo_command",
@@ -94,7 +95,8 @@ def _load(where: str) -> Any:
 def main() -> None:
     """Runs the command line; errors that the user can fix are printed without a traceback."""
     try:
-        app()()
+        with explained("kairos"):
+            app()()
     except KairosError as error:
         print(f"kairos: {error}", file=sys.stderr)
         sys.exit(2)

@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from kairos_ros.evaluation.bag.extra import require_bags
 from kairos_ros.evaluation.bag.selection import parse_topics
+from kairos_ros.extras import require
 
 
 def record_command(
@@ -41,7 +41,7 @@ def record_command(
     Finds robots that come later, too. ROS_DOMAIN_ID says which fleet it listens to.
     """
     parse_topics(topics)  # what is wrong with it is told before ROS is loaded
-    require_bags()
+    require("rosbags", "mcap")
     import rclpy
 
     from kairos_ros.nodes.process import stop_on_signals

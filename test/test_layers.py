@@ -13,6 +13,7 @@ LAYER = {
     "core": 1,
     "document": 2,
     "engine": 2,
+    "extras": 2,
     "transport": 2,
     "serving": 3,
     "robot": 3,

@@ -32,14 +32,9 @@ def dashboard_command(
     host, port = _address(listen)
     if domain is not None:
         os.environ["ROS_DOMAIN_ID"] = str(domain)
-    try:
-        import uvicorn
+    import uvicorn
 
-        from kairos_ros.dashboard.server import application
-    except ModuleNotFoundError as error:
-        raise ConfigError(
-            f"the dashboard needs {error.name}: pip install starlette uvicorn jinja2"
-        ) from error
+    from kairos_ros.dashboard.server import application
     from kairos_ros.dashboard.watch import Watch
 
     bound = _bind(host, port)

@@ -12,6 +12,7 @@ from kairos_ros.arms_plan import arm_plan
 from kairos_ros.bringup import Fleet, plan_text
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.domain import stay_on_this_host
+from kairos_ros.extras import require
 from kairos_ros.up import run
 
 ArmArgument = Annotated[
@@ -52,6 +53,7 @@ def arm_demo_command(
     Prints success, rounds and stalls of every task, and draws the one with the most chunks: joints
     against what they were told. Ctrl-C ends it early, with what was done so far.
     """
+    require("mujoco", "matplotlib")
     values = arguments(given or ())
     if values.get("use_sim", "true") != "true":
         raise ConfigError("the demo moves simulated arms only; kairos arm up runs a real one")

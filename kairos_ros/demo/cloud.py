@@ -15,6 +15,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO
 
+from kairos_ros.bringup import program_path
 from kairos_ros.core.errors import KairosError
 from kairos_ros.demo.link_proxy import Conditions
 from kairos_ros.engine.paced import PREFIX
@@ -152,12 +153,12 @@ class Cloud:
     def _start(
         self, port: int, policy: str, keys: KeyFolder, prefix: Sequence[str]
     ) -> subprocess.Popen[bytes]:
-        program = Path(sys.executable).with_name("kairos")
+        kairos = program_path("kairos")
         options = ["--listen", f"tcp://127.0.0.1:{port}", "--keys", str(keys.path)]
         options += ["--policy", f"{POLICY}={policy}"]
         tied = [sys.executable, "-m", "kairos_ros.demo.tied", str(os.getpid())]
         process = subprocess.Popen(
-            [*tied, *prefix, str(program), "worker", *options],
+            [*tied, *prefix, kairos, "worker", *options],
             stdin=subprocess.DEVNULL,
             stdout=self._out,
             stderr=self._out,

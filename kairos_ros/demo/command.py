@@ -14,6 +14,7 @@ from kairos_ros.demo.cloud import Paces
 from kairos_ros.demo.cuts import parse_cuts
 from kairos_ros.demo.workload import BACK_TO_BACK, parse_arrivals
 from kairos_ros.domain import stay_on_this_host
+from kairos_ros.extras import require
 
 MOST_ROBOTS = 28
 """With discovery limited to this host, at most 32 DDS participants find each other."""
@@ -85,6 +86,7 @@ def demo_command(
 
     Ctrl-C ends it early, with the summary so far; a second one ends it at once.
     """
+    require("metaworld", "matplotlib")
     parse_arrivals(arrivals)  # what is wrong with the options is told before anything starts
     if scheduling:
         parse_scheduling(scheduling)

@@ -11,6 +11,7 @@ import typer
 from kairos_ros.bringup import NodeSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.domain import stay_on_this_host
+from kairos_ros.extras import require
 from kairos_ros.fleet_command import FleetArgument, fleet_path, read
 
 if TYPE_CHECKING:
@@ -47,6 +48,7 @@ def factory_command(
     Exit code 1 when a robot did not do it, 2 for a fleet file that cannot be shown. Ctrl-C ends it
     early, with the summary so far; a second one ends it at once.
     """
+    require("metaworld", "matplotlib")
     from kairos_ros.demo.factory_events import parse_events
     from kairos_ros.fleet_plan import fleet_plan
 

@@ -11,6 +11,7 @@ from rich.console import Console
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.domain import stay_on_this_host
 from kairos_ros.drill.door import WorkerDoor
+from kairos_ros.extras import require
 from kairos_ros.transport.endpoint import check_endpoint
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder, default_folder
@@ -69,6 +70,7 @@ def drill_command(
 
     A running fleet (--domain) is watched, and judged by what its robots say: nothing is proven.
     """
+    require("metaworld", "matplotlib")
     from kairos_ros.drill.faults import FAULTS, choose  # ROS is loaded only for this command
 
     console = Console()

@@ -8,6 +8,7 @@ from kairos_ros.engine.emulated import PREFIX, EmulatedEngine
 from kairos_ros.engine.paced import PREFIX as PACED
 from kairos_ros.engine.paced import PacedEngine, parse_paced
 from kairos_ros.engine.seam import Engine, EngineOptions, Progress
+from kairos_ros.extras import require
 
 
 def load_engine(options: EngineOptions, progress: Progress) -> Engine:
@@ -27,6 +28,7 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
     if options.policy.startswith(("/", ".", "~")) and not Path(options.policy).is_dir():
         # said here, because importing torch takes seconds
         raise PolicyError(f"there is no policy folder {options.policy}")
+    require("torch", "lerobot")
     progress("importing torch")
     from kairos_ros.engine.policy_engine import load_policy_engine
 

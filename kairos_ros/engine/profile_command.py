@@ -1,7 +1,6 @@
 """`kairos profile`: how long an engine needs for a batch, as a file the serving node reads."""
 
 import json
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Annotated
 
@@ -15,6 +14,7 @@ from kairos_ros.core.profile import EngineProfile
 from kairos_ros.engine.profile_plot import plot_profile
 from kairos_ros.engine.profiling import WARM_UP_ROUNDS, batch_sizes, measure, profiled_engine
 from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.extras import require
 
 
 def profile_command(
@@ -40,13 +40,13 @@ def profile_command(
     instruction: Annotated[
         str, typer.Option(help="What a policy that reads free text is told.")
     ] = "pick up the cube",
-    plot: Annotated[bool, typer.Option(help="Draw it too (needs matplotlib).")] = True,
+    plot: Annotated[bool, typer.Option(help="Draw it too (needs extra eval).")] = True,
 ) -> None:
     """Measure latency against batch size and write profile and plot."""
     options = EngineOptions(policy, device, dtype, threads, max_batch, tokenizer)
     sizes = _sizes(batches, max_batch)
-    if plot and find_spec("matplotlib") is None:
-        raise ConfigError("the plot needs matplotlib: pip install matplotlib, or use --no-plot")
+    if plot:
+        require("matplotlib")
     console = Console(stderr=True)
     log = (out.parent if out else Path()) / "profile.worker.log"
     log.parent.mkdir(parents=True, exist_ok=True)

@@ -22,6 +22,7 @@ from kairos_ros.engine.loading import load_engine
 from kairos_ros.engine.pool_demand import ReplicaCount
 from kairos_ros.engine.seam import Engine, EngineLostError, EngineOptions
 from kairos_ros.engine.worker_process import private_folder
+from kairos_ros.extras import require
 from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
 
 log = logging.getLogger(__name__)
@@ -235,8 +236,7 @@ def _check_somebody_listens(address: str) -> None:
 
 
 def _ray() -> Any:
-    try:
-        import ray
-    except ImportError as error:
-        raise ConfigError("--pool ray needs Ray: pip install ray") from error
+    require("ray")
+    import ray
+
     return ray

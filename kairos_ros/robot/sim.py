@@ -8,6 +8,7 @@ import numpy as np
 
 from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.core.pipeline import TaskState
+from kairos_ros.extras import require
 from kairos_ros.robot import metaworld_scenes as metaworld
 from kairos_ros.robot.adapter import Observation, RobotSpec, TaskGoal
 from kairos_ros.robot.intruder import Body
@@ -48,6 +49,7 @@ def metaworld_body() -> SimBody:
     Camera keys are Meta-World's: corner, corner2, corner3, corner4, topview, behindGripper,
     gripperPOV.
     """
+    require("metaworld")
     return SimBody(
         make=metaworld.make_scene,
         reset=metaworld.reset_scene,
@@ -75,6 +77,7 @@ def gymnasium_body(env_id: str, *, kept_on_hold: Sequence[int] = (), **env_kwarg
 
     Raises ConfigError where it is not registered or its spaces do not fit.
     """
+    require("gymnasium")
     import gymnasium
 
     def make(_scene: str) -> Any:

@@ -1,5 +1,6 @@
 """Camera images of a simulated robot, as JPEG."""
 
+import ctypes
 import os
 import sys
 from collections.abc import Collection, Mapping
@@ -17,11 +18,19 @@ JPEG_QUALITY = 90
 def render_off_screen() -> None:
     """Let MuJoCo render without a display, through EGL, unless MUJOCO_GL names another way.
 
-    MuJoCo reads the variable once, when it is imported. Raises ConfigError when that is past.
+    MuJoCo reads the variable once, when it is imported. Raises ConfigError when that is past, and
+    where there is no EGL.
     """
     if "mujoco" in sys.modules and not os.environ.get("MUJOCO_GL"):
         raise ConfigError("set MUJOCO_GL=egl: MuJoCo was imported without it and cannot render")
-    os.environ.setdefault("MUJOCO_GL", "egl")
+    if os.environ.setdefault("MUJOCO_GL", "egl") == "egl":
+        try:
+            ctypes.CDLL("libEGL.so.1")
+        except OSError as error:
+            raise ConfigError(
+                f"cameras of simulated arms are rendered with EGL ({error}): apt install libegl1 "
+                "libgl1-mesa-dri, or set MUJOCO_GL to osmesa or glfw"
+            ) from error
 
 
 class Cameras(Protocol):

@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.extras import require
 from kairos_ros.share import share
 from kairos_ros.vlm.judge import Judge
 
@@ -33,13 +34,9 @@ def load_judge(model: str, timeout_s: float = 2.0) -> Judge:
         url, _, name = model.removeprefix(ENDPOINT).partition("#")
         return EndpointJudge(Endpoint(url, name, os.environ.get(KEY, ""), timeout_s))
     if model.startswith(IN_PROCESS):
-        try:
-            from kairos_ros.vlm.in_process import InProcessJudge
-        except ImportError as error:
-            raise ConfigError(
-                f"judge {model!r} needs torch and transformers ({error}); install what extra"
-                " engine names (docs/install.md)"
-            ) from error
+        require("torch", "transformers")
+        from kairos_ros.vlm.in_process import InProcessJudge
+
         return InProcessJudge(Path(model.removeprefix(IN_PROCESS)).expanduser())
     raise ConfigError(
         f"judge {model!r} is unknown; use {EMBEDDED}factory_judge, {ENDPOINT}http://HOST:PORT/v1#MODEL"

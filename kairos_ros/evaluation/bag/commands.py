@@ -8,14 +8,14 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kairos_ros.evaluation.bag.extra import require_bags
+from kairos_ros.extras import require
 
 _Path = Annotated[Path, typer.Argument(help="The bag's folder, or its .mcap file.", metavar="BAG")]
 
 
 def info_command(bag: _Path) -> None:
     """Topics of a bag, and the tasks that it holds. Repairs it first where that is needed."""
-    require_bags()
+    require("rosbags", "mcap")
     from kairos_ros.evaluation.bag.fleet_run import read_bag
     from kairos_ros.evaluation.bag.reader import Bag
     from kairos_ros.evaluation.summary import summarise
@@ -47,7 +47,7 @@ def repair_command(bag: _Path) -> None:
 
     Reading a bag does the same. What is torn at its end is moved to a file beside it.
     """
-    require_bags()
+    require("rosbags", "mcap")
     from kairos_ros.evaluation.bag.repair import repair
 
     folder = bag.parent if bag.is_file() else bag
@@ -68,7 +68,7 @@ def extract_command(
     ] = False,
 ) -> None:
     """Turn the finished tasks of a bag into traces, for kairos replay and kairos simulate."""
-    require_bags()
+    require("rosbags", "mcap")
     from kairos_ros.evaluation.bag.extract import extract
     from kairos_ros.evaluation.trace_file import check_writable, write_traces
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.extras import require
 from kairos_ros.share import share
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ def study_command(
     Run the same command again to continue a stopped study: cells that have finished are kept, as
     long as the code that decides them is the same. Writes cells.csv, figure.png and finding.md.
     """
+    require("matplotlib", "pandas")
     if list_:
         _list_studies()
         return
