@@ -1,9 +1,9 @@
 """Camera images of a simulated robot, as JPEG."""
 
-import ctypes
 import os
 import sys
 from collections.abc import Collection, Mapping
+from ctypes.util import find_library
 from io import BytesIO
 from typing import Any, Protocol
 
@@ -23,14 +23,13 @@ def render_off_screen() -> None:
     """
     if "mujoco" in sys.modules and not os.environ.get("MUJOCO_GL"):
         raise ConfigError("set MUJOCO_GL=egl: MuJoCo was imported without it and cannot render")
-    if os.environ.setdefault("MUJOCO_GL", "egl") == "egl":
-        try:
-            ctypes.CDLL("libEGL.so.1")
-        except OSError as error:
-            raise ConfigError(
-                f"cameras of simulated arms are rendered with EGL ({error}): apt install libegl1 "
-                "libgl1-mesa-dri, or set MUJOCO_GL to osmesa or glfw"
-            ) from error
+    if os.environ.setdefault("MUJOCO_GL", "egl") != "egl":
+        return
+    if not (find_library("EGL") and (find_library("OpenGL") or find_library("GL"))):
+        raise ConfigError(
+            "cameras of simulated arms are rendered with EGL, which is not installed: apt install "
+            "libegl1 libopengl0 libgl1-mesa-dri, or set MUJOCO_GL to osmesa or glfw"
+        )
 
 
 class Cameras(Protocol):
