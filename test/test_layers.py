@@ -108,3 +108,12 @@ def test_the_embedded_judge_and_an_endpoint_do_without_torch():
     modules = "kairos_ros.vlm.embedded, kairos_ros.vlm.endpoint, kairos_ros.vlm.loading"
     code = f"import sys, {modules}; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("path", [p for p in MODULES if part(p) == "nodes"], ids=lambda p: p.name)
+def test_classes_of_rclpy_are_not_subscripted(path):
+    """They are generic in Kilted, and in Jazzy `Subscription[Any]` is a TypeError at import."""
+    ours = {name.rsplit(".")[-1] for name in imports(path) if name.startswith("rclpy.")}
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Subscript) and isinstance(node.value, ast.Name):
+            assert node.value.id not in ours, f"{path.name}:{node.lineno}"

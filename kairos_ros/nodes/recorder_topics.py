@@ -51,7 +51,7 @@ class Taken:
 class Tap:
     """A subscription, and how far each publisher's numbers have come."""
 
-    subscription: Subscription[Any]
+    subscription: Subscription
     profile: QoSProfile
     message_type: type
     newest: dict[bytes, tuple[int, int]] = field(default_factory=dict)

@@ -98,8 +98,8 @@ class Ears:
         self._more = sources
         self._status = self._open(RobotStatus, "/kairos/robot_status", qos.ROSTER)
         self._tf = self._open(TFMessage, "/tf_static", qos.ROSTER)
-        self._of_fleet: dict[str, Subscription[Any]] = {}
-        self._of_robots: dict[str, dict[str, tuple[Source, Subscription[Any]]]] = {}
+        self._of_fleet: dict[str, Subscription] = {}
+        self._of_robots: dict[str, dict[str, tuple[Source, Subscription]]] = {}
 
     def listen(self, purposes: frozenset[str], own: Sequence[TransformStamped]) -> None:
         """Opens what `purposes` need, closes the rest, takes what has come.
@@ -182,7 +182,7 @@ class Ears:
             for message in _taken(subscription):
                 source.hear(heard, message, now_ns)
 
-    def _open(self, kind: type, topic: str, profile: QoSProfile) -> Subscription[Any]:
+    def _open(self, kind: type, topic: str, profile: QoSProfile) -> Subscription:
         return self._node.create_subscription(
             kind,
             topic,
@@ -262,7 +262,7 @@ def _hear_event(heard: Heard, message: PipelineEvent, now_ns: int) -> None:
     heard.event, heard.event_ns, heard.mode = message, now_ns, message.after
 
 
-def _taken(subscription: Subscription[Any]) -> Iterator[Any]:
+def _taken(subscription: Subscription) -> Iterator[Any]:
     for _ in range(MOST_PER_LOOK):
         came = subscription.handle.take_message(subscription.msg_type, False)
         if came is None:
