@@ -51,3 +51,21 @@ def test_a_look_takes_no_more_than_its_share():
     tap = tap_of(*((b"a", n, n) for n in range(1, 6)))
     assert [t.number for t in tap.take(3)] == [1, 2, 3]
     assert [t.number for t in tap.take(3)] == [4, 5]
+
+
+class Jazzy(Handed):
+    """As rclpy of Jazzy tells it: not who published."""
+
+    def take_message(self, kind, raw):
+        came = super().take_message(kind, raw)
+        if came is not None:
+            del came[1]["publisher_gid"]
+        return came
+
+
+def test_where_publishers_are_not_told_only_a_single_one_is_counted():
+    came = [(b"a", 1, 1), (b"a", 3, 2), (b"a", 90, 3), (b"b", 7, 4), (b"a", 91, 5), (b"a", 94, 6)]
+    publishers = iter([1, 1, 2, 2, 1, 1])
+    handle = SimpleNamespace(handle=Jazzy(came), get_publisher_count=lambda: next(publishers))
+    taken = Tap(handle, QoSProfile(depth=1), object).take(10)
+    assert [t.lost for t in taken] == [0, 1, 0, 0, 0, 2]

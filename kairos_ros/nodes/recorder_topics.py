@@ -65,14 +65,24 @@ class Tap:
             if came is None:
                 return
             data, info = came
-            publisher = info["publisher_gid"]["data"]
+            publisher = self._publisher(info)
             number, received_ns = info["publication_sequence_number"], info["received_timestamp"]
             lost = 0
+            if publisher is None:
+                self.newest.clear()
+                yield Taken(received_ns, info["source_timestamp"], data, number, lost)
+                continue
             if (before := self.newest.get(publisher)) is not None:
                 lost = max(0, number - before[0] - 1)
                 received_ns = max(received_ns, before[1] + 1)
             self.newest[publisher] = number, received_ns
             yield Taken(received_ns, info["source_timestamp"], data, number, lost)
+
+    def _publisher(self, info: dict[str, Any]) -> bytes | None:
+        """Who sent a message; None where that is not known, as of several publishers in Jazzy."""
+        if "publisher_gid" in info:
+            return info["publisher_gid"]["data"]
+        return b"the only one" if self.subscription.get_publisher_count() == 1 else None
 
 
 def tap(node: Node, topic: str, message_type: type, profile: QoSProfile) -> Tap:
