@@ -3,6 +3,7 @@
 # make demo FLEET=factory   a fleet file's robots and services, and things that happen to them
 # make demo ARM=so101       one simulated arm over its ROS 2 driver: so101, bi_so101 or franka
 # make drill      the same with faults, and a judge; four to ten minutes (ARGS=--quick: two)
+# make check      lint, types and the fast tests, for the inner loop: about a minute
 # make test       lint, types and all tests
 # make bench      benchmarks: ratios against the peer in one run
 # make lock       resolve requirements.lock again from pyproject.toml
@@ -13,14 +14,18 @@ BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 export HF_HUB_OFFLINE ?= 1
 
-# Options of make demo, for example: make demo ROBOTS=4 POLICY=fifo HORIZON=static:10, or
+# Options of make demo, for example: make demo ROBOTS=4 SCHEDULING=fifo HORIZON=static:10, or
 # make demo CLOUD=1 (a cloud worker behind an emulated link), make demo CLOUD=1 CUT=20:5
 ROBOTS ?=
+# the model, as --policy elsewhere: a policy folder, a hub id, emulated:...
 POLICY ?=
+SCHEDULING ?=
 HORIZON ?=
 DURATION ?=
 ARRIVALS ?=
 SEED ?=
+# cameras of the arms, such as corner2,gripperPOV:480x640
+CAMERAS ?=
 CLOUD ?=
 CUT ?=
 # make demo RVIZ=1 draws the fleet for rviz (docs/rviz.md)
@@ -32,7 +37,15 @@ EVENTS ?=
 ARM ?=
 ARGS ?=
 
-.PHONY: all demo drill test bench lock clean
+# For one release, POLICY=NAME of a scheduling policy is SCHEDULING=NAME; a folder of that name is ./NAME.
+ifneq ($(filter fifo least_service oldest_task wait_ratio admit,$(firstword $(subst :, ,$(POLICY)))),)
+$(if $(SCHEDULING),$(error POLICY=$(POLICY) names a scheduling policy, as does SCHEDULING=$(SCHEDULING); POLICY is the model now))
+$(info note: POLICY=$(POLICY) is taken as SCHEDULING=$(POLICY); write that, POLICY is the model now)
+override SCHEDULING := $(POLICY)
+override POLICY :=
+endif
+
+.PHONY: all demo drill lint check test bench lock clean
 all: $(VENV)/.built
 
 $(VENV)/.deps: requirements.lock tools/setup.sh
@@ -45,26 +58,34 @@ $(VENV)/.built: $(VENV)/.deps CMakeLists.txt package.xml pyproject.toml cmake/py
 
 demo: all
 ifneq ($(ARM),)
-	@$(BIN)/kairos arm demo $(ARM) $(if $(HORIZON),horizon:=$(HORIZON)) \
-	  $(if $(SEED),seed:=$(SEED)) $(if $(RVIZ),rviz:=true) $(ARGS)
+	@$(BIN)/kairos arm demo $(ARM) $(if $(POLICY),policy:=$(POLICY)) $(if $(HORIZON),horizon:=$(HORIZON)) \
+	  $(if $(SEED),seed:=$(SEED)) $(if $(RVIZ),rviz:=true) $(if $(CAMERAS),cameras:=$(CAMERAS)) $(ARGS)
 else ifneq ($(FLEET),)
 	@$(BIN)/kairos fleet demo $(FLEET) $(if $(EVENTS),--events $(EVENTS)) \
 	  $(if $(SEED),--seed $(SEED)) $(ARGS)
 else
-	@$(BIN)/kairos demo $(if $(ROBOTS),--robots $(ROBOTS)) $(if $(POLICY),--scheduling $(POLICY)) \
-	  $(if $(HORIZON),--horizon $(HORIZON)) $(if $(DURATION),--duration $(DURATION)) \
-	  $(if $(ARRIVALS),--arrivals $(ARRIVALS)) $(if $(SEED),--seed $(SEED)) \
-	  $(if $(CLOUD),--cloud) $(if $(CUT),--cloud-cut $(CUT)) $(if $(RVIZ),--rviz) $(ARGS)
+	@$(BIN)/kairos demo $(if $(ROBOTS),--robots $(ROBOTS)) $(if $(POLICY),--policy $(POLICY)) \
+	  $(if $(SCHEDULING),--scheduling $(SCHEDULING)) $(if $(HORIZON),--horizon $(HORIZON)) \
+	  $(if $(DURATION),--duration $(DURATION)) $(if $(ARRIVALS),--arrivals $(ARRIVALS)) \
+	  $(if $(SEED),--seed $(SEED)) $(if $(CLOUD),--cloud) $(if $(CUT),--cloud-cut $(CUT)) $(if $(RVIZ),--rviz) \
+	  $(if $(CAMERAS),--cameras $(CAMERAS)) $(ARGS)
 endif
 
 drill: all
 	@$(BIN)/kairos drill $(if $(ROBOTS),--robots $(ROBOTS)) $(if $(SEED),--seed $(SEED)) $(ARGS)
 
-test: all
+lint: all
 	@$(BIN)/ruff check .
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
-	@$(BIN)/python -m pytest -n 2 --dist loadfile $(ARGS)
+
+# without what starts processes, loads torch or speaks DDS (test/support/slow_mark.py)
+check: lint
+	@$(BIN)/python -m pytest --fast -n 2 --dist loadfile $(ARGS)
+
+# modules in the order of test/support/slow_mark.py, not by their numbers of tests
+test: lint
+	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: all
 	@$(BIN)/python -m bench $(ARGS)

@@ -61,7 +61,7 @@ class BuildRos(build_py):
         env = os.environ | {"AMENT_PREFIX_PATH": os.pathsep.join(prefixes)}
         configure = [
             *("cmake", "-S", HERE, "-B", folder, "-G", "Ninja"),
-            "-DCMAKE_BUILD_TYPE=Release",
+            f"-DCMAKE_BUILD_TYPE={os.environ.get('CMAKE_BUILD_TYPE', 'Release')}",
             "-DBUILD_TESTING=OFF",
             f"-DCMAKE_PREFIX_PATH={';'.join(prefixes)}",
             f"-DCMAKE_INSTALL_PREFIX={stage}",

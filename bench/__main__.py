@@ -6,51 +6,46 @@ alternate between the two sides within one run.
 """
 
 import argparse
+import importlib
 import importlib.util
 import json
 import os
 import platform
+import runpy
 import shutil
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
 
 from rich.console import Console
 from rich.table import Table
 
-from bench import (
-    fleet,
-    hop,
-    hybrid,
-    judgements,
-    judges,
-    overhead,
-    pipeline,
-    record,
-    replay,
-    robots50,
-    stop,
-)
-from bench.report import Result
-from bench.servers import ROOT
+from bench.support.report import Result
+from bench.support.servers import ROOT
 
-BENCHMARKS: dict[str, Callable[..., Result]] = {
-    "overhead": overhead.run,
-    "hop": hop.run,
-    "fleet": fleet.run,
-    "robots50": robots50.run,
-    "record": record.run,
-    "replay": replay.run,
-    "hybrid": hybrid.run,
-    "judgements": judgements.run,
-    "judges": judges.run,
-    "stop": stop.run,
-    "pipeline": pipeline.run,
+FAMILIES = {
+    "serving": (
+        "overhead",
+        "fleet",
+        "robots50",
+        "scheduler",
+        "pool",
+        "forged_names",
+        "large_messages",
+    ),
+    "transport": ("hop", "link", "radio", "fuzz"),
+    "cloud": ("hybrid",),
+    "robot": ("stop", "robot_driver", "sim_driver"),
+    "judges": ("judgements", "judges", "pipeline"),
+    "recording": ("record", "traces"),
+    "virtual_time": ("replay", "simulate"),
+    "horizons": ("horizon_signals", "rtc"),
+    "engine": ("history",),
 }
+"""Folder -> what is measured there, a module each; `support` has what they share."""
 ABOUT = {
     "overhead": "serving one robot, against LeRobot's PolicyServer",
     "hop": "500 KB to an engine worker and back, with keys and without, against LeRobot's gRPC",
@@ -71,22 +66,35 @@ PROGRAMS = {
     "link": "whether links can be emulated here, and how true they are",
     "radio": "robots over a network that loses packets, by how DDS is set up",
     "horizon_signals": "which signals inside a chunk know the delicate phase of a task",
+    "rtc": "chunks guided by what their robots execute, against plain ones, in simulation",
+    "forged_names": "one robot's round trips while hundreds of forged names announce themselves",
     "fuzz": "fuzzes the decoder of engine messages",
+    "large_messages": "what a large request costs a node, as bytes and as objects",
     "robot_driver": "what LeRobot's driver costs a robot node, and how soon it notices faults",
     "sim_driver": "what a simulated arm's driver costs, and how steady it is",
+    "history": "what a policy that reads motion knows of it with one observation, and with two",
     "pool": "what replicas behind one worker cost and bring",
 }
-"""Each run as `python -m bench.NAME`."""
+"""They have options of their own: `python -m bench NAME --help`."""
 CORES = 2
 """Everything measured runs on as many: servers and clients of both sides share them."""
 
 
+def module_of(name: str) -> str:
+    return next(f"bench.{family}.{name}" for family, names in FAMILIES.items() if name in names)
+
+
 def main() -> int:
+    if sys.argv[1:2] and sys.argv[1] in PROGRAMS:
+        del sys.argv[0]
+        runpy.run_module(module_of(sys.argv[0]), run_name="__main__")
+        return 0
     names = list(ABOUT)
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__.splitlines()[0],
-        epilog=_listed("benchmarks", ABOUT) + _listed("programs, python -m bench.NAME", PROGRAMS),
+        epilog=_listed("benchmarks", ABOUT)
+        + _listed("programs with options of their own", PROGRAMS),
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("names", nargs="*", metavar="NAME", help="benchmarks [all of them]")
@@ -94,7 +102,7 @@ def main() -> int:
     parser.add_argument("--save-figures", type=Path, metavar="FOLDER", help="copy figures there")
     arguments = parser.parse_args()
     if own := set(arguments.names) & set(PROGRAMS):
-        parser.error(f"`python -m bench.{min(own)}` is a program of its own")
+        parser.error(f"`python -m bench {min(own)}` is a program of its own")
     if unknown := set(arguments.names) - set(names):
         parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; known are {names}")
     chosen = arguments.names or names
@@ -110,10 +118,11 @@ def main() -> int:
     for name in chosen:
         console.rule(f"[bold]{name}")
         if name == "scheduler":
-            command = [sys.executable, "-m", "bench.scheduler", "--json", folder / "scheduler.json"]
+            command = [sys.executable, "-m", module_of(name), "--json", folder / "scheduler.json"]
             subprocess.run(command, check=True, cwd=ROOT)
             continue
-        result = BENCHMARKS[name](folder / name, quick=arguments.quick)
+        benchmark = importlib.import_module(module_of(name))
+        result: Result = benchmark.run(folder / name, quick=arguments.quick)
         _report(console, folder, name, result)
         if arguments.save_figures:
             arguments.save_figures.mkdir(parents=True, exist_ok=True)

@@ -3,7 +3,7 @@
 ros2 launch kairos_ros cloud_bridge.launch.py engines:=cloud=tcp://gpu.example.org:7411
 """
 
-from kairos_ros.bringup import cloud_bridge, flag, launch_description
+from kairos_ros.bringup.plan import cloud_bridge, flag, launch_description
 
 ARGUMENTS = {
     "engines": (

@@ -1,14 +1,15 @@
 """Simulated arms and the serving node: the fleet of `kairos demo`, without its task driver.
 
-Give an arm a task with: ros2 action send_goal /arm_1/execute_task kairos_ros/action/ExecuteTask
-"{instruction: 'open the drawer', scene: drawer-open-v3, seed: 1}"
+Give an arm a task with: kairos task send arm_1 'open the drawer'
 """
 
-from kairos_ros.bringup import launch_description, plan, rviz
+from kairos_ros.bringup.plan import flag, launch_description, plan, rviz, whole_number
 
 ARGUMENTS = {
     "robots": ("8", "How many simulated arms: arm_1, arm_2, ..."),
     "scheduling": ("wait_ratio", "fifo, least_service, wait_ratio, oldest_task or admit"),
+    "policy": ("", "Policy folder, hub id or emulated:...; empty: the one that ships"),
+    "cameras": ("", "Of every arm, such as corner2,gripperPOV:480x640; empty: none"),
     "record": ("", "Folder of the bag to record the fleet into; empty: no bag"),
     "rviz": ("false", "true: draw the fleet for rviz, and open it"),
     "horizon": ("", "Default horizon policy, such as static:10; empty: as in serving.yaml"),
@@ -20,7 +21,10 @@ def generate_launch_description():
 
 
 def _nodes(values):
-    robots, record = int(values.pop("robots")), values.pop("record", "")
-    view = values.pop("rviz").lower() == "true"
-    nodes = plan(robots, record=record, serve=values, view=view)
+    robots, view = (
+        whole_number("robots", values.pop("robots", "")),
+        flag("rviz", values.pop("rviz", "")),
+    )
+    record, cameras = values.pop("record", ""), values.pop("cameras", "")
+    nodes = plan(robots, record=record, serve=values, view=view, cameras=cameras)
     return [*nodes, rviz()] if view else nodes

@@ -1,6 +1,6 @@
 """The models around the policy: safety, monitor and planner nodes, for robots of any host."""
 
-from kairos_ros.bringup import launch_description, vlm
+from kairos_ros.bringup.plan import launch_description, vlm
 
 ARGUMENTS = {
     "components": (

@@ -1,6 +1,6 @@
 """The viz node and rviz, for a fleet that runs already, on this host or others."""
 
-from kairos_ros.bringup import launch_description, rviz, viz
+from kairos_ros.bringup.plan import flag, launch_description, rviz, viz
 
 ARGUMENTS = {
     "frame": ("", "Fixed frame; empty: as in viz.yaml"),
@@ -13,5 +13,5 @@ def generate_launch_description():
 
 
 def _nodes(values):
-    open_it = values.pop("rviz").lower() == "true"
+    open_it = flag("rviz", values.pop("rviz", ""))
     return [viz(**values), *([rviz()] if open_it else [])]

@@ -3,8 +3,8 @@
 ros2 launch kairos_ros so101.launch.py use_sim:=true
 """
 
-from kairos_ros.arms_arguments import ARGUMENTS
-from kairos_ros.bringup import launch_description, rviz, told_plan
+from kairos_ros.bringup.arms_arguments import ARGUMENTS
+from kairos_ros.bringup.plan import flag, launch_description, rviz, told_plan
 
 
 def generate_launch_description():
@@ -12,5 +12,5 @@ def generate_launch_description():
 
 
 def _nodes(values):
-    view = values.get("rviz") == "true"
+    view = flag("rviz", values.get("rviz", "false"))
     return [*told_plan("arm", "plan", "so101", arguments=values), *([rviz()] if view else [])]

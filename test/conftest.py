@@ -14,9 +14,11 @@ import rclpy
 from hypothesis import HealthCheck, settings
 from wire import Wire
 
-from kairos_ros.bringup import LAUNCHER_PID, NodeSpec, command
-from kairos_ros.domain import claim_domain
+from kairos_ros.bringup.plan import NodeSpec, command
+from kairos_ros.host.domain import claim_domain
+from kairos_ros.host.orphan import LAUNCHER_PID
 
+pytest_plugins = ["slow_mark"]
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 os.environ["ROS_DOMAIN_ID"] = str(claim_domain())
 os.environ.setdefault("HF_HUB_OFFLINE", "1")

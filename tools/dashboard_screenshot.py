@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 
 import httpx
 
-from kairos_ros.domain import stay_on_this_host
+from kairos_ros.host.domain import stay_on_this_host
 
 REPOSITORY = Path(__file__).parents[1]
 FLEET = ("fleet", "demo", "factory", "--events", "intruder:arm_1", "--no-view")

@@ -25,7 +25,7 @@ from PIL import Image as Pillow
 from rviz_photographer import Photographer, View, install, translated
 from rviz_stage import Stage, one_arm, simulated_fleet
 
-from kairos_ros.domain import stay_on_this_host
+from kairos_ros.host.domain import stay_on_this_host
 
 REPOSITORY = Path(__file__).parents[1]
 PICTURES = ("fleet", "chunk", "unsafe", "so101", "franka")

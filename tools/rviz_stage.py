@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kairos_ros.bringup import NodeSpec
+from kairos_ros.bringup.plan import NodeSpec
 
 UP_WITHIN_S = 180.0
 BETWEEN_TASKS_S = 0.3
@@ -36,7 +36,7 @@ class Stage:
         goals: Iterator[Mapping[str, Any]],
         audience: Audience,
     ) -> None:
-        from kairos_ros.bringup import Fleet
+        from kairos_ros.bringup.processes import Fleet
 
         self.robots = [spec.namespace for spec in specs if spec.executable == "robot_node"]
         self.working = threading.Event()
@@ -77,7 +77,7 @@ class Stage:
         from visualization_msgs.msg import MarkerArray
 
         from kairos_ros.nodes import qos
-        from kairos_ros.nodes.viz_node import CAMERA_TOPIC, LAYERS, MARKERS
+        from kairos_ros.nodes.viz.node import CAMERA_TOPIC, LAYERS, MARKERS
 
         context = rclpy.Context()
         rclpy.init(args=[], context=context)
@@ -136,10 +136,10 @@ class Stage:
 
 def simulated_fleet(robots: int, logs: Path, audience: Audience) -> Stage:
     """Meta-World's arms; the first is watched by a camera and a judge of its safety."""
-    from kairos_ros import bringup
+    from kairos_ros.bringup import plan as bringup
     from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
-    from kairos_ros.robot.metaworld_scenes import SCENES
-    from kairos_ros.robot.rules_text import rules_text
+    from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
+    from kairos_ros.robot.supervision.rules_text import rules_text
 
     rules = TaskRules(
         {
@@ -174,7 +174,7 @@ def simulated_fleet(robots: int, logs: Path, audience: Audience) -> Stage:
 
 def one_arm(arm: str, logs: Path, audience: Audience) -> Stage:
     """A simulated arm behind a ROS 2 driver, with the policy that ships for it."""
-    from kairos_ros.arms_plan import arm_plan, shipped_policy
+    from kairos_ros.bringup.arms import arm_plan, shipped_policy
 
     config = json.loads((shipped_policy(arm) / "config.json").read_text())
     goal = {"instruction": config["instructions"][0], "max_actions": 300}

@@ -1,7 +1,8 @@
 """Horizons that were calibrated for one policy: a plan of horizons per kind of task, as plain data.
 
 How long a chunk is safe depends first on the task and on how far it has come, which no signal
-inside a chunk tells. Episodes tell it: `kairos calibrate` measures a plan per task.
+inside a chunk tells. Episodes tell it: `kairos calibrate` measures a plan per task, and the static
+horizon that suits each task best.
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +12,14 @@ from typing import Any
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError, PolicyError
-from kairos_ros.core.horizon import Floats, Horizon, HorizonContext
+from kairos_ros.core.horizon import (
+    CALIBRATED,
+    TUNED,
+    Floats,
+    Horizon,
+    HorizonContext,
+    HorizonPolicy,
+)
 
 FORMAT = 1
 
@@ -28,8 +36,7 @@ class HorizonPlan:
 
     def __post_init__(self) -> None:
         for h in (*self.rounds, self.after):
-            if isinstance(h, bool) or not isinstance(h, int) or h < 1:
-                raise ConfigError(f"calibration: a horizon is a whole number >= 1, not {h!r}")
+            _check_horizon(h)
 
     def horizon(self, round_: int) -> int:
         """Actions to execute in round `round_` of a task, counted from 1."""
@@ -44,8 +51,28 @@ class HorizonPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class StaticHorizons:
+    """The largest static horizon at the highest accuracy, per task (000 §5.1): `static:tuned`.
+
+    Raises ConfigError for a horizon below 1 and for a task with two, or one without a name.
+    """
+
+    tasks: Mapping[tuple[str, ...], int]
+    """Names of a task (its kind, its instruction) -> actions to execute in each of its rounds."""
+    general: int
+    """The same over all these tasks together, for tasks that are none of them."""
+    how: Mapping[str, Any] = field(default_factory=dict)
+    """What it was measured with, for readers; JSON-ready."""
+
+    def __post_init__(self) -> None:
+        _check_names(self.tasks)
+        for h in (*self.tasks.values(), self.general):
+            _check_horizon(h)
+
+
+@dataclass(frozen=True, slots=True)
 class HorizonCalibration:
-    """Plans for the tasks of one policy.
+    """Plans for the tasks of one policy, and their tuned static horizons.
 
     Raises ConfigError for one longer than the chunk, a task with two, or one without a name.
     """
@@ -58,20 +85,29 @@ class HorizonCalibration:
     """For tasks that were not calibrated."""
     how: Mapping[str, Any] = field(default_factory=dict)
     """What it was measured with, for readers; JSON-ready."""
+    static: StaticHorizons | None = None
+    """None: static horizons were not tuned."""
 
     def __post_init__(self) -> None:
-        if not all(self.tasks):
-            raise ConfigError("calibration: a task without names")
-        plans = {names[0]: plan for names, plan in self.tasks.items()}
-        for name, plan in [*plans.items(), ("unknown tasks", self.unknown)]:
-            if plan.longest > self.chunk_size:
+        _check_names(self.tasks)
+        longest = {names[0]: plan.longest for names, plan in self.tasks.items()}
+        longest["unknown tasks"] = self.unknown.longest
+        if self.static:
+            longest |= {f"static:tuned, {n[0]}": h for n, h in self.static.tasks.items()}
+            longest["static:tuned, unknown tasks"] = self.static.general
+        for name, h in longest.items():
+            if h > self.chunk_size:
                 raise ConfigError(
-                    f"calibration: horizon {plan.longest} of {name} exceeds the chunk of "
+                    f"calibration: horizon {h} of {name} exceeds the chunk of "
                     f"{self.chunk_size} actions"
                 )
-        names = [name for task in self.tasks for name in task]
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ConfigError(f"calibration: {twice[0]!r} has two plans; keep one")
+
+    def policies(self) -> dict[str, HorizonPolicy]:
+        """The horizon policies that it stands for, by name, for `parse_horizon`."""
+        found: dict[str, HorizonPolicy] = {CALIBRATED: Calibrated(self)}
+        if self.static:
+            found[TUNED] = TunedStatic(self.static, self.chunk_size)
+        return found
 
     def require_policy(self, policy_id: str) -> None:
         """Raises ConfigError when this was calibrated for another policy."""
@@ -83,7 +119,7 @@ class HorizonCalibration:
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready; `from_dict` reads it back."""
-        return {
+        data: dict[str, Any] = {
             "format": FORMAT,
             "policy_id": self.policy_id,
             "chunk_size": self.chunk_size,
@@ -91,6 +127,13 @@ class HorizonCalibration:
             "unknown": _plan(self.unknown),
             "how": dict(self.how),
         }
+        if self.static:
+            data["static"] = {
+                "tasks": [{"names": list(n), "horizon": h} for n, h in self.static.tasks.items()],
+                "general": self.static.general,
+                "how": dict(self.static.how),
+            }
+        return data
 
     @classmethod
     def from_dict(cls, data: Any) -> "HorizonCalibration":
@@ -107,6 +150,7 @@ class HorizonCalibration:
                 tasks=tasks,
                 unknown=_parse(data["unknown"]),
                 how=dict(data.get("how", {})),
+                static=_parse_static(data["static"]) if "static" in data else None,
             )
         except KeyError as error:
             raise ConfigError(f"calibration: field {error.args[0]!r} is missing") from None
@@ -126,19 +170,62 @@ class Calibrated:
         self._plans = {name: plan for names, plan in calibration.tasks.items() for name in names}
 
     def __call__(self, updates: Floats, chunk: Floats, context: HorizonContext) -> Horizon:
-        if np.ndim(chunk) != 2 or len(chunk) != self._chunk_size:
-            raise PolicyError(
-                f"calibrated: made for chunks of {self._chunk_size} actions, not of shape "
-                f"{np.shape(chunk)}; run 'kairos calibrate' for this policy"
-            )
+        _check_chunk(CALIBRATED, chunk, self._chunk_size)
         plan = self._plans.get(context.task) or self._plans.get(context.instruction)
-        known = "" if plan else ", a task that was not calibrated"
+        known = "" if plan else UNKNOWN
         plan = plan or self._unknown
-        length = plan.horizon(context.round)
-        confidence = np.zeros(self._chunk_size, np.float32)
-        confidence[:length] = 1.0
         late = ", past its plan" if plan.rounds and context.round > len(plan.rounds) else ""
-        return Horizon(length, confidence, f"calibrated for round {context.round}{known}{late}")
+        reason = f"calibrated for round {context.round}{known}{late}"
+        return _executed(plan.horizon(context.round), self._chunk_size, reason)
+
+
+class TunedStatic:
+    """Executes the task's tuned static horizon in every round. A HorizonPolicy; reads no updates.
+
+    Raises PolicyError for chunks of another length than it was tuned for.
+    """
+
+    def __init__(self, static: StaticHorizons, chunk_size: int) -> None:
+        self._chunk_size = chunk_size
+        self._general = static.general
+        self._horizons = {name: h for names, h in static.tasks.items() for name in names}
+
+    def __call__(self, updates: Floats, chunk: Floats, context: HorizonContext) -> Horizon:
+        _check_chunk(TUNED, chunk, self._chunk_size)
+        h = self._horizons.get(context.task) or self._horizons.get(context.instruction)
+        known = "" if h else UNKNOWN
+        h = h or self._general
+        return _executed(h, self._chunk_size, f"static {h}, tuned{known}")
+
+
+UNKNOWN = ", a task that was not calibrated"
+
+
+def _check_chunk(policy: str, chunk: Floats, chunk_size: int) -> None:
+    if np.ndim(chunk) != 2 or len(chunk) != chunk_size:
+        raise PolicyError(
+            f"{policy}: made for chunks of {chunk_size} actions, not of shape "
+            f"{np.shape(chunk)}; run 'kairos calibrate' for this policy"
+        )
+
+
+def _executed(length: int, chunk_size: int, reason: str) -> Horizon:
+    confidence = np.zeros(chunk_size, np.float32)
+    confidence[:length] = 1.0
+    return Horizon(length, confidence, reason)
+
+
+def _check_horizon(h: Any) -> None:
+    if isinstance(h, bool) or not isinstance(h, int) or h < 1:
+        raise ConfigError(f"calibration: a horizon is a whole number >= 1, not {h!r}")
+
+
+def _check_names(tasks: Mapping[tuple[str, ...], Any]) -> None:
+    if not all(tasks):
+        raise ConfigError("calibration: a task without names")
+    names = [name for task in tasks for name in task]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"calibration: {twice[0]!r} has two plans; keep one")
 
 
 def _plan(plan: HorizonPlan) -> dict[str, Any]:
@@ -148,3 +235,8 @@ def _plan(plan: HorizonPlan) -> dict[str, Any]:
 def _parse(row: Mapping[str, Any]) -> HorizonPlan:
     rounds: Sequence[Any] = row["rounds"]
     return HorizonPlan(tuple(rounds), row["after"])
+
+
+def _parse_static(data: Mapping[str, Any]) -> StaticHorizons:
+    tasks = {tuple(map(str, row["names"])): row["horizon"] for row in data["tasks"]}
+    return StaticHorizons(tasks, data["general"], dict(data.get("how", {})))

@@ -4,6 +4,7 @@ Each check raises AssertionError with what was expected of which input.
 """
 
 from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 
@@ -46,6 +47,9 @@ def check_horizon_policy(policy: HorizonPolicy, *, actions: int = 50, dims: int 
             _expect(bool(horizon.reason) and "\n" not in horizon.reason, "a one-line reason", case)
             same = horizon.length == again.length and horizon.reason == again.reason
             _expect(same and np.array_equal(confidence, again.confidence), "repeatability", case)
+    with suppress(PolicyError):  # of a policy that answers at once
+        horizon = policy(np.zeros((0, actions, dims), np.float32), chunk, HorizonContext())
+        _expect(1 <= horizon.length <= actions, f"a length in 1..{actions}", "no updates")
     with suppress(PolicyError):
         policy(np.full((10, actions, dims), np.nan, np.float32), chunk, HorizonContext())
 
@@ -54,8 +58,8 @@ def check_scheduling_policy(policy: SchedulingPolicy) -> None:
     """Runs a scheduling policy over a fleet with new, running, waiting and skipped tasks.
 
     Its order must be a permutation, every request in one batch or left, no engine over its free
-    slots, skip counters as in Algorithm 1, a reason for every request, the same decision for the
-    same input, and the table left alone.
+    slots, no batch of two policies, skip counters as in Algorithm 1, a reason for every request,
+    the same decision for the same input, and the table left alone.
     """
     tasks = _fleet(policy)
     arrival = {key: 100 - i // 3 for i, key in enumerate(tasks)}
@@ -85,6 +89,13 @@ def check_scheduling_policy(policy: SchedulingPolicy) -> None:
                 expected[indices] = 0
             _expect(np.array_equal(decision.skipped_after, expected), "skip counters", case)
             _expect(all(decision.reason(i) for i in range(size)), "a reason for each", case)
+    one, other = replace(idle, policy="one"), replace(idle, engine="other", policy="other")
+    pending = Pending.of(tasks, arrival, tuple("one" if i % 3 else "other" for i in range(30)))
+    decision = policy.decide(20 * SECOND, pending, tasks, Capacity((one, other)))
+    for batch in decision.batches:
+        served = one if batch.engine == one.engine else other
+        asked = {pending.policies[i] for i in batch.indices}
+        _expect(asked == {served.policy}, "one policy per batch", "two policies")
 
 
 def _fleet(policy: SchedulingPolicy) -> TaskTable:

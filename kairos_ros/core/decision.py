@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 import numpy as np
 
 from kairos_ros.core.placement import Batch, Capacity, Placement, place
+from kairos_ros.core.policy_placement import place_policies
 from kairos_ros.core.tasks import Ints, TaskTable
 from kairos_ros.core.wait_ratio import WaitReading
 
@@ -19,14 +20,22 @@ class Pending:
     """[n] row of each request's task in the TaskTable."""
     arrival_ns: Ints
     """[n] when each was received."""
+    policies: tuple[str, ...] = ()
+    """[n] which policy each asks for; empty: every engine serves all of them."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     @classmethod
-    def of(cls, tasks: TaskTable, arrival_ns: Mapping[Hashable, int]) -> "Pending":
+    def of(
+        cls,
+        tasks: TaskTable,
+        arrival_ns: Mapping[Hashable, int],
+        policies: tuple[str, ...] = (),
+    ) -> "Pending":
         """From task key -> arrival, in this order. Raises KairosError for a task not open."""
-        return cls(tasks.rows_of(arrival_ns), np.array(list(arrival_ns.values()), np.int64))
+        arrivals = np.array(list(arrival_ns.values()), np.int64)
+        return cls(tasks.rows_of(arrival_ns), arrivals, policies)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +107,10 @@ def dispatch(
     bucket: Ints | None = None,
 ) -> Decision:
     """Completes a policy's order to a decision: places it and counts who was skipped."""
-    placement = place(order, capacity)
+    if pending.policies:
+        placement = place_policies(order, pending.policies, capacity)
+    else:
+        placement = place(order, capacity)
     skipped = tasks.skipped[pending.rows]
     if placement.batches:
         skipped = skipped + 1

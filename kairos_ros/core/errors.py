@@ -40,3 +40,4 @@ class RefusalCode(IntEnum):
     NOT_ACTIVE = 15  # serving node is configured but not activated
     ENGINE_FAILED = 16  # the policy failed on this observation
     MALFORMED = 17  # any other contradiction inside the message
+    UNKNOWN_POLICY = 18  # the server serves no policy of that name

@@ -15,7 +15,7 @@ WINDOW = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """One way to an answer."""
 
     engine: str
@@ -26,17 +26,19 @@ class Way:
     """How much later than that it may well be."""
 
 
-def second_way(need_ns: int, chosen: Way, others: Iterable[Way]) -> Way | None:
-    """Which way a copy of the request should take, if one is worth it.
+def second_route(need_ns: int, chosen: Route, others: Iterable[Route]) -> Route | None:
+    """Which route a copy of the request should take, if one is worth it.
 
     It is where the answer would be late for the robot, which runs out of actions in `need_ns`, if
-    the chosen way took as long as it may, and would not be as late from another tier.
+    the chosen one took as long as it may, and would not be as late from another tier.
     """
     late_ns = chosen.completion_ns + chosen.late_ns
     if late_ns <= need_ns:
         return None
-    sooner = (way for way in others if way.tier != chosen.tier and way.completion_ns < late_ns)
-    return min(sooner, key=lambda way: way.completion_ns, default=None)
+    sooner = (
+        route for route in others if route.tier != chosen.tier and route.completion_ns < late_ns
+    )
+    return min(sooner, key=lambda route: route.completion_ns, default=None)
 
 
 class HedgeBudget:

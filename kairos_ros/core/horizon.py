@@ -5,20 +5,24 @@ done at the same control periods; it answers with a length and says why.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Protocol, cast, runtime_checkable
+from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kairos_ros.core.errors import ConfigError, PolicyError
-from kairos_ros.core.spec import build_policy
+from kairos_ros.core.spec import build_policy, split_spec
 
 DEFAULT_H_MIN = 5
 """Fewest actions executed per round: the smallest static horizon that we evaluate."""
 
 ENTRY_POINT_GROUP = "kairos_ros.horizon"
+
+CALIBRATED = "calibrated"
+TUNED = "static:tuned"
+"""Horizon policies that a calibration of the served policy stands for (core.calibration)."""
 
 Floats = NDArray[np.floating]
 
@@ -57,7 +61,8 @@ class HorizonPolicy(Protocol):
     """Maps one chunk's sampler updates to its horizon. Pure: same input, same answer.
 
     updates: [K, N, D'], the change that step k of K applied to action i, in model space (D' may
-    differ from the chunk's D). chunk: [N, D]. Both finite.
+    differ from the chunk's D); K is 0 for a policy that answers at once. chunk: [N, D]. Both
+    finite. One that cannot judge fewer than so many steps may say so in `min_steps`.
     Raises PolicyError when the input cannot be judged; never guesses.
     """
 
@@ -93,6 +98,7 @@ class Confidence:
 
     t: float = 0.4
     h_min: int = DEFAULT_H_MIN
+    min_steps: ClassVar[int] = 2
 
     def __post_init__(self) -> None:
         if not (math.isfinite(self.t) and self.t > -1):
@@ -165,27 +171,51 @@ BUILTIN: dict[str, Callable[..., HorizonPolicy]] = {
 }
 
 
-def parse_horizon(text: str, calibrated: HorizonPolicy | None = None) -> HorizonPolicy:
+def parse_horizon(
+    text: str, calibrated: Mapping[str, HorizonPolicy] | None = None
+) -> HorizonPolicy:
     """Builds the policy named by, for example, `static:10` or `confidence:t=0.4,h_min=5`.
 
-    `calibrated`: what that name stands for, where there is a calibration. Names that are not built
-    in are looked up in entry point group `kairos_ros.horizon`.
+    `calibrated`: what `calibrated` and `static:tuned` stand for, where there is a calibration
+    (`HorizonCalibration.policies`). Names that are not built in are looked up in entry point group
+    `kairos_ros.horizon`.
     Raises ConfigError, also for h_min=0: a robot that executes nothing never gets anywhere.
     """
+    calibrated = calibrated or {}
 
     def of_calibration() -> HorizonPolicy:
-        if calibrated is None:
+        if CALIBRATED not in calibrated:
             raise ConfigError(
                 "horizon policy 'calibrated' needs a calibration of the served policy; make one "
                 "with 'kairos calibrate', or use another horizon policy"
             )
-        return calibrated
+        return calibrated[CALIBRATED]
 
-    known = {**BUILTIN, "calibrated": of_calibration}
+    name, options = split_spec(text)
+    if name == "static" and options in ({"": "tuned"}, {"h": "tuned"}):
+        if TUNED not in calibrated:
+            raise ConfigError(
+                "horizon policy 'static:tuned' needs static horizons tuned for the served policy; "
+                "run 'kairos calibrate' (--static-only adds them to a calibration that has none), "
+                "or use another horizon policy"
+            )
+        return calibrated[TUNED]
+    known = {**BUILTIN, CALIBRATED: of_calibration}
     policy = cast(HorizonPolicy, build_policy(text, known, ENTRY_POINT_GROUP))
     if getattr(policy, "h_min", 1) < 1:
         raise ConfigError(f"{text!r}: a robot must execute at least one action; use h_min>=1")
     return policy
+
+
+def require_steps(horizon: HorizonPolicy, text: str, steps: int, policy: str) -> None:
+    """Raises ConfigError where `horizon`, which `text` names, cannot judge chunks of `policy`,
+    whose sampler makes so many steps."""
+    needed = getattr(horizon, "min_steps", 0)
+    if steps < needed:
+        raise ConfigError(
+            f"horizon policy {text!r} judges by at least {needed} sampler steps, and {policy} "
+            f"makes {steps}; use static:H, tail_agreement or calibrated"
+        )
 
 
 def update_ratio(updates: Floats) -> NDArray[np.float64]:
@@ -213,7 +243,7 @@ def _magnitudes(updates: Floats, n: int | None) -> tuple[NDArray[np.float64], ND
     if updates.shape[0] < 2:
         raise PolicyError(
             f"confidence needs the updates of at least 2 sampler steps, got {updates.shape[0]}; "
-            "sample with more steps or use static"
+            "use static:H, tail_agreement or calibrated, or sample with more steps"
         )
     size = np.linalg.norm(updates, axis=2)
     if not np.isfinite(size).all():

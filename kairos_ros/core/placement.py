@@ -39,6 +39,11 @@ class EngineCapacity:
     """[n] per pending request, what its upload takes longer because this engine has not seen its
     task's history; empty: nothing, as for every stateless policy. In the cloud only: the serving
     node, through which all observations pass, is the edge."""
+    policy: str = ""
+    """That it serves, where the engines of a server serve several."""
+    device: str = ""
+    """What computes its batches, one at a time with those of all engines of this device; empty: a
+    device of its own."""
 
     def __post_init__(self) -> None:
         if not self.latency_ns:

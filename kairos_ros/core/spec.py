@@ -1,8 +1,9 @@
 """Policies named in one line of text: `name`, `name:value` or `name:option=value,option=value`.
 
 The same grammar serves horizon and scheduling policies, in launch arguments, in requests and on
-the command line. A policy is any callable with annotated parameters (usually a frozen dataclass);
-installed packages add their own through an entry point group.
+the command line; engines elsewhere and emulated ones have their options in it, too. A policy is any
+callable with annotated parameters (usually a frozen dataclass); installed packages add their own
+through an entry point group.
 """
 
 import inspect
@@ -17,6 +18,18 @@ from kairos_ros.core.errors import ConfigError
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
 
+def split_options(text: str) -> list[tuple[str, str, str | None]]:
+    """Splits `a=1,b` into its parts: [("a=1", "a", "1"), ("b", "b", None)].
+
+    Returns (part as written, name, value) of each; value is None for a part without `=`.
+    """
+    parts = []
+    for part in text.split(","):
+        name, equals, value = (piece.strip() for piece in part.partition("="))
+        parts.append((part, name, value if equals else None))
+    return parts
+
+
 def split_spec(text: str) -> tuple[str, dict[str, str]]:
     """Splits `name:a=1,b=2` into the name and its options, all still text.
 
@@ -27,9 +40,8 @@ def split_spec(text: str) -> tuple[str, dict[str, str]]:
     if not name:
         raise ConfigError(f"{text!r} names no policy; write 'name' or 'name:option=value'")
     options: dict[str, str] = {}
-    for part in rest.split(",") if rest else []:
-        key, equals, value = (piece.strip() for piece in part.partition("="))
-        if not equals:
+    for _, key, value in split_options(rest) if rest else []:
+        if value is None:
             key, value = "", key
         if not value:
             raise ConfigError(f"{text!r} has an empty option; write 'option=value'")
@@ -41,6 +53,8 @@ def split_spec(text: str) -> tuple[str, dict[str, str]]:
 
 def build_policy(text: str, builtin: Mapping[str, Callable[..., Any]], group: str) -> Any:
     """Builds the policy that `text` names, from `builtin` or from entry point group `group`.
+
+    group: ends with the kind of policy, such as `kairos_ros.horizon`.
 
     Raises ConfigError for an unknown policy, an unknown option, or a value of the wrong type.
     """
@@ -73,7 +87,8 @@ def _plugin(name: str, group: str, builtin: Mapping[str, Any]) -> Callable[..., 
     plugins = installed_plugins(group)
     if name not in plugins:
         known = ", ".join(sorted({*builtin, *plugins}))
-        raise ConfigError(f"unknown policy {name!r}; known here: {known}")
+        kind = group.rpartition(".")[2]
+        raise ConfigError(f"unknown {kind} policy {name!r}; known here: {known}")
     try:
         factory: Callable[..., Any] = plugins[name].load()
     except Exception as error:

@@ -34,14 +34,17 @@ function visible(image) {
 async function tick() {
   try {
     const answer = await fetch("fleet", { cache: "no-store" });
-    if (!answer.ok) throw new Error(answer.statusText);
+    if (answer.status === 503) throw new Error(await answer.text());
+    if (!answer.ok) throw new Error("The dashboard does not answer.");
     const next = document.createElement("main");
     next.id = "fleet";
     next.innerHTML = await answer.text();
     update(document.getElementById("fleet"), next);
     await Promise.all([...document.querySelectorAll("img[data-camera]")].filter(visible).map(look));
     lost.hidden = true;
-  } catch {
+  } catch (error) {
+    const said = error instanceof TypeError ? "The dashboard does not answer." : error.message;
+    lost.textContent = `${said} What you see is old.`;
     lost.hidden = false;
   }
   setTimeout(tick, document.hidden ? 5000 : 500);

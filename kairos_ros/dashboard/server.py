@@ -54,14 +54,27 @@ def application(watch: Watch, token: str, hosts: list[str]) -> Starlette:
     A page elsewhere that lets its own name point here (DNS rebinding) is refused by its name.
     """
 
+    def deaf() -> Response | None:
+        """What is answered once nothing is heard from the fleet any more."""
+        if not watch.failure:
+            return None
+        text = f"The dashboard has lost ROS ({watch.failure}): start it again."
+        return PlainTextResponse(text, 503, headers=HEADERS)
+
     async def start(request: Request) -> Response:
-        return HTMLResponse(page(), headers=HEADERS)
+        return deaf() or HTMLResponse(page(), headers=HEADERS)
 
     async def changing(request: Request) -> Response:
+        if (lost := deaf()) is not None:
+            return lost
         now_s = time.monotonic()
-        return HTMLResponse(watch.read(lambda board: fleet(board, now_s)), headers=HEADERS)
+        return HTMLResponse(
+            watch.read(lambda view: fleet(view, watch.refused, now_s)), headers=HEADERS
+        )
 
     async def camera(request: Request) -> Response:
+        if (lost := deaf()) is not None:
+            return lost
         try:
             picture = watch.picture(request.path_params["robot"], request.path_params["key"])
         except KeyError:

@@ -1,6 +1,6 @@
 """Everything that is wrong with a file that somebody wrote, and where."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 from pathlib import Path
@@ -12,9 +12,12 @@ from pydantic.fields import FieldInfo
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.document.marked_yaml import MarkedYaml, MarkedYamlError, Place
 from kairos_ros.document.marked_yaml import Path as FieldPath
+from kairos_ros.document.text_file import read_text
 
 LONGEST_GIVEN = 60
 """Characters of a wrong value that are shown."""
+LONGEST_LINE = 200
+"""Characters of a line that are shown, around the place of the fault."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,24 +41,24 @@ class FaultyFileError(ConfigError):
 
 def shown(path: Path, error: FaultyFileError) -> list[str]:
     """Every fault with the line that it is in and a caret below its column, then their number."""
-    lines = path.read_text(encoding="utf-8").splitlines()
+    lines = read_text(path).splitlines()
     told = []
     for fault, text in zip(error.faults, str(error).splitlines(), strict=True):
         told.append(text)
         if 0 < fault.place.line <= len(lines):
-            told.append(f"    {lines[fault.place.line - 1]}")
-            told.append(f"    {' ' * (fault.place.column - 1)}^")
+            line = lines[fault.place.line - 1]
+            start = max(0, fault.place.column - LONGEST_LINE // 2)
+            part = line[start : start + LONGEST_LINE]
+            told.append("    " + "".join(one if one.isprintable() else " " for one in part))
+            told.append(f"    {' ' * (fault.place.column - 1 - start)}^")
     return [*told, f"{len(error.faults)} to mend"]
 
 
 def read_document(path: Path) -> MarkedYaml:
     """Raises FaultyFileError for what is no YAML, ConfigError for a file that cannot be read."""
+    text = read_text(path)
     try:
-        return MarkedYaml(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: {error.strerror}") from None
-    except UnicodeDecodeError as error:
-        raise ConfigError(f"{path}: this is no text in UTF-8: {error.reason}") from None
+        return MarkedYaml(text)
     except MarkedYamlError as error:
         raise FaultyFileError(path, [Fault(error.place, "", f"this is no YAML: {error}")]) from None
 
@@ -72,6 +75,7 @@ def faults_of(
     *,
     others: type[BaseModel] | None = None,
     written: dict[str, str] | None = None,
+    tags: Mapping[str, type[BaseModel]] | None = None,
 ) -> list[Fault]:
     """pydantic's errors in our words.
 
@@ -81,12 +85,16 @@ def faults_of(
         error: what pydantic said.
         others: what the fields of `root` are that it does not name.
         written: name of a field of `root` -> how the document spells it.
+        tags: discriminator of a union -> section that it stands for.
     """
     found = []
     for problem in error.errors(include_url=False):
         top, *rest = problem["loc"] or ("",)
         path = ((written or {}).get(str(top), top), *rest) if problem["loc"] else ()
-        found.append(_fault(document, root, others, path, problem))
+        declared = _declared(root, others, path, tags or {})
+        inner, _ = _declared(root, others, (*path, ""), tags or {})
+        there = tuple(step for step in path if step not in (tags or {}))
+        found.append(_fault(document, there, declared, inner, problem))
     return found
 
 
@@ -102,12 +110,12 @@ def dotted(path: FieldPath) -> str:
 
 def _fault(
     document: MarkedYaml,
-    root: type[BaseModel],
-    others: type[BaseModel] | None,
     path: FieldPath,
+    declared: tuple[type[BaseModel] | None, FieldInfo | None],
+    inner: type[BaseModel] | None,
     problem: Any,
 ) -> Fault:
-    section, field = _declared(root, others, path)
+    section, field = declared
     name, given = str(path[-1]) if path else "", _given(problem["input"])
     meaning = f" ({field.description})" if field is not None and field.description else ""
     match problem["type"]:
@@ -121,10 +129,10 @@ def _fault(
             return Fault(document.key_place(path), dotted(path), text)
         case "literal_error":
             allowed = [str(choice) for choice in get_args(field.annotation)] if field else []
+            allowed = allowed or [problem["ctx"]["expected"]]
             hint = did_you_mean(str(problem["input"]), allowed)
             text = f"{given} is not allowed{hint}; allowed are: {', '.join(allowed)}"
         case "model_type" | "model_attributes_type":
-            inner, _ = _declared(root, others, (*path, ""))
             fields = ", ".join(inner.model_fields) if inner else ""
             text = f"it must be a mapping of {fields}, not {given}"
         case "value_error":
@@ -136,13 +144,20 @@ def _fault(
 
 
 def _declared(
-    root: type[BaseModel], others: type[BaseModel] | None, path: FieldPath
+    root: type[BaseModel],
+    others: type[BaseModel] | None,
+    path: FieldPath,
+    tags: Mapping[str, type[BaseModel]],
 ) -> tuple[type[BaseModel] | None, FieldInfo | None]:
     """The section that the last part of a path stands in, and what it is declared as there."""
     section: type[BaseModel] | None = root
     field: FieldInfo | None = None
+    inner: type[BaseModel] | None
     for i, step in enumerate(path):
         last = i == len(path) - 1
+        if step in tags:
+            section = tags[str(step)]
+            continue
         if section is None or isinstance(step, int):
             continue
         if section is root and others is not None and step not in root.model_fields:

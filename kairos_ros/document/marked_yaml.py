@@ -5,7 +5,9 @@ from typing import Any
 
 import yaml
 
-MOST_BYTES = 1_000_000
+MOST_CHARACTERS = 1_000_000
+MOST_DIGITS = 64
+"""Of a number: YAML 1.1 reads 1:2:3 as one in base 60, which takes ages where it is long."""
 MOST_VALUES = 100_000
 """After aliases are expanded: a few of them, nested, stand for billions."""
 
@@ -19,6 +21,9 @@ class Place:
 
     line: int
     column: int
+
+
+_NUMBERS = {"tag:yaml.org,2002:int", "tag:yaml.org,2002:float"}
 
 
 class MarkedYamlError(Exception):
@@ -37,13 +42,23 @@ class MarkedYaml:
     """
 
     def __init__(self, text: str) -> None:
-        if len(text) > MOST_BYTES:
-            raise MarkedYamlError(Place(1, 1), f"the file is longer than {MOST_BYTES} characters")
-        loader = yaml.SafeLoader(text)
+        if len(text) > MOST_CHARACTERS:
+            raise MarkedYamlError(
+                Place(1, 1), f"the file is longer than {MOST_CHARACTERS} characters"
+            )
         try:
-            self._root = loader.get_single_node()
-            if self._root is None:
+            loader = yaml.SafeLoader(text)
+        except yaml.reader.ReaderError as error:
+            line = text.count("\n", 0, error.position) + 1
+            column = error.position - text.rfind("\n", 0, error.position)
+            raise MarkedYamlError(
+                Place(line, column), f"a character that is not allowed, {chr(error.character)!r}"
+            ) from error
+        try:
+            root = loader.get_single_node()
+            if root is None:
                 raise MarkedYamlError(Place(1, 1), "the file is empty")
+            self._root: yaml.Node = root
             _count(self._root, {}, set())
             self.data: Any = _value(loader, self._root)
         except yaml.MarkedYAMLError as error:
@@ -110,10 +125,17 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
     if isinstance(node, yaml.SequenceNode):
         return [_value(loader, entry) for entry in node.value]
     if not isinstance(node, yaml.MappingNode):
+        if node.tag in _NUMBERS and len(node.value) > MOST_DIGITS:
+            raise MarkedYamlError(
+                _place(node.start_mark), f"a number of {len(node.value)} characters"
+            )
         try:
             return loader.construct_object(node)
-        except ValueError as error:  # a date that is none, for example
-            raise MarkedYamlError(_place(node.start_mark), str(error)) from error
+        except (ValueError, LookupError, ArithmeticError, AttributeError) as error:
+            # a date that is none, for example, or a tag that the value does not fit
+            raise MarkedYamlError(
+                _place(node.start_mark), f"{node.value[:40]!r} is no {node.tag}: {error}"
+            ) from error
     seen: dict[str, Place] = {}
     for key, _ in node.value:
         if not isinstance(key, yaml.ScalarNode):

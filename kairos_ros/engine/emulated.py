@@ -2,6 +2,7 @@
 
 `emulated:latency_ms=80+35b,chunk=50,dim=7,steps=10,state=7,images=cam@224x224|wrist@224x224`
 sleeps 80 ms + 35 ms per robot in the batch. Every option has a default; `images` is empty.
+`observations=2` makes it one that reads the last two observations.
 """
 
 import hashlib
@@ -13,7 +14,9 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.engine.observation import refusal
+from kairos_ros.core.spec import split_options
+from kairos_ros.core.wire_check import OBSERVATIONS
+from kairos_ros.engine.policies.observation import refusal
 from kairos_ros.transport.messages import (
     EngineDescription,
     InferOutcome,
@@ -36,6 +39,9 @@ class EmulatedSpec:
     steps: int = 10
     state: int = 7
     images: dict[str, tuple[int, int]] = field(default_factory=dict)
+    observations: int = 1
+    offset: float = field(default=0.0, repr=False)
+    """Added to all that it answers."""
 
     def latency_s(self, batch: int) -> float:
         return max(1e-5, (self.base_ms + self.per_row_ms * batch) / 1e3)
@@ -44,20 +50,33 @@ class EmulatedSpec:
 def parse_emulated(text: str) -> EmulatedSpec:
     """Reads `emulated:latency_ms=80+35b,chunk=50,...`. Raises ConfigError naming the bad part."""
     options: dict[str, object] = {}
-    for part in filter(None, text.removeprefix(PREFIX).split(",")):
-        key, _, value = part.partition("=")
+    for part, key, given in split_options(text.removeprefix(PREFIX)):
+        value = given or ""
+        if not part:
+            continue
         if key == "latency_ms":
             options["base_ms"], options["per_row_ms"] = _latency(value)
         elif key in ("chunk", "dim", "steps", "state"):
-            if not value.isdecimal() or not 0 < int(value) <= 4096:
-                raise ConfigError(f"emulated policy: {part!r} is not a number from 1 to 4096")
+            least = 0 if key == "steps" else 1
+            if not value.isdecimal() or not least <= int(value) <= 4096:
+                raise ConfigError(f"emulated policy: {part!r} is not a number from {least} to 4096")
             options[key] = int(value)
+        elif key == "observations":
+            if value not in map(str, range(1, OBSERVATIONS + 1)):
+                raise ConfigError(
+                    f"emulated policy: {part!r} is not a number from 1 to {OBSERVATIONS}"
+                )
+            options[key] = int(value)
+        elif key == "offset":
+            if not re.fullmatch(rf"-?{_NUMBER}", value):
+                raise ConfigError(f"emulated policy: {part!r} is no number such as 0.5")
+            options[key] = float(value)
         elif key == "images":
             options["images"] = dict(_camera(camera) for camera in value.split("|"))
         else:
             raise ConfigError(
                 f"emulated policy: unknown option {part!r}; known are latency_ms, chunk, dim, "
-                "steps, state and images"
+                "steps, state, offset, images and observations"
             )
     return EmulatedSpec(**options)  # type: ignore[arg-type]
 
@@ -66,17 +85,20 @@ class EmulatedEngine:
     """Deterministic chunks after a known time.
 
     Action 0 of every row of a chunk is `state[0]` exactly, so that any action can be traced to
-    the observation it came from; action 1 is the row's index. The rest is a random walk from the
-    seed. Updates approach the chunk in equal steps, except that the last step is three times as
-    large from a seeded row on: there the confidence rule finds something to cut.
+    the observation it came from; action 1 is the row's index; the next ones are `state[0]` of the
+    observations before, newest first. The rest is a random walk from the seed. An `offset` is added
+    to all of it, so that any action can be traced to the policy, too. Updates approach the chunk in
+    equal steps, except that the last step is three times as large from a seeded row on: there the
+    confidence rule finds something to cut.
     """
 
     def __init__(self, text: str, max_batch: int) -> None:
         spec = parse_emulated(text)
         self._spec = spec
         policy = replace(spec, base_ms=0.0, per_row_ms=0.0)  # the same on a faster GPU
+        identity = repr(policy) + (f" + {spec.offset:g}" if spec.offset else "")
         self.description = EngineDescription(
-            policy_id="emulated-" + hashlib.sha256(repr(policy).encode()).hexdigest()[:12],
+            policy_id="emulated-" + hashlib.sha256(identity.encode()).hexdigest()[:12],
             policy_type="emulated",
             state_dim=spec.state,
             images=spec.images,
@@ -87,6 +109,7 @@ class EmulatedEngine:
             device="emulated",
             dtype="float32",
             max_batch=max_batch,
+            observations=spec.observations,
             warmup=tuple((b, spec.latency_s(b)) for b in sorted({1, max_batch})),
         )
 
@@ -114,9 +137,12 @@ def emulated_result(spec: EmulatedSpec, request: InferRequest) -> InferResult:
     chunk[:, 0] = request.state[0]
     if spec.dim > 1:
         chunk[:, 1] = np.arange(spec.chunk)
-    step = (walk - noise) / np.float32(spec.steps)
+    for column, seen in zip(range(2, spec.dim), reversed(request.earlier), strict=False):
+        chunk[:, column] = seen.state[0]
+    chunk += np.float32(spec.offset)
+    step = (walk - noise) / np.float32(max(1, spec.steps))
     updates = np.repeat(step[None], spec.steps, axis=0)
-    updates[-1, generator.integers(1, spec.chunk + 1) :] *= 3
+    updates[-1:, generator.integers(1, spec.chunk + 1) :] *= 3
     return InferResult(chunk, updates)
 
 

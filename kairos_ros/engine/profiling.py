@@ -10,8 +10,10 @@ from pathlib import Path
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError, PolicyError
+from kairos_ros.core.exchange import Observation
 from kairos_ros.core.profile import EngineProfile
-from kairos_ros.engine.events import (
+from kairos_ros.engine.client.engine_link import EngineLink
+from kairos_ros.engine.client.events import (
     BatchDone,
     BatchFailed,
     EngineDown,
@@ -19,9 +21,9 @@ from kairos_ros.engine.events import (
     EngineLoading,
     EngineReady,
 )
-from kairos_ros.engine.handle import EngineHandle
+from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
 from kairos_ros.engine.seam import EngineOptions
-from kairos_ros.engine.worker_process import WorkerSpec
+from kairos_ros.engine.worker.process import WorkerSpec
 from kairos_ros.transport.messages import EngineDescription, InferFailure, InferRequest
 
 WARM_UP_ROUNDS = 2
@@ -31,8 +33,8 @@ WARM_UP_ROUNDS = 2
 class ProfiledEngine:
     """A running worker, used synchronously."""
 
-    def __init__(self, handle: EngineHandle, events: queue.SimpleQueue[EngineEvent]) -> None:
-        self._handle = handle
+    def __init__(self, link: EngineLink, events: queue.SimpleQueue[EngineEvent]) -> None:
+        self._link = link
         self._events = events
         self._batch = 0
         self.description: EngineDescription
@@ -53,7 +55,7 @@ class ProfiledEngine:
         Raises PolicyError when any request fails.
         """
         self._batch += 1
-        self._handle.submit(self._batch, requests, expected_s=3600.0)
+        self._link.submit(self._batch, requests, expected_s=3600.0)
         match self._events.get():
             case BatchDone() as done:
                 for outcome in done.outcomes:
@@ -70,12 +72,12 @@ class ProfiledEngine:
 def profiled_engine(options: EngineOptions, log: Path | None) -> Iterator[ProfiledEngine]:
     """Starts a worker and stops it in the end; `log` gets what it prints."""
     events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
-    handle = EngineHandle(WorkerSpec(options, log=log), events.put)
-    handle.start()
+    link = EngineLink(WorkerSupervisor(WorkerSpec(options, log=log)), events.put)
+    link.start()
     try:
-        yield ProfiledEngine(handle, events)
+        yield ProfiledEngine(link, events)
     finally:
-        handle.stop()
+        link.stop()
 
 
 def batch_sizes(largest: int) -> tuple[int, ...]:
@@ -132,6 +134,14 @@ def sample_request(described: EngineDescription, row: int, instruction: str) -> 
     """A made-up observation that the engine accepts; `instruction` where it reads free text."""
     generator = np.random.default_rng(row)
     known = described.instructions
+
+    def seen() -> Observation:
+        state = generator.uniform(-0.5, 0.5, described.state_dim).astype(np.float32)
+        return Observation(
+            state, {key: _jpeg(generator, size) for key, size in described.images.items()}
+        )
+
+    newest, *earlier = [seen() for _ in range(described.observations)]
     return InferRequest(
         robot=f"profile_{row}",
         session="profile",
@@ -140,8 +150,9 @@ def sample_request(described: EngineDescription, row: int, instruction: str) -> 
         attempt=0,
         seed=row,
         instruction=known[row % len(known)] if known else instruction,
-        state=generator.uniform(-0.5, 0.5, described.state_dim).astype(np.float32),
-        images={key: _jpeg(generator, size) for key, size in described.images.items()},
+        state=newest.state,
+        images=newest.images,
+        earlier=tuple(earlier),
     )
 
 

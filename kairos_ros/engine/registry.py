@@ -6,9 +6,8 @@ from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.document.text_file import read_yaml
 from kairos_ros.engine.seam import EngineOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
@@ -34,9 +33,9 @@ def read_registry(path: Path, defaults: EngineOptions) -> dict[str, EngineOption
     """From a YAML file: `NAME: POLICY`, or `NAME: {policy: POLICY, device: cuda:1, ...}` with the
     fields of `EngineOptions`. Folders are relative to the file. Raises ConfigError."""
     try:
-        data = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
-        raise ConfigError(f"registry {path} cannot be read: {error}") from error
+        data = read_yaml(path)
+    except ConfigError as error:
+        raise ConfigError(f"registry {error}") from error
     if not isinstance(data, dict) or not data:
         raise ConfigError(f"registry {path}: write one line `NAME: POLICY` for each policy")
     return {

@@ -45,3 +45,8 @@ class EngineOptions:
     max_batch: int = 16
     tokenizer: str = ""
     """Folder or hub id that replaces the tokenizer named by the saved preprocessor."""
+    allowed_steps: str = ""
+    """Processor steps that the policy may use besides those that only compute, comma-separated:
+    registered names, or import paths of steps that nobody registers. They run as this user."""
+    rtc: bool = False
+    """Real-time chunking: a chunk is guided to begin with what its robot has committed."""

@@ -11,7 +11,7 @@ from kairos_ros.core.pipeline import PERIODIC, Component, Fallback
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.document.faults import did_you_mean
 from kairos_ros.document.marked_yaml import Path as FieldPath
-from kairos_ros.fleet.fleet_file import SECTIONS, FleetFile, TaskClass
+from kairos_ros.fleet.fleet_file import SECTIONS, FleetFile, Monitor, Safety, TaskClass
 from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, folder_of, policy_of
 
 EMBEDDED_MODELS: Mapping[str, Collection[Component]] = {
@@ -28,7 +28,7 @@ SCHEMES: Mapping[str, Collection[Component]] = {
 """Prefixes that say how a model is run, and what it can be then."""
 ROS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-NODE_NAME = re.compile(r"kairos|recorder|viz|(safety|monitor|planner)(_\d+)?")
+NODE_NAME = re.compile(r"kairos|serving|recorder|viz|(safety|monitor|planner)(_\d+)?")
 """What the other processes of a fleet are called: one robot more of that name would hide them."""
 
 
@@ -38,9 +38,9 @@ class Known:
 
     adapters: Collection[str]
     """Names of robot adapters."""
-    calibrated: Callable[[str], HorizonPolicy | None] = lambda policy: None
-    """What the horizon policy of that name stands for where this policy is served, if it has a
-    calibration. May raise ConfigError."""
+    calibrated: Callable[[str], Mapping[str, HorizonPolicy]] = lambda policy: {}
+    """The horizon policies that a calibration of this policy stands for, by name. May raise
+    ConfigError."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,9 +152,9 @@ def _wrong_model(model: str, component: Component, folder: Path) -> str:
     for scheme, kinds in SCHEMES.items():
         if model.startswith(scheme) and component not in kinds:
             return f"a model of {scheme!r} cannot be {component}"
-    if place := folder_of(model, folder):
-        if not place.is_dir():
-            return f"model {model!r}: there is no folder {place}"
+    if own := folder_of(model, folder):
+        if not own.is_dir():
+            return f"model {model!r}: there is no folder {own}"
         if component is not Component.SYSTEM1 and not model.startswith(IN_PROCESS):
             return f"folder {model!r} cannot be {component}; say how it is run: {IN_PROCESS}{model}"
         return ""
@@ -176,7 +176,7 @@ def _task(name: str, task: TaskClass, known: Known, policy: str) -> Iterator[Pro
         yield Problem((name, "pipeline"), text)
     for component, one in used.items():
         here = (name, "components", component.value)
-        if component in PERIODIC and one.slo_ms > 1000 / one.freq_hz:
+        if isinstance(one, Safety | Monitor) and one.slo_ms > 1000 / one.freq_hz:
             text = (
                 f"{one.slo_ms:g} ms is longer than the period of {1000 / one.freq_hz:g} ms: "
                 "answers would be due after the next question; lower slo_ms or freq_hz"
@@ -198,15 +198,13 @@ def _task(name: str, task: TaskClass, known: Known, policy: str) -> Iterator[Pro
 
 
 def _schedulers(fleet: FleetFile) -> Iterator[Problem]:
-    """Tasks of one System 1 model share its server, which has one scheduling policy."""
-    first: dict[str, str] = {}
+    """All tasks share one server, which has one scheduling policy."""
+    other = next(iter(fleet.tasks), "")
     for name, task in fleet.tasks.items():
-        model = task.components.system1.model
-        other = first.setdefault(model, name)
         ours, theirs = task.scheduling, fleet.tasks[other].scheduling
         if ours != theirs:
             text = (
-                f"{ours or 'none'!r} differs from {theirs or 'none'!r} of task {other}, which "
-                f"shares model {model}; one server has one scheduling policy"
+                f"{ours or 'none'!r} differs from {theirs or 'none'!r} of task {other}; the "
+                "server that all tasks of a fleet share has one scheduling policy"
             )
             yield Problem((name, "scheduling"), text)

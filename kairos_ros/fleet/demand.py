@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from kairos_ros.core.pipeline import PERIODIC, Component
-from kairos_ros.fleet.fleet_file import FleetFile, TaskClass
+from kairos_ros.core.pipeline import Component
+from kairos_ros.fleet.fleet_file import FleetFile, Monitor, Safety, TaskClass
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,8 @@ def robots_of(fleet: FleetFile, task: str) -> int:
 
 
 def _per_robot_hz(task: TaskClass, component: Component) -> float:
-    if component in PERIODIC:
-        return task.components.used[component].freq_hz
+    one = task.components.used[component]
+    if isinstance(one, Safety | Monitor):
+        return one.freq_hz
     actions_hz = 1000 / task.pipeline.action_period_ms
     return actions_hz / (task.rules.system2_ratio if component is Component.SYSTEM2 else 1)

@@ -13,7 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 from kairos_ros.core.pipeline import (
     ESCALATIONS,
     FALLBACKS,
-    PERIODIC,
     Component,
     ComponentRules,
     TaskRules,
@@ -23,7 +22,7 @@ Name = Annotated[
     str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=100, description="a ROS name")
 ]
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
-Escalation = Literal[*ESCALATIONS]
+Escalation = Literal[*ESCALATIONS]  # type: ignore[valid-type]  # mypy reads no unpacked tuple
 
 
 class _Section(BaseModel):
@@ -133,25 +132,25 @@ class _Judge(_Model):
 class System1(_Model):
     """Action model; its prompt is the task's instruction."""
 
-    fallback: Literal[*FALLBACKS[Component.SYSTEM1]]
+    fallback: Literal[*FALLBACKS[Component.SYSTEM1]]  # type: ignore[valid-type]  # mypy reads no unpacked tuple
 
 
 class System2(_Model):
     """Planner."""
 
-    fallback: Literal[*FALLBACKS[Component.SYSTEM2]]
+    fallback: Literal[*FALLBACKS[Component.SYSTEM2]]  # type: ignore[valid-type]  # mypy reads no unpacked tuple
 
 
 class Safety(_Judge):
     """Is the cell safe? Its fallback answers warnings, too."""
 
-    fallback: Literal[*FALLBACKS[Component.SAFETY]]
+    fallback: Literal[*FALLBACKS[Component.SAFETY]]  # type: ignore[valid-type]  # mypy reads no unpacked tuple
 
 
 class Monitor(_Judge):
     """Is the task ongoing, done or failed?"""
 
-    fallback: Literal[*FALLBACKS[Component.MONITOR]]
+    fallback: Literal[*FALLBACKS[Component.MONITOR]]  # type: ignore[valid-type]  # mypy reads no unpacked tuple
 
 
 class Components(_Section):
@@ -180,7 +179,7 @@ class TaskClass(_Section):
         str, Field(description="horizon policy; static, one action period long, without it")
     ] = ""
     scheduling: Annotated[
-        str, Field(description="scheduling policy; one per System 1 model, the server's without it")
+        str, Field(description="scheduling policy; the same in all tasks, the server's without it")
     ] = ""
 
     @property
@@ -192,7 +191,7 @@ class TaskClass(_Section):
                 component: ComponentRules(
                     slo_ns=round(one.slo_ms * 1e6),
                     fallback=one.fallback,
-                    period_ns=round(1e9 / one.freq_hz) if component in PERIODIC else 0,
+                    period_ns=round(1e9 / one.freq_hz) if isinstance(one, _Judge) else 0,
                 )
                 for component, one in self.components.used.items()
             },
@@ -239,3 +238,16 @@ class FleetFile(BaseModel):
 
 SECTIONS = tuple(FleetFile.model_fields)
 """Names that no task can have."""
+
+
+def fleet_schema() -> dict[str, Any]:
+    """The JSON schema of fleet files, for editors: what `config/fleets/fleet.schema.json` holds.
+
+    Every unknown section is a task.
+    """
+    schema = FleetFile.model_json_schema()
+    return {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        **schema,
+        "title": "Fleet file of kairos_ros",
+    }

@@ -1,12 +1,16 @@
 """Where the models of a fleet file are: folders in it count from the file, and `~` is home."""
 
 import os
+import re
+from collections.abc import Iterable
 from pathlib import Path
 
-from kairos_ros.share import share
+from kairos_ros.host.share import share
 
 EMBEDDED = "embedded:"
 IN_PROCESS = "transformers:"
+NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.]+")
+LONGEST_NAME = 50
 
 
 def folder_of(model: str, fleet_folder: Path) -> Path | None:
@@ -23,6 +27,18 @@ def model_of(model: str, fleet_folder: Path) -> str:
     if folder is None:
         return model
     return f"{IN_PROCESS if model.startswith(IN_PROCESS) else ''}{folder}"
+
+
+def policy_names(models: Iterable[str]) -> dict[str, str]:
+    """System 1 model -> the name that it has at the serving node: the last part of its own, in
+    letters that a policy's name may have, and with a number where two would have the same."""
+    names: dict[str, str] = {}
+    for model in dict.fromkeys(models):
+        last = model.removeprefix(EMBEDDED).rstrip("/").rpartition("/")[2]
+        name = NOT_IN_NAMES.sub("-", last)[:LONGEST_NAME].strip("-._") or "policy"
+        same = sum(known.partition("--")[0] == name for known in names.values())
+        names[model] = f"{name}--{same + 1}" if same else name
+    return names
 
 
 def policy_of(model: str, fleet_folder: Path) -> str:

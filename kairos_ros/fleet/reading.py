@@ -1,6 +1,6 @@
 """From a fleet file to what it says, or to everything that is wrong with it and where."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -15,12 +15,18 @@ from kairos_ros.document.faults import (
     read_document,
 )
 from kairos_ros.document.marked_yaml import MarkedYaml
-from kairos_ros.fleet.checks import Known, problems_of
+from kairos_ros.fleet.checks import Known, Problem, problems_of
 from kairos_ros.fleet.fleet_file import SECTIONS, FleetFile, TaskClass
 
 
-def read_fleet(path: Path, known: Known) -> FleetFile:
-    """Raises FaultyFileError with file, line, column, field, value and choice of every fault, and
+def read_fleet(
+    path: Path,
+    known: Known,
+    obstacles: Callable[[FleetFile, Path], Iterable[Problem]] = lambda fleet, folder: (),
+) -> FleetFile:
+    """obstacles: what more is wrong with it where it shall run, from the fleet and its folder.
+
+    Raises FaultyFileError with file, line, column, field, value and choice of every fault, and
     ConfigError for a file that cannot be read at all."""
     document = read_document(path)
     if not isinstance(document.data, dict):
@@ -37,6 +43,7 @@ def read_fleet(path: Path, known: Known) -> FleetFile:
         raise FaultyFileError(path, faults) from None
     if not faults:
         problems = problems_of(fleet, known, path.parent)
+        problems = problems or list(obstacles(fleet, path.parent))
         faults = [fault_at(document, problem.path, problem.text) for problem in problems]
     if faults:
         raise FaultyFileError(path, faults)

@@ -1,24 +1,27 @@
 """What the serving node knows, as messages for people and tools."""
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 
 from kairos_ros.msg import EngineState, FleetState, RobotState
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engines import EngineSlot
+from kairos_ros.serving.engine_slot import EngineSlot
 from kairos_ros.serving.sessions import Session
 
 
-def fleet_state(now_ns: int, dispatcher: Dispatcher) -> FleetState:
-    """Everything but what only the node knows: stamp, rates, names of policies."""
+def fleet_state(now_ns: int, dispatcher: Dispatcher, ignored: Counter[str]) -> FleetState:
+    """Everything but what only the node knows: stamp, rates, names of policies.
+
+    ignored: counters of what did not come to the dispatcher.
+    """
     running = {entry.key for entry in dispatcher.in_engines()}
-    counters = sorted(dispatcher.counters.items())
+    counters = sorted((dispatcher.counters + ignored).items())
     return FleetState(
         queue_length=len(dispatcher.pending),
         robots=[
-            _robot(now_ns, dispatcher, session, running)
-            for session in dispatcher.book.sessions.values()
+            _robot(now_ns, dispatcher, session, running) for session in dispatcher.sessions.values()
         ],
         engines=[_engine(now_ns, slot) for slot in dispatcher.engines.values()],
         counter_names=[name for name, _ in counters],
@@ -30,6 +33,7 @@ def _robot(now_ns: int, dispatcher: Dispatcher, session: Session, running: set[s
     key = session.task_key
     entry = dispatcher.pending.get(key)
     known = key in dispatcher.tasks
+    served = dispatcher.policies.description(session.policy)
     return RobotState(
         robot=session.robot,
         task=session.task,
@@ -45,6 +49,8 @@ def _robot(now_ns: int, dispatcher: Dispatcher, session: Session, running: set[s
         reason=dispatcher.reason(session),
         rounds_served=session.rounds_served,
         refused=session.refused,
+        policy=served.policy_id if served else "",
+        policy_name=session.policy or "",
     )
 
 
@@ -63,25 +69,28 @@ def _engine(now_ns: int, slot: EngineSlot) -> EngineState:
         batches=slot.batches,
         requests=slot.requests,
         restarts=slot.restarts,
-        last_error=slot.last_error,
+        last_error=slot.trouble(now_ns) or slot.last_error,
         rtt_s=link.rtt_s if link else 0.0,
         bandwidth_mbps=8e-6 * link.bytes_per_s if link else 0.0,
         loss=link.loss if link else 0.0,
         request_bytes=link.request_bytes if link else 0.0,
         in_flight=len(slot.flight),
+        policy_name=slot.policy,
     )
 
 
 def diagnostics(
     now_ns: int,
     dispatcher: Dispatcher,
+    ignored: Counter[str],
     before: Mapping[str, int],
     warn_queued_s: float,
     warn_load: float,
 ) -> DiagnosticArray:
     """The queue, the refusals and faults since start, and every engine.
 
-    `before`: the dispatcher's counters at the last report; what was refused since is a warning.
+    ignored: counters of what did not come to the dispatcher. before: all counters at the last
+    report; what was refused since is a warning.
     """
     oldest = min((e.received_ns for e in dispatcher.pending.values()), default=now_ns)
     queued_s = (now_ns - oldest) / 1e9
@@ -89,9 +98,9 @@ def diagnostics(
         "queue",
         DiagnosticStatus.WARN if queued_s > warn_queued_s else DiagnosticStatus.OK,
         f"{len(dispatcher.pending)} pending, the oldest for {queued_s:.2f} s",
-        [("robots", len(dispatcher.book.sessions))],
+        [("robots", len(dispatcher.sessions))],
     )
-    counters = sorted(dispatcher.counters.items())
+    counters = sorted((dispatcher.counters + ignored).items())
     refused = {
         name.removeprefix("refused_"): value - before.get(name, 0)
         for name, value in counters
@@ -105,6 +114,21 @@ def diagnostics(
     )
     engines = [_engine_status(now_ns, slot, warn_load) for slot in dispatcher.engines.values()]
     return DiagnosticArray(status=[queue, refusals, *engines])
+
+
+def server_diagnostic(problem: str, waiting: str, served: Iterable[str]) -> DiagnosticStatus:
+    """Whether this server has its robots for itself.
+
+    problem: why it serves nobody although it should. waiting: other servers that want the robots.
+    served: name patterns of its robots.
+    """
+    values = [("robots", ", ".join(served) or "all")]
+    if problem:
+        return _status("server that serves nobody", DiagnosticStatus.ERROR, problem, values)
+    if waiting:
+        message = f"another server wants the same robots and is kept out: {waiting}"
+        return _status("server", DiagnosticStatus.WARN, message, values)
+    return _status("server", DiagnosticStatus.OK, "the only one of its robots", values)
 
 
 def _engine_status(now_ns: int, slot: EngineSlot, warn_load: float) -> DiagnosticStatus:
@@ -127,8 +151,10 @@ def _engine_status(now_ns: int, slot: EngineSlot, warn_load: float) -> Diagnosti
             ("bytes per request", f"{link.request_bytes:.0f}"),
             ("in flight", len(slot.flight)),
         ]
-    if slot.state in ("down", "refused"):
-        message = f"{slot.state}: {slot.last_error}"
+    trouble = slot.trouble(now_ns)
+    if trouble or slot.state in ("down", "refused", "unreachable"):
+        between = " " if slot.state == "unreachable" else ": "
+        message = f"{slot.state}{between}{trouble or slot.last_error}"
         return _status(slot.name, DiagnosticStatus.ERROR, message, values)
     if load > warn_load:
         return _status(slot.name, DiagnosticStatus.WARN, f"saturated: load {load:.2f}", values)

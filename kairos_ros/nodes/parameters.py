@@ -50,8 +50,11 @@ def declare(node: Node, specs: Iterable[ParameterSpec]) -> Mapping[str, Any]:
 
 
 def _declare(node: Node, spec: ParameterSpec) -> Any:
+    descriptor = _descriptor(spec)
     try:
-        parameter = node.declare_parameter(spec.name, spec.default, _descriptor(spec))
+        if isinstance(spec.default, Parameter.Type):
+            return _declare_list(node, spec.name, spec.default, descriptor)
+        parameter = node.declare_parameter(spec.name, spec.default, descriptor)
     except InvalidParameterTypeException as error:
         wanted = spec.default.name if isinstance(spec.default, Parameter.Type) else spec.default
         raise ConfigError(
@@ -62,14 +65,28 @@ def _declare(node: Node, spec: ParameterSpec) -> Any:
         raise ConfigError(
             f"parameter {spec.name}: {error}; it goes from {spec.minimum} to {spec.maximum}"
         ) from error
-    if parameter.type_ is Parameter.Type.NOT_SET:
-        return []
     value = parameter.value
     if spec.choices and value not in spec.choices:
         raise ConfigError(
             f"parameter {spec.name} is {value!r}; choose from {', '.join(spec.choices)}"
         )
-    return value if isinstance(value, bool | int | float | str) else list(value)
+    return value
+
+
+def _declare_list(
+    node: Node, name: str, kind: Parameter.Type, descriptor: ParameterDescriptor
+) -> list[Any]:
+    """A list that is not given becomes an empty one of its type.
+
+    A parameter without a value would empty every reply of the parameter services that it is in:
+    `ros2 param dump` would print none. rclpy gives no type to an empty default, so it is set after
+    the declaration and sealed then.
+    """
+    if node.declare_parameter(name, kind).type_ is Parameter.Type.NOT_SET:
+        node.set_parameters([Parameter(name, kind, [])])
+    descriptor.name, descriptor.type = name, kind.value
+    node.set_descriptor(name, descriptor)
+    return list(node.get_parameter(name).value)
 
 
 def _descriptor(spec: ParameterSpec) -> ParameterDescriptor:

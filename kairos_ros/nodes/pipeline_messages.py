@@ -7,21 +7,31 @@ from builtin_interfaces.msg import Time
 from sensor_msgs.msg import CompressedImage
 
 from kairos_ros.core.errors import WireError
-from kairos_ros.core.pipeline import TaskState
-from kairos_ros.msg import PipelineEvent, Plan, PlanRequest, SafetyVerdict, TaskProgress
-from kairos_ros.nodes.robot_messages import Identity
-from kairos_ros.robot.adapter import Observation
-from kairos_ros.robot.control_events import Planned
-from kairos_ros.robot.frame_book import Frame
-from kairos_ros.robot.state_events import Progress, Verdict
-from kairos_ros.robot.state_machine import Transition
-from kairos_ros.robot.supervisor import AskPlan
+from kairos_ros.core.exchange import Observation
+from kairos_ros.core.pipeline import Component, TaskState
+from kairos_ros.core.wire_check import ID_BYTES, check_text, printable
+from kairos_ros.msg import (
+    PipelineEvent,
+    Plan,
+    PlanRequest,
+    SafetyVerdict,
+    TaskProgress,
+    TaskRefusal,
+)
+from kairos_ros.nodes.robot.messages import Identity
+from kairos_ros.robot.cameras.recent_frames import Frame
+from kairos_ros.robot.control_events import Planned, Refused
+from kairos_ros.robot.supervision.state_events import CellVerdict, Progress
+from kairos_ros.robot.supervision.state_machine import Transition
+from kairos_ros.robot.supervision.supervisor import AskPlan
 
 STATES = {
     TaskProgress.ONGOING: TaskState.ONGOING,
     TaskProgress.DONE: TaskState.DONE,
     TaskProgress.FAILED: TaskState.FAILED,
 }
+LONGEST_REASON = 2000
+"""Characters of a refusal's reason that are kept: it becomes the outcome of the task."""
 Find = Callable[[tuple[int, int]], Frame | None]
 """A picture of this robot by its stamp."""
 
@@ -34,34 +44,49 @@ class UnusableError(WireError):
         self.reason = reason
 
 
-def verdict_from(message: SafetyVerdict, who: Identity, find: Find, now_ns: int) -> Verdict:
+def verdict_from(message: SafetyVerdict, who: Identity, find: Find, now_ns: int) -> CellVerdict:
     """Raises UnusableError for a verdict that is not about a picture of this robot."""
     frame = _frame(message, who, find)
-    reason = f"{message.service} of task {message.task}"
-    if not math.isnan(message.probability):
+    service = printable(message.service, ID_BYTES)
+    reason = f"{service} of task {printable(message.task)}"
+    if 0 <= message.probability <= 1:
         reason += f", {message.probability:.0%} sure"
-    return Verdict(now_ns, frame.taken_ns, message.safe, message.service, reason)
+    return CellVerdict(now_ns, frame.taken_ns, message.safe, service, reason)
 
 
 def progress_from(message: TaskProgress, who: Identity, find: Find, now_ns: int) -> Progress:
     """Raises UnusableError for a report that is not about a picture of this task."""
     frame = _frame(message, who, find)
     if message.task != frame.task:
-        text = f"{message.task!r:.80}, the picture is of task {frame.task!r}"
+        text = f"'{printable(message.task)}', the picture is of task {frame.task!r}"
         raise UnusableError("other_task", text)
     if message.state not in STATES:
         text = f"state {message.state} is unknown; update one of the peers"
         raise UnusableError("malformed", text)
     state = STATES[message.state]
-    return Progress(now_ns, frame.taken_ns, state, f"{message.service} says {state}")
+    service = printable(message.service, ID_BYTES)
+    return Progress(now_ns, frame.taken_ns, state, f"{service} says {state}")
 
 
 def planned_from(message: Plan, who: Identity, asked: AskPlan | None, now_ns: int) -> Planned:
-    """asked: the newest question. Raises UnusableError for a plan that does not answer it."""
+    """asked: the newest question.
+
+    Raises UnusableError for a plan that does not answer it, WireError for an endless one.
+    """
     _own(message, who)
     if asked is None or message.task != asked.task.id:
-        raise UnusableError("other_task", f"{message.task!r:.80}")
+        raise UnusableError("other_task", f"'{printable(message.task)}'")
+    check_text("instruction", message.instruction)
     return Planned(message.number, message.instruction, now_ns)
+
+
+def refused_from(message: TaskRefusal, who: Identity, now_ns: int) -> Refused:
+    """Raises UnusableError for a refusal of another robot's task, or by no known component."""
+    _own(message, who)
+    if message.component not in list(Component):
+        raise UnusableError("malformed", f"component {message.component!r:.80}")
+    reason = " ".join(message.reason[:LONGEST_REASON].split())
+    return Refused(Component(message.component), message.task, message.instruction, reason, now_ns)
 
 
 def plan_request_message(
@@ -115,11 +140,11 @@ def picture_message(stamp: Time, camera: str, jpeg: bytes) -> CompressedImage:
     return message
 
 
-def _own(message: SafetyVerdict | TaskProgress | Plan, who: Identity) -> None:
+def _own(message: SafetyVerdict | TaskProgress | Plan | TaskRefusal, who: Identity) -> None:
     if message.robot != who.robot:
-        raise UnusableError("other_robot", f"{message.robot!r:.80}")
+        raise UnusableError("other_robot", f"'{printable(message.robot)}'")
     if message.session != who.session:
-        raise UnusableError("other_session", f"{message.session!r:.80}")
+        raise UnusableError("other_session", f"'{printable(message.session)}'")
 
 
 def _frame(message: SafetyVerdict | TaskProgress, who: Identity, find: Find) -> Frame:

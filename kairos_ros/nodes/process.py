@@ -1,19 +1,65 @@
 """How a node's process begins, and how it is told to end."""
 
 import contextlib
+import logging
 import select
 import signal
 import socket
 import sys
+import time
 from collections.abc import Callable
+from typing import NoReturn
 
 import rclpy
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.impl.rcutils_logger import RcutilsLogger
 from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
-from kairos_ros.bringup import leave_with_launcher
-from kairos_ros.core.errors import KairosError
+from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.host.orphan import leave_with_launcher
+
+HEARD_S = 4.0
+"""For those who read /rosout to find a node that has just begun and ends at once.
+
+On a busy machine one in four needs 1 s to 3 s: DDS repeats a lost announcement that late.
+"""
+
+
+class RosLog(logging.Handler):
+    """Hands what the package logs without ROS to a node's logger, and so to /rosout."""
+
+    def __init__(self, logger: RcutilsLogger) -> None:
+        super().__init__()
+        self._logger = logger
+
+    def emit(self, record: logging.LogRecord) -> None:
+        text = self.format(record)
+        # rclpy allows one severity per line of code
+        if record.levelno >= logging.ERROR:
+            self._logger.error(text)
+        elif record.levelno >= logging.WARNING:
+            self._logger.warning(text)
+        else:
+            self._logger.info(text)
+
+
+def log_by(node: Node) -> None:
+    """From now on this process's modules log by `node`, at INFO and above."""
+    log = logging.getLogger("kairos_ros")
+    log.handlers = [RosLog(node.get_logger())]
+    log.setLevel(logging.INFO)
+    log.propagate = False
+
+
+def give_up(node: Node, error: KairosError) -> NoReturn:
+    """Says by a node that it cannot begin, and why. Raises SystemExit 1."""
+    node.get_logger().error(str(error))
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: sys.exit(1))
+    time.sleep(HEARD_S)
+    rclpy.shutdown()
+    raise SystemExit(1)
 
 
 class Stop:
@@ -50,6 +96,29 @@ def stop_on_signals() -> Stop:
     return stop
 
 
+def join_ros(
+    args: list[str] | None = None,
+    context: rclpy.Context | None = None,
+    domain: int | None = None,
+) -> None:
+    """`rclpy.init`, which leaves signals alone.
+
+    args: those of the program; None: of this process. domain: ROS domain; None: that of the
+    environment. Raises ConfigError for ROS arguments, a
+    parameter file or a ROS_DOMAIN_ID that rcl cannot read.
+    """
+    try:
+        rclpy.init(
+            args=args,
+            context=context,
+            domain_id=domain,
+            signal_handler_options=SignalHandlerOptions.NO,
+        )
+    except RuntimeError as error:  # RCLError, which has no public name
+        text = str(error).removeprefix("failed to initialize rcl: ")
+        raise ConfigError(f"ROS cannot start: {text.partition(', at /')[0]}") from None
+
+
 def begin[N: Node](program: str, make: Callable[[], N]) -> tuple[N, SingleThreadedExecutor, Stop]:
     """The node, in an executor of its own, and what SIGINT and SIGTERM set.
 
@@ -57,13 +126,14 @@ def begin[N: Node](program: str, make: Callable[[], N]) -> tuple[N, SingleThread
     """
     stop = stop_on_signals()
     leave_with_launcher()
-    rclpy.init(signal_handler_options=SignalHandlerOptions.NO)
     try:
+        join_ros()
         node = make()
     except KairosError as error:
         print(f"{program}: {error}", file=sys.stderr)
-        rclpy.shutdown()
+        rclpy.try_shutdown()
         raise SystemExit(1) from None
+    log_by(node)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     return node, executor, stop

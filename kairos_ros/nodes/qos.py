@@ -4,8 +4,8 @@
 |----------------|-------------------------------------|-------------|-----------------|-------|
 | `EXCHANGE`     | `chunk_request`, `action_chunk`,    | reliable    | volatile        | 5     |
 |                | verdicts, progress, plans           |             |                 |       |
-| `ANNOUNCEMENT` | writers of `/kairos/robot_status`   | reliable    | transient local | 1     |
-| `ROSTER`       | readers of `/kairos/robot_status`   | reliable    | transient local | 512   |
+| `ANNOUNCEMENT` | writers of `/kairos/*_status`       | reliable    | transient local | 1     |
+| `ROSTER`       | readers of `/kairos/*_status`       | reliable    | transient local | 512   |
 | `TELEMETRY`    | `execution_info`, `fleet_state`, …  | reliable    | volatile        | 1     |
 | `EVENTS`       | `task_events`, `chunk_updates`, …   | reliable    | volatile        | 100   |
 | `DIAGNOSTICS`  | `/diagnostics`                      | reliable    | volatile        | 10    |

@@ -7,6 +7,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from kairos_ros.core.exchange import Observation
 from kairos_ros.robot.guard import GuardLimits
 
 
@@ -22,19 +23,6 @@ class RobotSpec:
     """Camera key -> (height_px, width_px)."""
     state_names: tuple[str, ...] = ()
     """One per entry of the state, for people and bags; empty: state_0, state_1, ..."""
-
-
-@dataclass(frozen=True, slots=True)
-class Observation:
-    """One look at the world."""
-
-    state: np.ndarray
-    """float32 [state_dim]."""
-    images: Mapping[str, bytes] = field(default_factory=dict)
-    """Camera key -> JPEG bytes."""
-    taken_ns: int | None = None
-    """Monotonic time at which the oldest of the images was taken, or arrived; None: all are of now,
-    as those of a simulator that renders when it is asked."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +44,8 @@ class RobotAdapter(Protocol):
     than a small part of a real one. `hold` keeps the arm where it is and may be called for ever.
     """
 
-    spec: RobotSpec
+    @property
+    def spec(self) -> RobotSpec: ...
 
     def reset(self, goal: TaskGoal) -> None:
         """Prepare the body for a new task. May take seconds.

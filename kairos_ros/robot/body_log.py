@@ -17,7 +17,8 @@ import msgpack
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.robot.adapter import Observation, RobotAdapter, RobotSpec, TaskGoal
+from kairos_ros.core.exchange import Observation
+from kairos_ros.robot.adapter import RobotAdapter, RobotSpec, TaskGoal
 
 log = logging.getLogger(__name__)
 
@@ -31,7 +32,8 @@ class BodyEvent:
 
     kind: Kind
     """task: a goal was accepted. reset, ready: the body's reset began, ended. observe: the body was
-    looked at for a request. act, hold: what it did in one control period."""
+    looked at, for a request or in a control period whose observation a request may bring. act,
+    hold: what it did in one control period."""
     at_ns: int
     """The kernel's monotonic clock, when it began."""
     task: str = ""

@@ -14,8 +14,10 @@ from typing import Protocol, cast
 import numpy as np
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.exchange import Observation, Request
 from kairos_ros.core.pipeline import Component
-from kairos_ros.robot.adapter import Homing, Observation, RobotAdapter, TaskGoal
+from kairos_ros.core.robot_state import RobotState
+from kairos_ros.robot.adapter import Homing, RobotAdapter, TaskGoal
 from kairos_ros.robot.body_error import BodyError
 from kairos_ros.robot.control_events import (
     Arrived,
@@ -23,39 +25,49 @@ from kairos_ros.robot.control_events import (
     Event,
     Malformed,
     Planned,
+    Refused,
     ServerFound,
+    ServerHeard,
     Start,
     Stop,
 )
-from kairos_ros.robot.control_report import Report, RobotState
-from kairos_ros.robot.exchange import Request, Task, TaskResult
+from kairos_ros.robot.control_report import Report
 from kairos_ros.robot.guard import ActionGuard
-from kairos_ros.robot.loop import Act, Finished, Hold, Loop, Send
-from kairos_ros.robot.state import is_warned
-from kairos_ros.robot.state_events import (
+from kairos_ros.robot.looks import Looks
+from kairos_ros.robot.loop import Act, Finished, Hold, Look, Loop, Send
+from kairos_ros.robot.supervision.state import is_warned
+from kairos_ros.robot.supervision.state_events import (
+    CellVerdict,
     Progress,
     Release,
     ResetDone,
     ResetFailed,
     TaskEnded,
     TaskStarted,
-    Verdict,
 )
-from kairos_ros.robot.state_machine import Transition
-from kairos_ros.robot.state_table import Mode
-from kairos_ros.robot.supervisor import AskPlan, Moved, ResetBody, SupervisedEffect, Supervisor
+from kairos_ros.robot.supervision.state_machine import Transition
+from kairos_ros.robot.supervision.state_table import Mode
+from kairos_ros.robot.supervision.supervisor import (
+    AskPlan,
+    Moved,
+    ResetBody,
+    SupervisedEffect,
+    Supervisor,
+)
+from kairos_ros.robot.task import Task, TaskResult
 
 log = logging.getLogger(__name__)
 STOPPED = "failed: the robot node was stopped"
 
 
-class Outside(Protocol):
+class ControlListener(Protocol):
     """Who gets what the controller produces. Called in the control thread; must not block."""
 
-    def send(self, request: Request, observation: Observation, observed_ago_ns: int) -> None: ...
+    def send(self, request: Request) -> None:
+        """An observation was made for it."""
 
     def changed(self, report: Report) -> None:
-        """The state, the task, its instruction or the mode changed."""
+        """The state, the task, its instruction, the mode or the server changed."""
 
     def finished(self, result: TaskResult) -> None: ...
 
@@ -63,8 +75,8 @@ class Outside(Protocol):
         """A control period has begun; `state` reads the body's state, float32 [state_dim]."""
 
 
-class Judges(Protocol):
-    """Who gets what the supervisor of a robot produces; called as `Outside` is."""
+class SupervisionListener(Protocol):
+    """Who gets what the supervisor of a robot produces; called as `ControlListener` is."""
 
     def ask_plan(self, ask: AskPlan, observation: Observation, observed_ago_ns: int) -> None: ...
 
@@ -84,22 +96,25 @@ class Controller:
         adapter: RobotAdapter,
         loop: Loop,
         guard: ActionGuard,
-        outside: Outside,
-        supervised: tuple[Supervisor, Judges] | None = None,
+        listener: ControlListener,
+        supervised: tuple[Supervisor, SupervisionListener] | None = None,
     ) -> None:
         self.report = Report()
         self._adapter = adapter
         self._loop = loop
         self._guard = guard
-        self._outside = outside
+        self._listener = listener
+        self._supervisor: Supervisor | None
+        self._judges: SupervisionListener | None
         self._supervisor, self._judges = supervised or (None, None)
         # a body inside a LoggedBody is asked, too; isinstance would not find what that hands on
         homing = cast(Homing, adapter) if getattr(adapter, "has_safe_state", False) else None
         self._homeward = homing.toward_safe_state if homing else None
         self._goal = TaskGoal("")  # of the running task
+        self._looks = Looks(adapter)
         self._postponed: Start | None = None  # until nobody is in the cell
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
-        self._warnings: queue.SimpleQueue[Verdict] = queue.SimpleQueue()
+        self._warnings: queue.SimpleQueue[CellVerdict] = queue.SimpleQueue()
         self._deadline_ns = 0
         self._running = True
         self._ready = False  # the body was reset once and is ours to hold
@@ -108,6 +123,8 @@ class Controller:
         self._periods = 0
         self._fault = ""
         self._faults: Counter[str] = Counter()
+        self._absence = ""  # why the body of an idle robot cannot be used just now
+        self._absences: Counter[str] = Counter()
 
     def post(self, event: Event) -> None:
         """Hands an event to the control thread; from any thread.
@@ -115,7 +132,7 @@ class Controller:
         A warning overtakes everything else: the motion of the next period that begins heeds it,
         however many events are waiting.
         """
-        if isinstance(event, Verdict) and not event.safe:
+        if isinstance(event, CellVerdict) and not event.safe:
             self._warnings.put(event)
         else:
             self._inbox.put(event)
@@ -165,6 +182,9 @@ class Controller:
                 self._loop.dropped["malformed"] += 1
             case ServerFound():
                 self._loop.ask_again(_now())
+            case ServerHeard(status, now_ns):
+                if self._loop.binding is not None:
+                    self._loop.binding.heard(status, now_ns)
             case Cancel(task_id):
                 if self._postponed is not None and self._postponed.task.id == task_id:
                     self._end_postponed("canceled")
@@ -176,7 +196,11 @@ class Controller:
                 self._loop.dropped["not_supervised"] += 1
             case Planned(number, instruction, now_ns):
                 self._apply(self._supervisor.planned(number, instruction, now_ns))
-            case Verdict() | Progress() | Release() | ResetDone():
+            case Refused(component, task_id, instruction, reason, now_ns):
+                self._apply(
+                    self._supervisor.refused(component, task_id, instruction, reason, now_ns)
+                )
+            case CellVerdict() | Progress() | Release() | ResetDone():
                 self._apply(self._supervisor.feed(event))
 
     def _start(self, task: Task, goal: TaskGoal) -> None:
@@ -187,11 +211,11 @@ class Controller:
             self._guard.reset(self._adapter.state())
         except KairosError as error:
             if isinstance(error, BodyError):
-                self._body_failed(error)
+                self._note_fault(error)
             self._fail(task, f"failed: {error}")
             return
         self._ready = True
-        self._fault = ""
+        self._fault = self._absence = ""
         self._deadline_ns = _now()  # a reset may take seconds; they are no missed periods
         self._goal = goal
         self._loop.start(task, self._deadline_ns)
@@ -225,6 +249,7 @@ class Controller:
             self._start(postponed.task, postponed.goal)
         if self._loop.task is not None and not self._monitored and self._adapter.succeeded():
             self._apply([self._loop.finish("succeeded", now_ns)])
+        effects: Sequence[SupervisedEffect]
         try:
             if self._supervisor is None:
                 effects = self._loop.tick(now_ns, self._approve)
@@ -237,7 +262,7 @@ class Controller:
         self._publish(now_ns)
         if self._ready:
             try:
-                self._outside.period(self._adapter.state)
+                self._listener.period(self._adapter.state)
             except KairosError as error:
                 self._body_failed(error)
 
@@ -263,31 +288,43 @@ class Controller:
             self._body_failed(error)
 
     def _body_failed(self, error: KairosError) -> None:
-        log.error("the body failed: %s", error)
+        if self._loop.task is None and isinstance(error, BodyError) and error.passes:
+            self._note_absence(error)
+            return
         self._note_fault(error)
         if self._loop.task is not None:
             self._finish(self._loop.finish(f"failed: {error}", _now()).result)
 
+    def _note_absence(self, error: BodyError) -> None:
+        """Nothing is to be done, and the next task looks at the body anew."""
+        if not self._absence:
+            log.warning("idle, and a task would fail now: %s", error)
+            self._absences[error.reason] += 1
+        self._absence = str(error)
+
     def _note_fault(self, error: KairosError) -> None:
-        self._ready = False
+        log.error("the body failed: %s", error)
+        self._ready, self._absence = False, ""
         self._fault = str(error)
         self._faults[error.reason if isinstance(error, BodyError) else "other"] += 1
 
     def _carry_out(self, effect: SupervisedEffect) -> None:
         match effect:
-            case Send(request):
-                began_ns = _now()
-                observation = self._adapter.observe()
-                self._outside.send(request, observation, _now() - began_ns)
+            case Look(earlier):
+                self._looks.keep(earlier)
+            case Send(request, observations):
+                sent, shows_ns = self._looks.put_into(request, observations)
+                self._loop.observed(shows_ns)
+                self._listener.send(sent)
             case AskPlan():
                 began_ns = _now()
                 observation = self._adapter.observe()
                 taken_ns = observation.taken_ns
                 asked_ago_ns = _now() - (began_ns if taken_ns is None else taken_ns)
-                self._judges.ask_plan(effect, observation, asked_ago_ns)
+                cast(SupervisionListener, self._judges).ask_plan(effect, observation, asked_ago_ns)
             case Moved(transition):
                 task = self._loop.task or self.report.task  # that begins, or that has just ended
-                self._judges.moved(transition, task.id if task else "")
+                cast(SupervisionListener, self._judges).moved(transition, task.id if task else "")
             case ResetBody():
                 self._reset_body()
             case Act(action):
@@ -296,8 +333,14 @@ class Controller:
                 self._guard.held()
                 if self._ready:
                     self._adapter.hold()
+                    self._note_presence()
             case Finished(result):
                 self._finish(result)
+
+    def _note_presence(self) -> None:
+        if self._absence:
+            log.info("the body can be used again")
+            self._absence = ""
 
     def _reset_body(self) -> None:
         """For another attempt. What arrived meanwhile is heard before the attempt begins."""
@@ -306,15 +349,17 @@ class Controller:
             self._guard.reset(self._adapter.state())
         except KairosError as error:
             self._note_fault(error)
-            self._apply(self._supervisor.feed(ResetFailed(_now(), str(error))))
+            supervisor = cast(Supervisor, self._supervisor)  # who asked for the reset
+            self._apply(supervisor.feed(ResetFailed(_now(), str(error))))
             return
         self._deadline_ns = _now()
+        self._loop.was_reset(self._deadline_ns)
         self._inbox.put(ResetDone(self._deadline_ns))
 
     def _finish(self, result: TaskResult) -> None:
         self._done[result.success] += 1
         self._publish(_now())
-        self._outside.finished(result)
+        self._listener.finished(result)
         if self._supervisor is not None and self._supervisor.state.task:
             self._apply(self._supervisor.feed(TaskEnded(_now(), result.outcome)))
 
@@ -324,10 +369,11 @@ class Controller:
         state = self._supervisor.state if self._supervisor else None
         execution = self._loop.execution(now_ns)
         busy = RobotState.HOLDING if execution.holding else RobotState.RUNNING
+        binding = self._loop.binding
         self.report = Report(
             state=RobotState.IDLE if task is None else busy,
             task=task,
-            instruction=self._loop.instruction,
+            instruction=(self._supervisor or self._loop).instruction,
             execution=execution,
             horizon=self._loop.horizon,
             task_actions=self._loop.task_executed,
@@ -338,18 +384,32 @@ class Controller:
             guarded_by=dict(+self._guard.counts),
             dropped=dict(self._loop.dropped),
             silences=self._loop.silences,
+            server=binding.server if binding else None,
+            bound=binding.bound if binding else "",
+            why_no_server=binding.why_none() if binding and not binding.bound else "",
+            misfit=binding.misfit if binding else "",
+            policy=binding.asks_for if binding else "",
+            other_servers=binding.describe_other_servers() if binding else "",
+            rebound=binding.rebound if binding else 0,
+            pauses=self._loop.pauses,
+            paused_ns=self._loop.paused_ns,
             missed_periods=self._missed,
             periods=self._periods,
             network_ns=self._loop.latency.network_ns,
             body_fault=self._fault,
             body_faults=dict(self._faults),
-            body_tolerated=dict(getattr(self._adapter, "tolerated", {})),
+            body_absence=self._absence,
+            body_tolerated=dict(Counter(getattr(self._adapter, "tolerated", {})) + self._absences),
             mode=state.mode if state else None,
             retries=state.retries if state else 0,
         )
-        changed = (before.state, before.task, before.mode, before.instruction)
-        if changed != (self.report.state, task, self.report.mode, self.report.instruction):
-            self._outside.changed(self.report)
+        if _told(before) != _told(self.report):
+            self._listener.changed(self.report)
+
+
+def _told(report: Report) -> tuple[object, ...]:
+    """What others hear of at once when it changes."""
+    return report.state, report.task, report.mode, report.instruction, report.bound
 
 
 def _now() -> int:

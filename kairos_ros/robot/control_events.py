@@ -2,9 +2,12 @@
 
 from dataclasses import dataclass
 
+from kairos_ros.core.exchange import Answer
+from kairos_ros.core.pipeline import Component
+from kairos_ros.core.server_status import ServerStatus
 from kairos_ros.robot.adapter import TaskGoal
-from kairos_ros.robot.exchange import Answer, Task
-from kairos_ros.robot.state_events import Progress, Release, ResetDone, Verdict
+from kairos_ros.robot.supervision.state_events import CellVerdict, Progress, Release, ResetDone
+from kairos_ros.robot.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,14 @@ class ServerFound:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerHeard:
+    """A serving node said how it is, at this monotonic time."""
+
+    status: ServerStatus
+    now_ns: int
+
+
+@dataclass(frozen=True, slots=True)
 class Cancel:
     """End this task, if it is the running one."""
 
@@ -55,6 +66,20 @@ class Planned:
     now_ns: int
 
 
-Judgement = Verdict | Progress | Release | Planned
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """A judge or planner cannot take the task in these words, with the monotonic time of its
+    arrival."""
+
+    component: Component
+    task: str
+    instruction: str
+    reason: str
+    now_ns: int
+
+
+Judgement = CellVerdict | Progress | Release | Planned | Refused
 """For a supervised robot only; counted as dropped by one that is not."""
-Event = Start | Arrived | Malformed | ServerFound | Cancel | Stop | Judgement | ResetDone
+Event = (
+    Start | Arrived | Malformed | ServerFound | ServerHeard | Cancel | Stop | Judgement | ResetDone
+)

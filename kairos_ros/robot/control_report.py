@@ -2,19 +2,12 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from enum import IntEnum
 
-from kairos_ros.robot.exchange import Execution, Task
-from kairos_ros.robot.state_table import Mode
-
-
-class RobotState(IntEnum):
-    """Values are those of RobotStatus.msg."""
-
-    IDLE = 0
-    RUNNING = 1
-    HOLDING = 2
-    LEAVING = 3
+from kairos_ros.core.exchange import Execution
+from kairos_ros.core.robot_state import RobotState
+from kairos_ros.core.server_status import ServerStatus
+from kairos_ros.robot.supervision.state_table import Mode
+from kairos_ros.robot.task import Task
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +17,8 @@ class Report:
     state: RobotState = RobotState.IDLE
     task: Task | None = None
     instruction: str = ""
-    """What is being followed: the newest plan, else the task's own words."""
+    """What is being followed: the newest plan, else the task's own words; empty before the first
+    plan of a robot that has a planner."""
     execution: Execution = field(default_factory=Execution)
     horizon: int = 0
     task_actions: int = 0
@@ -36,6 +30,24 @@ class Report:
     guarded_by: Mapping[str, int] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
     silences: int = 0
+    server: ServerStatus | None = None
+    """The newest word of the serving node that is asked; None where there is none."""
+    bound: str = ""
+    """Its identity, also when it has left; empty: nobody is asked."""
+    why_no_server: str = ""
+    """For people; empty while one is asked."""
+    misfit: str = ""
+    """Why its policy cannot move this robot, for people; empty if it can."""
+    policy: str = ""
+    """That its requests ask for; empty: the server's default."""
+    other_servers: str = ""
+    """Servers whose answers were dropped, with their numbers, for people."""
+    rebound: int = 0
+    """Tasks that went on with another server."""
+    pauses: int = 0
+    """Times that the control loop stood still in a task, so that actions were dropped."""
+    paused_ns: int = 0
+    """How long the last time was."""
     missed_periods: int = 0
     periods: int = 0
     network_ns: int = 0
@@ -43,8 +55,10 @@ class Report:
     """Why the body failed last; empty after it was reset successfully."""
     body_faults: Mapping[str, int] = field(default_factory=dict)
     """How often it failed, by reason."""
+    body_absence: str = ""
+    """Why the body of an idle robot cannot be used just now; it may be over by itself."""
     body_tolerated: Mapping[str, int] = field(default_factory=dict)
-    """Its reads and writes that failed and did no harm, by reason."""
+    """How often it failed and did no harm, by reason: single reads and writes, and while idle."""
     mode: Mode | None = None
     """Of a supervised robot."""
     retries: int = 0

@@ -92,7 +92,7 @@ class ActionGuard:
         self._measured_by = _vector(limits.measured_by, action_dim, DISPLACES).astype(int)
         self._workspace = limits.workspace
         self._tolerance = limits.tolerance
-        self._previous = np.zeros(action_dim)
+        self._previous: np.ndarray = np.zeros(action_dim)
         self.counts: Counter[str] = Counter()
         """Actions changed, by the limit that changed them, and `not_finite` ones refused."""
         self.guarded = 0
@@ -115,14 +115,16 @@ class ActionGuard:
         nothing through.
         """
         if not np.isfinite(action).all():
-            return self._refuse()
+            self._refuse()
+            return None
         wanted = action.astype(np.float64)
         value = self._clip("rate", wanted, self._previous - self._step, self._previous + self._step)
         value = self._clip("range", value, self._low, self._high)
         if self._workspace is not None:
             low, high = _room(self._workspace, state())
             if not (np.isfinite(low).all() and np.isfinite(high).all()):
-                return self._refuse()
+                self._refuse()
+                return None
             index = list(self._workspace.action)
             value[index] = self._clip("workspace", value[index], low, high)
         self._previous = value

@@ -11,20 +11,26 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from kairos_ros.robot.answer_check import unwanted
-from kairos_ros.robot.exchange import (
+from kairos_ros.core.exchange import (
+    Actions,
     Answer,
-    AnswerKind,
     Execution,
+    Refetch,
+    Refusal,
     Request,
-    Task,
-    TaskResult,
+    RequestId,
 )
+from kairos_ros.robot.answer_check import unwanted
 from kairos_ros.robot.latency import LatencyEstimate, lead_actions
 from kairos_ros.robot.run import Attempt, Chunk, Run
+from kairos_ros.robot.server_binding import ServerBinding
+from kairos_ros.robot.task import Task, TaskResult
 
 Approve = Callable[[np.ndarray], np.ndarray | None]
 """Action guard: the action to execute, float32 [D], or None when it must not reach the arm."""
+
+MOST_PERIODS = 3
+"""Control periods that the loop may always stand still for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,13 +45,27 @@ class LoopConfig:
     timeout_ns: int
     """Silence after which a request is sent again; doubles while it lasts."""
     timeout_max_ns: int
+    max_pause_ns: int = 500_000_000
+    """Actions are not executed any more once the loop has stood still for longer than this, and
+    than `MOST_PERIODS` control periods."""
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """Observe, and keep what is seen."""
+
+    earlier: int
+    """Of the looks before, the newest so many stay; the others are of no use any more."""
 
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Observe and send this request, now."""
+    """Send this request, now."""
 
     request: Request
+    observations: int = 1
+    """1: with an observation taken now. Else with the last so many looks; where there are fewer,
+    the oldest is repeated."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,21 +85,34 @@ class Finished:
     result: TaskResult
 
 
-Effect = Send | Act | Hold | Finished
+Effect = Look | Send | Act | Hold | Finished
 
 
 class Loop:
     """State machine; call it from one thread. Events: the methods that take the time."""
 
-    def __init__(self, config: LoopConfig, latency: LatencyEstimate) -> None:
+    def __init__(
+        self,
+        config: LoopConfig,
+        latency: LatencyEstimate,
+        binding: ServerBinding | None = None,
+    ) -> None:
+        """binding: which server is asked; None: whoever answers, where there is one server only."""
         self.config = config
         self.latency = latency
+        self.binding = binding
         self.dropped: Counter[str] = Counter()
         """Answers not used, by reason, since the start of the session."""
         self.silences = 0
         """Requests that had to be repeated because nothing came back, in the session."""
         self.executed = 0
         """Actions executed in the session."""
+        self.pauses = 0
+        """Times that the loop stood still in a task for too long, in the session."""
+        self.paused_ns = 0
+        """How long the last of them lasted."""
+        self._ticked_ns = 0
+        self._observed_ns = 0
         self._run: Run | None = None
 
     @property
@@ -91,22 +124,39 @@ class Loop:
         if self._run is not None:
             raise ValueError(f"task {self._run.task.id} is still running")
         self._run = Run(task, started_ns=now_ns, holding_since_ns=now_ns)
+        self._ticked_ns = now_ns
+        if self.binding is not None:
+            self.binding.begin(task.policy)
+
+    def observed(self, taken_ns: int) -> None:
+        """The observation of the newest `Send` shows the cell at this time."""
+        self._observed_ns = taken_ns
+
+    def was_reset(self, now_ns: int) -> None:
+        """The body was reset until now: that the loop stood still meanwhile is no pause."""
+        self._ticked_ns = now_ns
+        if self._run is not None:
+            self._run.looks = 0
 
     def tick(
         self, now_ns: int, approve: Approve, *, ask: bool = True, move: bool = True
     ) -> list[Effect]:
         """One control period. Ends with exactly one `Act` or `Hold`; `Act` passed `approve`.
 
-        An observation for a `Send` is taken before that motion. Without `ask` nothing is sent,
-        without `move` the arm holds.
+        Observations, for a `Send` or a `Look`, are taken before that motion. Without `ask` nothing
+        is sent, without `move` the arm holds. After a pause it drops what it was about to do and
+        asks anew.
         """
         run = self._run
+        self._notice_pause(run, now_ns)
+        outcome, known = self._look_for_server(run, now_ns)
         if run is None:
             return [Hold()]
-        if outcome := run.limit_reached(now_ns):
+        if outcome := run.limit_reached(now_ns) or outcome:
             return [self.finish(outcome, now_ns), Hold()]
         run.switch()
-        effects: list[Effect] = []
+        ask = ask and known
+        effects: list[Effect] = self._look(run)
         if ask and self._request_is_due(run, now_ns):
             effects.append(self._send(run, now_ns))
         effects.append(self._move(run, now_ns, approve) if move else self._hold(run, now_ns))
@@ -120,17 +170,17 @@ class Loop:
             return []
         assert run is not None  # an answer without a task is not wanted
         run.silences = 0
-        match answer.kind:
-            case AnswerKind.REFETCH:
+        match answer.body:
+            case Refetch():
                 return [self._send(run, now_ns)]
-            case AnswerKind.REFUSED:
+            case Refusal() as refusal:
                 run.refusals += 1
-                if answer.retry_after_ns <= 0:
-                    return [self.finish(f"refused: {answer.reason}", now_ns)]
+                if refusal.retry_after_ns <= 0:
+                    return [self.finish(f"refused: {refusal.reason}", now_ns)]
                 run.refused = True
-                run.resend_ns = now_ns + answer.retry_after_ns
-            case AnswerKind.ACTIONS:
-                self._serve(run, answer, now_ns)
+                run.resend_ns = now_ns + refusal.retry_after_ns
+            case Actions() as body:
+                self._serve(run, answer.id, body, now_ns)
         return []
 
     def stop(self, *, keep_round: bool = False) -> None:
@@ -155,6 +205,8 @@ class Loop:
         if run is None:
             raise ValueError("no task is running")
         self._run = None
+        if self.binding is not None:
+            self.binding.end()
         return Finished(run.result(outcome, now_ns, self.config.period_ns))
 
     def note_guarded(self) -> None:
@@ -186,26 +238,53 @@ class Loop:
         """Actions executed in the running task; 0 without one."""
         return self._run.executed if self._run else 0
 
+    def _notice_pause(self, run: Run | None, now_ns: int) -> None:
+        """What was meant for a time that is over is not executed: the world went on without us."""
+        limit_ns = max(self.config.max_pause_ns, MOST_PERIODS * self.config.period_ns)
+        stood_ns, self._ticked_ns = now_ns - self._ticked_ns, now_ns
+        if stood_ns <= limit_ns:
+            return
+        if self.binding is not None:
+            self.binding.resumed(now_ns)
+        if run is None:
+            return
+        self.pauses, self.paused_ns = self.pauses + 1, stood_ns
+        run.looks = 0
+        # A body that takes long to look is not asked again and again: its look is a fresh one.
+        run.stop(keep_round=now_ns - self._observed_ns <= limit_ns)
+
+    def _look_for_server(self, run: Run | None, now_ns: int) -> tuple[str, bool]:
+        """The outcome that the task must end with, if any; whether there is a server to ask."""
+        if self.binding is None:
+            return "", True
+        another, outcome = self.binding.look(now_ns)
+        if another and run is not None:
+            run.refused, run.resend_ns = False, now_ns
+        return outcome, bool(self.binding.bound)
+
     def _unusable(self, run: Run | None, answer: Answer) -> str:
         """Why an answer is of no use; empty if it is."""
-        brings = answer.kind is AnswerKind.ACTIONS
+        if self.binding is not None and not self.binding.is_from(answer.server):
+            return "other_server"
         robot, session = self.config.robot, self.config.session
-        if reason := unwanted(answer, robot, session, run, actions=brings):
+        if reason := unwanted(answer, robot, session, run):
             return reason
-        if not brings:
+        if not isinstance(answer.body, Actions):
             return ""
-        actions = answer.actions
-        if actions is None or actions.ndim != 2 or actions.shape[1] != self.config.action_dim:
-            return "malformed"
-        if len(actions) == 0:
+        if self.binding is not None and not self.binding.is_of(answer.body.policy):
+            return "other_policy"
+        actions = answer.body.actions
+        if actions.ndim != 2 or actions.shape[1] != self.config.action_dim or not len(actions):
             return "malformed"
         return "" if np.isfinite(actions).all() else "not_finite"
 
-    def _serve(self, run: Run, answer: Answer, now_ns: int) -> None:
-        attempt = run.attempts[answer.attempt]
-        self.latency.measured(now_ns - attempt.sent_ns, answer.server_ns, answer.engine_latency_ns)
+    def _serve(self, run: Run, answered: RequestId, body: Actions, now_ns: int) -> None:
+        attempt = run.attempts[answered.attempt]
+        if self.binding is not None:
+            self.binding.taken(body.policy)
+        self.latency.measured(now_ns - attempt.sent_ns, body.server_ns, body.engine_latency_ns)
         run.awaiting = False
-        run.horizon = len(answer.actions)
+        run.horizon = len(body.actions)
         run.latency_ns.append(now_ns - run.attempts[0].sent_ns)
         run.executed_of.append(0)
         run.moved_of.append(None)
@@ -214,7 +293,7 @@ class Loop:
             self._drop("too_late")
             return
         run.next = Chunk(
-            answer.round, answer.actions, attempt.executed, record=len(run.latency_ns) - 1
+            answered.round, body.actions, attempt.executed, record=len(run.latency_ns) - 1
         )
 
     def _request_is_due(self, run: Run, now_ns: int) -> bool:
@@ -241,9 +320,26 @@ class Loop:
         run.silences = 0
         return True
 
+    def _look(self, run: Run) -> list[Effect]:
+        """A policy that reads several observations reads those of the last control periods, exactly
+        one apart: they are taken in every period, since a refetch comes at any time."""
+        policy = self.binding.policy if self.binding else None
+        if policy is not None:
+            run.observations = policy.observations
+        if run.observations == 1:
+            run.looks = 0
+            return []
+        earlier = min(run.looks, run.observations - 1)
+        run.looks, run.looked_at = earlier + 1, run.executed
+        return [Look(earlier)]
+
     def _send(self, run: Run, now_ns: int) -> Send:
-        """The current round, with a fresh observation."""
-        run.attempts.append(Attempt(now_ns, run.executed))
+        """The current round, with a fresh observation or that of this control period."""
+        since = run.executed - run.looked_at if run.looks else 0
+        execution = self.execution(now_ns)
+        if since:  # it is asked for between two periods: tell where the chunk was at the look
+            execution = replace(execution, chunk_index=execution.chunk_index - since)
+        run.attempts.append(Attempt(now_ns, run.executed - since))
         run.awaiting = True
         run.refused = False
         doublings = min(run.silences, 32)
@@ -251,8 +347,21 @@ class Loop:
             self.config.timeout_ns << doublings, self.config.timeout_max_ns
         )
         attempt = len(run.attempts) - 1
-        task = replace(run.task, instruction=self.instruction)
-        return Send(Request(task, run.round, attempt, self.execution(now_ns)))
+        task, config = run.task, self.config
+        return Send(
+            Request(
+                RequestId(config.robot, config.session, task.id, run.round, attempt),
+                instruction=self.instruction,
+                kind=task.kind,
+                horizon_policy=task.horizon_policy,
+                seed=task.seed,
+                execution=execution,
+                server=self.binding.bound if self.binding else "",
+                committed=run.committed(since),
+                policy=self.binding.asks_for if self.binding else task.policy,
+            ),
+            run.observations,
+        )
 
     def _move(self, run: Run, now_ns: int, approve: Approve) -> Act | Hold:
         chunk = run.chunk

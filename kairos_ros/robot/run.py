@@ -5,7 +5,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kairos_ros.robot.exchange import Execution, Task, TaskResult
+from kairos_ros.core.exchange import Execution, nothing_committed
+from kairos_ros.robot.task import Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +66,12 @@ class Run:
     """Newest instruction of a planner; empty: the task's own."""
     silences: int = 0
     """Attempts in a row without any answer."""
+    observations: int = 1
+    """That the policy reads."""
+    looks: int = 0
+    """Observations kept, of the newest control periods; 0 where the policy reads one."""
+    looked_at: int = 0
+    """Actions executed when the newest of them was taken."""
     horizon: int = 0
     """Of the newest chunk."""
     executed: int = 0
@@ -84,6 +91,13 @@ class Run:
     def remaining(self) -> int:
         """Actions left of the running chunk."""
         return self.chunk.remaining if self.chunk else 0
+
+    def committed(self, since: int) -> np.ndarray:
+        """float32 [since + remaining, D]: what is executed from an observation until the next chunk
+        follows; `since` actions were executed after it."""
+        if self.chunk is None:
+            return nothing_committed()
+        return self.chunk.actions[max(self.chunk.index - since, 0) :]
 
     def stalled_ns(self, now_ns: int) -> int:
         """Whole time without actions to execute."""
@@ -137,32 +151,33 @@ class Run:
 
     def execution(self, now_ns: int, period_ns: int) -> Execution:
         chunk = self.chunk
-        started = chunk is not None and chunk.executed > 0
-        ended_ns = chunk.last_ns + period_ns if started and not chunk.remaining else now_ns
+        started = chunk if chunk is not None and chunk.executed > 0 else None
+        ended_ns = started.last_ns + period_ns if started and not started.remaining else now_ns
         return Execution(
             round=chunk.round if chunk else 0,
-            started=started,
+            started=started is not None,
             holding=self.holding_since_ns is not None,
-            started_ago_ns=max(0, now_ns - chunk.first_ns) if started else 0,
+            started_ago_ns=max(0, now_ns - started.first_ns) if started else 0,
             ended_ago_ns=max(0, now_ns - ended_ns),
             executed=chunk.executed if chunk else 0,
             remaining=self.remaining,
             chunk_index=chunk.index if chunk else 0,
             stalled_ns=self.stalled_ns(now_ns),
+            period_ns=period_ns,
         )
 
     def result(self, outcome: str, now_ns: int, period_ns: int) -> TaskResult:
         """The outcome `succeeded` is the only success."""
-        moved = self.first_ns is not None
+        first_ns = self.first_ns
         since = self.started_ns
         return TaskResult(
             task=self.task,
             success=outcome == "succeeded",
             outcome=outcome,
             started_ns=since,
-            duration_ns=(self.last_ns if moved else now_ns) - since,
+            duration_ns=(now_ns if first_ns is None else self.last_ns) - since,
             stalled_ns=self.stalled_ns(now_ns),
-            first_wait_ns=(self.first_ns if moved else now_ns) - since,
+            first_wait_ns=(now_ns if first_ns is None else first_ns) - since,
             actions=self.executed,
             round_latency_ns=tuple(self.latency_ns),
             round_executed=tuple(self.executed_of),

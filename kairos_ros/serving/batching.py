@@ -1,24 +1,74 @@
 """Which requests are sent where, and when: decisions of the scheduler become batches in flight."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from kairos_ros.core.decision import Decision, Pending
+from kairos_ros.core.exchange import Answer, Refetch
 from kairos_ros.core.placement import Capacity, Ints
 from kairos_ros.core.tasks import TaskTable
-from kairos_ros.serving.effects import Effect, Submit
-from kairos_ros.serving.engines import EngineSlot
-from kairos_ros.serving.freshness import Freshness
+from kairos_ros.serving.engine_slot import REFETCH_LEAD_NS, EngineSlot
+from kairos_ros.serving.engines import Engines
 from kairos_ros.serving.hedging import Hedging
 from kairos_ros.serving.options import ServingOptions
-from kairos_ros.serving.request_queue import RequestQueue
-from kairos_ros.serving.requests import Entry, infer_request
-from kairos_ros.serving.roster import Roster
+from kairos_ros.serving.request_queue import PendingRequest, RequestQueue, infer_request
+from kairos_ros.transport.messages import InferRequest
 
 SOONEST_NS = 1_000_000
 """How soon at the earliest an engine behind a link is looked at again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """Hand these requests to the engine as one batch."""
+
+    engine: str
+    batch: int
+    requests: list[InferRequest]
+    expected_s: float
+    history_bytes: int = 0
+    """Of histories that must go with it, because other engines have them."""
+
+
+Effect = Answer | Submit
+"""What the dispatcher wants done: an answer sent to its robot, a batch handed to an engine."""
+
+
+class Freshness:
+    """What was asked for again, and for which batch."""
+
+    def __init__(self, stale_after_ns: int, queue: RequestQueue) -> None:
+        self._stale_after_ns = stale_after_ns
+        self._queue = queue
+
+    @property
+    def wanted(self) -> bool:
+        """Whether observations are fetched again at all."""
+        return self._stale_after_ns > 0
+
+    def is_stale(self, dispatch_ns: int, entry: PendingRequest, next_batch: int) -> bool:
+        """Too old to be dispatched then, and not asked for again already for the next batch.
+
+        A batch that takes longer than expected makes what was fetched for the next one older than
+        that; asking once more would leave the engine without work for a round trip.
+        """
+        if not self.wanted or entry.hold_until_ns or entry.refetched_for == next_batch:
+            return False
+        return dispatch_ns - entry.observed_ns > self._stale_after_ns
+
+    def refetch(
+        self, now_ns: int, dispatch_ns: int, entries: Iterable[PendingRequest], next_batch: int
+    ) -> list[Answer]:
+        """Asks for those of `entries`, all pending, that would be stale when dispatched."""
+        asked = [e for e in entries if self.is_stale(dispatch_ns, e, next_batch)]
+        for entry in asked:
+            entry.refetched_for = next_batch
+            entry.session.refetched = entry.request.id.round, entry.request.id.attempt
+            self._queue.hold(entry, now_ns + REFETCH_LEAD_NS)
+        return [Answer(entry.request.id, Refetch()) for entry in asked]
 
 
 class Batching:
@@ -28,13 +78,13 @@ class Batching:
         self,
         options: ServingOptions,
         tasks: TaskTable,
-        roster: Roster,
+        engines: Engines,
         queue: RequestQueue,
         counters: Counter[str],
     ) -> None:
         self._options = options
         self._tasks = tasks
-        self._roster = roster
+        self._engines = engines
         self._queue = queue
         self._counters = counters
         self._freshness = Freshness(options.stale_after_ns, queue)
@@ -45,14 +95,14 @@ class Batching:
     def form(self, now_ns: int) -> list[Effect]:
         """Forms batches for idle engines, and asks for fresh observations for the next ones."""
         effects: list[Effect] = []
-        ready = self._roster.ready
+        ready = self._engines.ready
         idle = self._queue.entries and any(slot.is_free(now_ns) for slot in ready)
         while idle:
             formed = self._form_batches(now_ns, ready)
             effects += formed
             # one of several servers behind a link may still be idle
             idle = self._queue.entries and any(
-                self._roster.slots[sent.engine].is_free(now_ns)
+                self._engines.slots[sent.engine].is_free(now_ns)
                 for sent in formed
                 if isinstance(sent, Submit)
             )
@@ -70,18 +120,18 @@ class Batching:
                 if not self._freshness.wanted:
                     continue
                 keys = list(self._queue.entries)
-                capacity = self._capacity(now_ns, ready, keys, freed=slot)
+                capacity = self._capacity(now_ns, ready, keys, freed=slot.mates or [slot])
                 effects += self._refetch_next(now_ns, dispatch_ns, keys, capacity)
         return effects
 
     def wakeup_ns(self, now_ns: int) -> int | None:
         """When there is something to do next, if nothing happens before."""
-        hedge_ns = self._hedging.wakeup_ns(now_ns, self._roster.ready)
+        hedge_ns = self._hedging.wakeup_ns(now_ns, self._engines.ready)
         times = [] if hedge_ns is None else [hedge_ns]
         if not self._queue.entries:
             return min(times, default=None)
         times.append(self._queue.next_alarm_ns(now_ns))
-        for slot in self._roster.slots.values():
+        for slot in self._engines.slots.values():
             if slot.newest is None:
                 continue
             free_ns = slot.next_free_ns(now_ns)
@@ -121,12 +171,13 @@ class Batching:
         now_ns: int,
         ready: Iterable[EngineSlot],
         keys: list[str],
-        freed: EngineSlot | None = None,
+        freed: Sequence[EngineSlot] = (),
     ) -> Capacity:
-        """What the engines can take of `keys` now, or (of `freed`) when that can take a batch."""
+        """What the engines can take of `keys` now, or (those `freed`) when they can take a
+        batch."""
         pending = [self._queue.entries[key] for key in keys]
         engines = (
-            slot.capacity(now_ns, pending, free=True if slot is freed else None) for slot in ready
+            slot.capacity(now_ns, pending, free=True if slot in freed else None) for slot in ready
         )
         return Capacity(tuple(engines), self._options.comparison)
 
@@ -145,8 +196,12 @@ class Batching:
         return [*asked]
 
     def _decide(self, now_ns: int, keys: list[str], capacity: Capacity) -> Decision:
+        asked = [self._queue.entries[key] for key in keys]
+        several = len(self._options.policies) > 1
         pending = Pending.of(
-            self._tasks, {key: self._queue.entries[key].received_ns for key in keys}
+            self._tasks,
+            {entry.key: entry.received_ns for entry in asked},
+            tuple(entry.policy for entry in asked) if several else (),
         )
         return self._options.scheduling.decide(now_ns, pending, self._tasks, capacity)
 
@@ -156,10 +211,12 @@ class Batching:
         rows, skipped = self._tasks.rows_of(keys), decision.skipped_after.copy()
         batches = []
         for batch in decision.batches:
-            chosen = self._harmless(batch.indices, keys)
+            policy = self._engines.slots[batch.engine].policy
+            chosen = self._harmless(batch.indices, keys, policy)
             put_off = np.setdiff1d(batch.indices, chosen)
             skipped[put_off] = self._tasks.skipped[rows[put_off]] + 1
-            batches.append((batch.engine, chosen))
+            if len(chosen):
+                batches.append((batch.engine, chosen))
         self._tasks.set_skipped(rows, skipped)
         if batches and len(keys) < len(self._queue.entries):
             # who waits for a newer observation is passed over like everybody else who waits
@@ -174,21 +231,25 @@ class Batching:
                 entry.reason, entry.dispatched_ns = decision.reason(int(i)), now_ns
                 entries.append(entry)
             self._hedging.budget.count(len(entries))
-            effects.append(self._submit(now_ns, self._roster.slots[engine], entries))
+            effects.append(self._submit(now_ns, self._engines.slots[engine], entries))
         return effects
 
-    def _harmless(self, indices: Ints, keys: list[str]) -> Ints:
-        """What of a batch, most urgent first, is sent: a request that may have killed an engine
-        travels alone, and at once, lest those who keep asking pass it over for ever."""
-        suspects = [i for i in indices if self._queue.entries[keys[i]].crashes]
-        return np.array(suspects[:1]) if suspects else indices
+    def _harmless(self, indices: Ints, keys: list[str], policy: str) -> Ints:
+        """What of a batch, most urgent first, is sent to an engine of this policy: nothing that
+        asks for another one, whatever the scheduling policy placed there. A request that may have
+        killed an engine travels alone, and at once, lest those who keep asking pass it over for
+        ever."""
+        entries = {i: self._queue.entries[keys[i]] for i in indices}
+        fitting = [i for i, entry in entries.items() if entry.policy == policy]
+        suspects = [i for i in fitting if entries[i].crashes]
+        return np.array(suspects[:1] or fitting, np.int64)
 
-    def _submit(self, now_ns: int, slot: EngineSlot, entries: list[Entry]) -> Submit:
+    def _submit(self, now_ns: int, slot: EngineSlot, entries: list[PendingRequest]) -> Submit:
         batch, self._next_batch = self._next_batch, self._next_batch + 1
         moved = sum(entry.history_moves_to(slot.name) for entry in entries)
         slot.begin(batch, entries, now_ns)
         for entry in entries:
             entry.copies += 1
-        requests = [infer_request(entry.query) for entry in entries]
+        requests = [infer_request(entry.request) for entry in entries]
         expected_s = slot.latency_of(len(entries)) / 1e9
         return Submit(slot.name, batch, requests, expected_s, moved * slot.history_bytes)

@@ -2,9 +2,11 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 from kairos_ros.core.calibration import HorizonCalibration
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.document.text_file import read_json
 
 NAME = "horizon_calibration.json"
 """In the policy folder."""
@@ -24,11 +26,9 @@ def find_calibration(policy: str, path: str = "") -> HorizonCalibration | None:
 def read_calibration(file: Path) -> HorizonCalibration:
     """Raises ConfigError for a file that is not there or is no calibration."""
     try:
-        data = json.loads(file.read_text())
-    except OSError as error:
-        raise ConfigError(f"horizon calibration {file}: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"horizon calibration {file} is no JSON: {error}") from None
+        data = read_json(file)
+    except ConfigError as error:
+        raise ConfigError(f"horizon calibration {error}") from None
     try:
         return HorizonCalibration.from_dict(data)
     except ConfigError as error:
@@ -36,8 +36,16 @@ def read_calibration(file: Path) -> HorizonCalibration:
 
 
 def write_calibration(file: Path, calibration: HorizonCalibration) -> None:
-    """One line per task, so that a diff shows which plan changed."""
+    """One line per task, so that a diff shows which horizon changed."""
     data = calibration.to_dict()
-    tasks = ",\n    ".join(json.dumps(row) for row in data.pop("tasks"))
-    head, how = json.dumps(data)[:-1], f'"tasks": [\n    {tasks}\n  ]'
-    file.write_text(f"{head},\n  {how}}}\n")
+    tasks, static = _lines(data.pop("tasks"), 2), data.pop("static", None)
+    text = f'{json.dumps(data)[:-1]},\n  "tasks": {tasks}'
+    if static:
+        horizons = _lines(static.pop("tasks"), 4)
+        text += f',\n  "static": {json.dumps(static)[:-1]},\n    "tasks": {horizons}}}'
+    file.write_text(text + "}\n")
+
+
+def _lines(rows: list[dict[str, Any]], indent: int) -> str:
+    space = "\n" + " " * indent
+    return "[" + ",".join(f"{space}  {json.dumps(row)}" for row in rows) + space + "]"

@@ -7,33 +7,30 @@ caller to carry out: an `Answer` to send to its robot, or a `Submit` to hand to 
 import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Literal
 
 from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode
+from kairos_ros.core.exchange import Announcement, Answer, Refusal, Request
 from kairos_ros.core.horizon import HorizonPolicy
 from kairos_ros.core.placement import Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.core.wait_ratio import first_execution_ns
-from kairos_ros.serving.batching import Batching
-from kairos_ros.serving.checks import check_query
-from kairos_ros.serving.chunk_check import chunk_problem
-from kairos_ros.serving.effects import Effect
-from kairos_ros.serving.engines import EngineSlot, Running
-from kairos_ros.serving.exchange import Announcement, Answer, Query, Refusal, answer
-from kairos_ros.serving.horizons import Horizons
-from kairos_ros.serving.options import ServingOptions
-from kairos_ros.serving.request_queue import RequestQueue
-from kairos_ros.serving.requests import Entry, executed
-from kairos_ros.serving.roster import Roster
-from kairos_ros.serving.server_time import ServerTime
-from kairos_ros.serving.sessions import Session, SessionBook
+from kairos_ros.serving.batching import Batching, Effect
+from kairos_ros.serving.checks import (
+    check_request,
+    chunk_problem,
+    with_policy_names,
+)
+from kairos_ros.serving.engine_slot import EngineSlot, Running
+from kairos_ros.serving.engines import Engines, ServerTime
+from kairos_ros.serving.options import SECOND_NS, HorizonPolicies, ServingOptions
+from kairos_ros.serving.request_queue import PendingRequest, RequestQueue, executed
+from kairos_ros.serving.served_policies import ServedPolicies
+from kairos_ros.serving.sessions import Session, Sessions
 from kairos_ros.serving.trimming import Served, answer_outcome
 from kairos_ros.transport.link_estimate import LinkState
-from kairos_ros.transport.messages import (
-    EngineDescription,
-    InferFailure,
-    InferOutcome,
-)
+from kairos_ros.transport.messages import EngineDescription, InferFailure, InferOutcome
 
 MAX_CRASHES = 2
 """A request that was in the batch of this many dying engines is refused."""
@@ -44,96 +41,113 @@ class Dispatcher:
 
     def __init__(self, options: ServingOptions) -> None:
         self.options = options
-        self.book = SessionBook()
+        self._sessions = Sessions()
         self.tasks = TaskTable(options.scheduling.reading)
         self.counters: Counter[str] = Counter()
-        self._roster = Roster()
+        self._engines = Engines()
         self._queue = RequestQueue()
         self._server_time = ServerTime()
-        self._horizons = Horizons(options)
-        self._batching = Batching(options, self.tasks, self._roster, self._queue, self.counters)
+        self._horizon_policies = HorizonPolicies(options)
+        self.policies = ServedPolicies(options.policies, self._engines)
+        self._batching = Batching(options, self.tasks, self._engines, self._queue, self.counters)
         self._request_bytes = 0
         """Of the newest request."""
 
     @property
     def engines(self) -> Mapping[str, EngineSlot]:
-        return self._roster.slots
+        return self._engines.slots
 
     @property
-    def pending(self) -> Mapping[str, Entry]:
+    def pending(self) -> Mapping[str, PendingRequest]:
         """Task key -> its pending request, in order of arrival."""
         return self._queue.entries
 
-    def in_engines(self) -> Iterator[Entry]:
-        """The unanswered requests of all running batches; one that was hedged twice."""
-        return self._roster.in_flight()
+    @property
+    def sessions(self) -> Mapping[str, Session]:
+        """Robot -> its session."""
+        return self._sessions.sessions
 
-    # Robots
+    def in_engines(self) -> Iterator[PendingRequest]:
+        """The unanswered requests of all running batches; one that was hedged twice."""
+        return self._engines.in_flight()
 
     def announce(self, now_ns: int, status: Announcement) -> tuple[Session | None, Session | None]:
         """A robot's status. Returns (session that ended, session that began), each maybe None."""
-        owner = self.book.sessions.get(status.robot)
+        owner = self._sessions.sessions.get(status.robot)
         key = owner.task_key if owner else ""
-        ended, began = self.book.announce(now_ns, status)
+        ended, began = self._sessions.announce(now_ns, status)
         if ended is not None:
             self._close(key, finished=False)
         elif owner is not None and owner.task in owner.ended_tasks:
             self._close(key, finished=True)
+        session = self._sessions.sessions.get(status.robot)
+        if session and session.interface:
+            session.misfit = self.policies.misfit(session.interface, session.asks_for)
         return ended, began
 
-    def request(self, now_ns: int, query: Query) -> list[Effect]:
+    def request(self, now_ns: int, request: Request) -> list[Effect]:
         """A robot asks for a chunk."""
-        owner = self.book.sessions.get(query.robot)
+        owner = self._sessions.sessions.get(request.id.robot)
         before = owner.task_key if owner else ""
-        session = self.book.admit(now_ns, query)
+        session = self._sessions.admit(now_ns, request)
         if isinstance(session, Refusal):
-            return [self._refuse(query, session)]
+            return [self._refuse(request, session)]
         if before != session.task_key:
             self._close(before, finished=True)
         mine = (e for e in self.in_engines() if e.session is session and e.is_current())
         computed = next(mine, None)
-        if computed is not None or session.is_served(query):
+        if computed is not None or session.is_served(request):
             self.counters["late_refresh"] += 1
-            if (
-                computed is not None
-                and query.attempt > computed.query.attempt
-                and not self._check(query, session.task_key)
-            ):
-                computed.newer = query, now_ns
+            if computed is not None and request.id.attempt > computed.request.id.attempt:
+                newer = self._checked(request, session)
+                if isinstance(newer, Request):
+                    computed.newer = newer, now_ns
             return []  # the chunk that is being computed, or on its way, answers this one, too
-        checked = self._check(query, session.task_key) or self._horizons.of(
-            query.horizon or self.options.horizon
-        )
+        checked = self._checked(request, session)
         if isinstance(checked, Refusal):
-            self._queue.entries.pop(session.task_key, None)  # this answer is for the whole round
-            session.refused += 1
-            return [self._refuse(query, checked)]
-        self._account(now_ns, query, session)
-        return self._enqueue(now_ns, query, session, checked) + self._batching.form(now_ns)
+            return [self._refuse_round(checked, request, session)]
+        horizon = request.horizon_policy or self.options.horizon_policy
+        served = self.policies.description(session.policy)
+        policy = self._horizon_policies.of(horizon, session.policy or "", served)
+        if isinstance(policy, Refusal):
+            return [self._refuse_round(policy, request, session)]
+        session.instruction = request.instruction
+        self._account(now_ns, checked, session)
+        return self._enqueue(now_ns, checked, session, policy) + self._batching.form(now_ns)
 
-    # Engines
+    def add_engine(
+        self, name: str, tier: Tier, network_ns: int = 0, policy: str = "", device: str = ""
+    ) -> EngineSlot:
+        """policy: name of the one that it serves. device: as `EngineSlot.device`."""
+        return self._engines.add(name, tier, network_ns, policy, device)
 
-    def add_engine(self, name: str, tier: Tier, network_ns: int = 0) -> EngineSlot:
-        return self._roster.add(name, tier, network_ns)
+    def engine_not_up(
+        self, name: str, state: Literal["loading", "unreachable", "refused"], reason: str
+    ) -> bool:
+        """It cannot be used; if refused, until it is found again. Whether the reason is news."""
+        slot = self.engines[name]
+        is_news = slot.last_error != reason
+        slot.not_up(state, reason)
+        return is_news
 
     def engine_ready(
         self, now_ns: int, name: str, description: EngineDescription, profile: EngineProfile
     ) -> list[Effect]:
-        """Raises ConfigError for another policy than the other engines serve, or whose profile or
-        horizon calibration is of another policy. Where edge and cloud differ it is the cloud that
-        is wrong, whichever came first."""
+        """Raises ConfigError for another policy than the other engines of its name serve, one
+        whose profile or horizon calibration is of another policy, or one that the default horizon
+        cannot judge.
+        Where edge and cloud differ it is the cloud that is wrong, whichever came first."""
         slot = self.engines[name]
         try:
-            if self.options.calibration:
-                self.options.calibration.require_policy(description.policy_id)
+            self.options.check_policy(description, slot.policy)
             effects: list[Effect] = []
-            for other in self._roster.turn_out(slot, description):
+            for other in self._engines.refuse_others(slot, description):
                 self.counters["refused_engine"] += 1
                 effects += self._requeue_all(now_ns, other, crashed=False)
             slot.ready(description, profile, self.options.batch_cap)
         except ConfigError as error:
             if slot.tier == "cloud":
-                slot.refuse(str(error))
+                slot.not_up("refused", str(error))
                 self.counters["refused_engine"] += 1
             raise
         return effects + self._batching.form(now_ns)
@@ -161,16 +175,15 @@ class Dispatcher:
         if batch not in slot.flight or slot.description is None:
             self.counters["late_batch"] += 1
             return []
-        effects: list[Effect] = []
         problem = chunk_problem(outcomes, slot.description) if slot.link else ""
         if problem:
             self.counters["malformed_chunk"] += 1
-            slot.refuse(f"it sent {problem}")
-            effects += self._requeue_all(now_ns, slot, crashed=False)
-            return effects + self._batching.form(now_ns)
+            slot.not_up("refused", f"it sent {problem}")
+            return self._requeue_all(now_ns, slot, crashed=False) + self._batching.form(now_ns)
         away_s = (now_ns - slot.flight[batch].submitted_ns) / 1e9
         compute_s = min(max(0.0, compute_s), away_s)  # whatever an engine elsewhere claims
         done = slot.end(now_ns, batch, compute_s)
+        effects: list[Effect] = []
         for entry, outcome in zip(done.entries, outcomes, strict=True):
             effects += self._answer(now_ns, slot, done, entry, outcome, compute_s)
         return effects + self._batching.form(now_ns)
@@ -190,11 +203,23 @@ class Dispatcher:
         return effects + self._batching.form(now_ns)
 
     def engine_down(
-        self, now_ns: int, name: str, reason: str, *, crashed: bool = True
+        self,
+        now_ns: int,
+        name: str,
+        reason: str,
+        *,
+        crashed: bool = True,
+        failures: int = 0,
+        retry_ns: int | None = None,
     ) -> list[Effect]:
         """The worker died or hung, or (not `crashed`) the link to it did. What it was given is
-        queued again, where it stood."""
+        queued again, where it stood.
+
+        failures: workers in a row that ended without one finished batch. retry_ns: when the next
+        one starts; None: none does by itself.
+        """
         slot = self.engines[name]
+        slot.died(reason, failures, retry_ns)
         if crashed or slot.state in ("ready", "draining"):
             slot.restarts += 1
             self.counters["engine_down" if crashed else "link_down"] += 1
@@ -202,17 +227,15 @@ class Dispatcher:
             slot.state, slot.last_error = "down", reason
         return self._requeue_all(now_ns, slot, crashed=crashed) + self._batching.form(now_ns)
 
-    # Time
-
     def tick(self, now_ns: int) -> list[Effect]:
         """Deadlines, silent robots, observations that must be fetched again."""
         effects: list[Effect] = []
-        for session in self.book.lost(now_ns):
+        for session in self._sessions.lost(now_ns):
             self.counters["robot_lost"] += 1
             self._close(session.task_key, finished=False)
         for entry in self._queue.late(now_ns):
             entry.session.refused += 1
-            effects.append(self._refuse(entry.query, self._too_late(now_ns, entry)))
+            effects.append(self._refuse(entry.request, self._engines.too_late(now_ns, entry)))
         return effects + self._batching.form(now_ns)
 
     def wakeup_ns(self, now_ns: int) -> int | None:
@@ -221,97 +244,116 @@ class Dispatcher:
 
     def reason(self, session: Session) -> str:
         """Why the last decision about this robot was what it was."""
+        if session.misfit:
+            return session.misfit
         waits = self._batching.why_waiting(session.task_key)
         if waits:
             return waits
         return next((e.reason for e in self.in_engines() if e.session is session), session.reason)
 
-    # Inside
-
-    def _check(self, query: Query, key: str) -> Refusal | None:
-        engine = self._roster.described
-        if engine is None or engine.description is None:
-            return Refusal(RefusalCode.ENGINE_DOWN, "the engine is still loading", 1.0)
-        if query.execution.round >= query.round:
+    def _checked(self, request: Request, session: Session) -> Request | Refusal:
+        """The request as the policy of its task reads it, or why it cannot be answered. The first
+        request of a task decides its policy."""
+        key = session.task_key
+        if session.policy is None:
+            named = self.policies.of(request.policy)
+            if isinstance(named, Refusal):
+                return named
+            session.policy = named
+        served = self.policies.description(session.policy)
+        if served is None:
+            return Refusal(RefusalCode.ENGINE_DOWN, "the engine is still loading", SECOND_NS)
+        if request.execution.round >= request.id.round:
             return Refusal(
                 RefusalCode.MALFORMED,
-                f"asks for round {query.round} while executing round {query.execution.round}",
+                f"asks for round {request.id.round} "
+                f"while executing round {request.execution.round}",
             )
         if len(self.pending) >= self.options.max_queue and key not in self.pending:
-            return Refusal(RefusalCode.OVERLOADED, f"{len(self.pending)} requests are pending", 0.5)
-        return check_query(query, engine.description, self.options.max_bytes)
+            return Refusal(
+                RefusalCode.OVERLOADED, f"{len(self.pending)} requests are pending", SECOND_NS // 2
+            )
+        absent = session.interface.absent if session.interface else ()
+        bad = check_request(request, served, self.options.max_bytes, absent)
+        if bad is None and len(request.earlier) + 1 < served.observations:
+            session.repeated += 1
+            self.counters["repeated_observation"] += 1
+        return bad or with_policy_names(request, served)
 
-    def _account(self, now_ns: int, query: Query, session: Session) -> None:
-        key, execution = session.task_key, query.execution
+    def _account(self, now_ns: int, request: Request, session: Session) -> None:
+        key, execution = session.task_key, request.execution
         if key not in self.tasks:
-            engine = self._roster.described
+            engine = self._engines.described(session.policy or "")
             chunk_size = engine.description.chunk_size if engine and engine.description else 0
-            first = first_execution_ns(chunk_size, execution.control_rate_hz or 30.0)
+            first = first_execution_ns(
+                chunk_size, 1e9 / execution.period_ns if execution.period_ns else 30.0
+            )
             l0 = engine.latency_ns[0] if engine and engine.latency_ns else 0
-            self.tasks.open(key, now_ns, kind=query.kind, first_exec_ns=first, l0_ns=l0)
+            self.tasks.open(key, now_ns, kind=request.kind, first_exec_ns=first, l0_ns=l0)
         if execution.started:
             # KairosError: a round too old to matter any more
             with contextlib.suppress(KairosError):
                 self.tasks.execution(key, execution.round, *executed(now_ns, execution))
 
     def _enqueue(
-        self, now_ns: int, query: Query, session: Session, horizon: HorizonPolicy
+        self, now_ns: int, request: Request, session: Session, policy: HorizonPolicy
     ) -> list[Effect]:
-        self._request_bytes = query.size_bytes
-        observed = now_ns - round(query.observed_ago_s * 1e9)
+        self._request_bytes = request.size_bytes
+        observed = now_ns - request.observed_ago_ns
         entry = self.pending.get(session.task_key)
-        if entry is not None and entry.query.round == query.round:
-            entry.renew(query, now_ns)
-            entry.horizon, entry.hold_until_ns = horizon, 0
+        if entry is not None and entry.request.id.round == request.id.round:
+            entry.renew(request, now_ns)
+            entry.horizon_policy, entry.hold_until_ns = policy, 0
             return []
-        allowed = round(query.deadline_s * 1e9) or self.options.default_deadline_ns
+        allowed = request.deadline_ns or self.options.default_deadline_ns
         self._queue.entries.pop(session.task_key, None)
-        self._queue.add(Entry(query, session, horizon, now_ns, now_ns, observed, now_ns + allowed))
+        times = now_ns, now_ns, observed, now_ns + allowed
+        self._queue.add(PendingRequest(request, session, policy, *times, session.policy or ""))
         if entry is None:
             return []
-        superseded = f"round {query.round} of the same task took its place"
-        return [self._refuse(entry.query, Refusal(RefusalCode.OLD_ROUND, superseded))]
+        superseded = f"round {request.id.round} of the same task took its place"
+        return [self._refuse(entry.request, Refusal(RefusalCode.OLD_ROUND, superseded))]
 
     def _answer(
         self,
         now_ns: int,
         slot: EngineSlot,
         done: Running,
-        entry: Entry,
+        entry: PendingRequest,
         outcome: InferOutcome,
         compute_s: float,
     ) -> list[Effect]:
-        session, query = entry.session, entry.query
+        session, request = entry.session, entry.request
         entry.copies -= 1
         if entry.answered or (entry.copies and isinstance(outcome, InferFailure)):
             self.counters["hedge_lost"] += 1
             return []
         entry.answered = True
-        live = self.book.sessions.get(query.robot)
+        live = self._sessions.sessions.get(request.id.robot)
         if live is not session or not entry.is_current() or entry.key not in self.tasks:
             self.counters["late_result"] += 1
             return []
         if entry.hedged_on == slot.name:
             self.counters["hedge_won"] += 1
-        self.tasks.generation(entry.key, query.round, entry.dispatched_ns, now_ns)
-        self._server_time.note((now_ns - entry.received_ns) / 1e9)
+        self.tasks.generation(entry.key, request.id.round, entry.dispatched_ns, now_ns)
+        self._server_time.note(entry.policy, now_ns - entry.received_ns)
         served = Served(
-            queued_s=(entry.dispatched_ns - entry.asked_ns) / 1e9,
-            compute_s=compute_s,
-            server_s=(now_ns - entry.asked_ns) / 1e9,
-            expected_s=self._server_time.expected_s(slot),
+            queued_ns=entry.dispatched_ns - entry.asked_ns,
+            compute_ns=round(compute_s * 1e9),
+            server_ns=now_ns - entry.asked_ns,
+            expected_ns=self._server_time.expected_ns(slot),
             batch_size=len(done.entries),
             tier=slot.tier,
             engine=slot.name,
         )
         assert slot.description is not None
-        body = answer_outcome(entry, outcome, slot.description, served, self.options.horizon)
+        body = answer_outcome(entry, outcome, slot.description, served, self.options.horizon_policy)
         if isinstance(body, Refusal):
             session.refused += 1
-            return [self._refuse(entry.newer[0] if entry.newer else query, body)]
+            return [self._refuse(entry.newer[0] if entry.newer else request, body)]
         session.wait_ratio = float(self.tasks.wait_ratio(entry.key, now_ns))
         self.counters["chunks"] += 1
-        return [answer(query, body)]
+        return [Answer(request.id, body)]
 
     def _requeue_all(self, now_ns: int, slot: EngineSlot, *, crashed: bool) -> list[Effect]:
         effects: list[Effect] = []
@@ -326,7 +368,7 @@ class Dispatcher:
             entry.copies -= 1
             if entry.answered or entry.copies:
                 continue
-            live = self.book.sessions.get(entry.query.robot)
+            live = self._sessions.sessions.get(entry.request.id.robot)
             if live is not entry.session or not entry.is_current() or entry.key in self.pending:
                 continue
             if entry.key not in self.tasks:  # it ended while this was under way
@@ -338,27 +380,24 @@ class Dispatcher:
                 entry.session.refused += 1
                 code = RefusalCode.ENGINE_FAILED
                 text = f"{entry.crashes} engines died on this request"
-                effects.append(self._refuse(entry.query, Refusal(code, text, 1.0)))
+                effects.append(self._refuse(entry.request, Refusal(code, text, SECOND_NS)))
             else:
                 self.counters["requeued"] += 1
                 entry.hold_until_ns, entry.hedged_on = 0, ""
                 self._queue.add(entry)
         return effects
 
-    def _too_late(self, now_ns: int, entry: Entry) -> Refusal:
-        waited = f"{(now_ns - entry.received_ns) / 1e9:.1f} s"
-        if not self._roster.ready:
-            errors = self._roster.why_none()
-            return Refusal(
-                RefusalCode.ENGINE_DOWN, f"no engine is up after {waited}: {errors}", 1.0
-            )
-        return Refusal(RefusalCode.DEADLINE, f"still queued after {waited}", 0.1)
-
     def _close(self, key: str, *, finished: bool) -> None:
         self._queue.entries.pop(key, None)
         if key in self.tasks:
             self.tasks.close(key, finished=finished)
 
-    def _refuse(self, query: Query, refusal: Refusal) -> Answer:
+    def _refuse_round(self, refusal: Refusal, request: Request, session: Session) -> Answer:
+        """An answer for the whole round, whatever attempt of it is pending."""
+        self._queue.entries.pop(session.task_key, None)
+        session.refused += 1
+        return self._refuse(request, refusal)
+
+    def _refuse(self, request: Request, refusal: Refusal) -> Answer:
         self.counters[f"refused_{refusal.code.name.lower()}"] += 1
-        return answer(query, refusal)
+        return Answer(request.id, refusal)

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterator
 
-from kairos_ros.core.hedging import HedgeBudget, Way, second_way
+from kairos_ros.core.hedging import HedgeBudget, Route, second_route
 from kairos_ros.core.tasks import TaskTable
-from kairos_ros.serving.engines import EngineSlot, Running
-from kairos_ros.serving.requests import Entry
+from kairos_ros.serving.engine_slot import EngineSlot, Running
+from kairos_ros.serving.request_queue import PendingRequest
 
 LATE = 2.0
 """An answer may well come this many times later than expected answers lately came off their time,
@@ -23,7 +23,7 @@ class Hedging:
 
     def copies(
         self, now_ns: int, ready: list[EngineSlot]
-    ) -> Iterator[tuple[EngineSlot, list[Entry]]]:
+    ) -> Iterator[tuple[EngineSlot, list[PendingRequest]]]:
         """Batches of copies. Each must be begun before the next one is asked for."""
         if not self.budget.exists:
             return
@@ -41,22 +41,24 @@ class Hedging:
             running.expected_end_ns + other.capacity(now_ns).completion_ns(1) + 1
             for slot in ready
             for other in ready
-            if other.tier != slot.tier and not other.flight
+            if _second(other, slot) and not other.flight
             for running in slot.flight.values()
         )
         return min((at_ns for at_ns in late if at_ns > now_ns), default=None)
 
-    def _batch(self, now_ns: int, slot: EngineSlot, ready: list[EngineSlot]) -> list[Entry]:
+    def _batch(
+        self, now_ns: int, slot: EngineSlot, ready: list[EngineSlot]
+    ) -> list[PendingRequest]:
         capacity = slot.capacity(now_ns)
-        batch: list[Entry] = []
+        batch: list[PendingRequest] = []
         history_ns = 0
         for entry, chosen, need_ns in self._candidates(now_ns, slot, ready):
             if len(batch) == capacity.free:
                 break
             moved_ns = sum(slot.histories_ns([entry]))
             there_ns = capacity.completion_ns(len(batch) + 1, history_ns + moved_ns)
-            way = second_way(need_ns, chosen, [Way(slot.name, slot.tier, there_ns)])
-            if way is None:
+            route = second_route(need_ns, chosen, [Route(slot.name, slot.tier, there_ns)])
+            if route is None:
                 continue
             if not self.budget.spend():
                 break
@@ -71,13 +73,13 @@ class Hedging:
 
     def _candidates(
         self, now_ns: int, slot: EngineSlot, ready: list[EngineSlot]
-    ) -> list[tuple[Entry, Way, int]]:
+    ) -> list[tuple[PendingRequest, Route, int]]:
         """Requests in flight to other tiers without a copy, those whose robots run out of actions
         first in front."""
         found = [
-            (entry, _way(now_ns, other, running), need_ns)
+            (entry, _route(now_ns, other, running), need_ns)
             for other in ready
-            if other.tier != slot.tier
+            if _second(slot, other)
             for running in other.flight.values()
             for entry in running.entries
             if not (entry.hedged_on or entry.crashes) and entry.is_current()
@@ -85,21 +87,26 @@ class Hedging:
         ]
         return sorted(found, key=lambda candidate: candidate[2])
 
-    def _need_ns(self, now_ns: int, entry: Entry) -> int | None:
+    def _need_ns(self, now_ns: int, entry: PendingRequest) -> int | None:
         if entry.key not in self._tasks:
             return None
         return int(self._tasks.run_out_ns[self._tasks.row(entry.key)]) - now_ns
 
 
-def _way(now_ns: int, slot: EngineSlot, running: Running) -> Way:
-    """What is left of a batch's way. One that is overdue may well take as long again."""
+def _second(engine: EngineSlot, other: EngineSlot) -> bool:
+    """Whether what is in flight to `other` may be copied to this engine."""
+    return engine.tier != other.tier and engine.policy == other.policy
+
+
+def _route(now_ns: int, slot: EngineSlot, running: Running) -> Route:
+    """What is left of a batch's route. One that is overdue may well take as long again."""
     left_ns = running.expected_end_ns - now_ns
     late_ns = max(round(LATE * slot.surprise_ns), -left_ns)
-    return Way(slot.name, slot.tier, max(0, left_ns), late_ns)
+    return Route(slot.name, slot.tier, max(0, left_ns), late_ns)
 
 
-def _seconds(way: Way) -> str:
-    return f"{way.completion_ns / 1e9:.2f} to {(way.completion_ns + way.late_ns) / 1e9:.2f} s"
+def _seconds(route: Route) -> str:
+    return f"{route.completion_ns / 1e9:.2f} to {(route.completion_ns + route.late_ns) / 1e9:.2f} s"
 
 
 def _need(need_ns: int) -> str:

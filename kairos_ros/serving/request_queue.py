@@ -1,33 +1,93 @@
-"""Requests that wait for an engine, and when the next of them must be looked at."""
+"""Requests on their way through the serving side, and the queue of those that wait."""
 
 import heapq
+from dataclasses import dataclass
 
-from kairos_ros.serving.requests import Entry
+from kairos_ros.core.exchange import Execution, Request
+from kairos_ros.core.horizon import HorizonPolicy
+from kairos_ros.core.wait_ratio import Interval, running_execution
+from kairos_ros.serving.sessions import Session
+from kairos_ros.transport.messages import InferRequest
+
+
+@dataclass(slots=True)
+class PendingRequest:
+    """One pending or running round of one robot."""
+
+    request: Request
+    """The newest attempt; in an engine, the one that is computed."""
+    session: Session
+    horizon_policy: HorizonPolicy
+    received_ns: int
+    """When the first attempt of the round came."""
+    asked_ns: int
+    """When the attempt of `request` came."""
+    observed_ns: int
+    """When the newest observation was taken, on the server's clock."""
+    deadline_ns: int
+    policy: str = ""
+    """Name of the policy that shall answer."""
+    newer: tuple[Request, int] | None = None
+    """An attempt that came while an older one was computed, and when: what is said about the round
+    but its chunk is said to this one, and it is computed if the older one has to be again."""
+    hold_until_ns: int = 0
+    """A newer observation was asked for; until then it is worth waiting for."""
+    refetched_for: int = 0
+    """The batch that observation was asked for, whenever its turn comes."""
+    crashes: int = 0
+    """Engines that died with this request in their batch."""
+    copies: int = 0
+    """In flight: 1, or 2 where it was hedged."""
+    hedged_on: str = ""
+    """Engine of the second copy."""
+    answered: bool = False
+    """What else comes is dropped."""
+    dispatched_ns: int = 0
+    reason: str = ""
+    """Of the decision that dispatched it."""
+
+    def renew(self, request: Request, now_ns: int) -> None:
+        """Another attempt came."""
+        self.request, self.asked_ns = request, now_ns
+        self.observed_ns = now_ns - request.observed_ago_ns
+
+    @property
+    def key(self) -> str:
+        return self.session.task_key
+
+    def history_moves_to(self, engine: str) -> bool:
+        """Whether the task has a history, and another engine than this one has it."""
+        return self.session.served_by not in ("", engine)
+
+    def is_current(self) -> bool:
+        """Whether the robot still works on the task and round that this request is for."""
+        asked, session = self.request.id, self.session
+        return (asked.task, asked.round) == (session.task, session.newest_round)
 
 
 class RequestQueue:
     """At most one request per task. Not thread safe."""
 
     def __init__(self) -> None:
-        self.entries: dict[str, Entry] = {}
+        self.entries: dict[str, PendingRequest] = {}
         """Task key -> its pending request, in order of arrival. Take out by `pop` as you like; put
         in with `add`."""
-        self._alarms: list[tuple[int, int, Entry]] = []
+        self._alarms: list[tuple[int, int, PendingRequest]] = []
         """Heap of deadlines and ends of holds, some of them of requests that are no longer pending,
         each with a number that orders equal times."""
         self._reminders = 0
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: PendingRequest) -> None:
         """Queues a request of a task that has none here, at the end."""
         self.entries[entry.key] = entry
         self._remind(entry.deadline_ns, entry)
 
-    def hold(self, entry: Entry, until_ns: int) -> None:
+    def hold(self, entry: PendingRequest, until_ns: int) -> None:
         """A pending request waits for a newer observation, at most until then."""
         entry.hold_until_ns = until_ns
         self._remind(until_ns, entry)
 
-    def late(self, now_ns: int) -> list[Entry]:
+    def late(self, now_ns: int) -> list[PendingRequest]:
         """Takes out the requests whose deadline has passed."""
         if not self.entries or self.next_alarm_ns(now_ns) > now_ns:
             return []
@@ -49,12 +109,40 @@ class RequestQueue:
                 return at_ns
             heapq.heappop(self._alarms)
 
-    def _is_pending(self, entry: Entry) -> bool:
+    def _is_pending(self, entry: PendingRequest) -> bool:
         return self.entries.get(entry.key) is entry
 
-    def _remind(self, at_ns: int, entry: Entry) -> None:
+    def _remind(self, at_ns: int, entry: PendingRequest) -> None:
         self._reminders += 1
         heapq.heappush(self._alarms, (at_ns, self._reminders, entry))
         if len(self._alarms) > 100 + 4 * len(self.entries):  # mostly of entries that are gone
             self._alarms = [alarm for alarm in self._alarms if self._is_pending(alarm[2])]
             heapq.heapify(self._alarms)
+
+
+def executed(now_ns: int, execution: Execution) -> Interval:
+    """E_j of the round that a robot reports, on the server's clock; its end may lie ahead."""
+    start, end = running_execution(
+        now_ns, execution.started_ago_ns, execution.remaining, execution.period_ns
+    )
+    if execution.remaining == 0:
+        end = now_ns - execution.ended_ago_ns
+    return start, max(start, end)
+
+
+def infer_request(request: Request) -> InferRequest:
+    """What an engine gets of `request`. The noise is seeded by the robot's seed and the round."""
+    asked = request.id
+    return InferRequest(
+        robot=asked.robot,
+        session=asked.session,
+        task=asked.task,
+        round=asked.round,
+        attempt=asked.attempt,
+        seed=(request.seed * 1_000_003 + asked.round) % 2**63,
+        instruction=request.instruction,
+        state=request.observation.state,
+        images=request.observation.images,
+        committed=request.committed,
+        earlier=request.earlier,
+    )

@@ -7,7 +7,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kairos_ros.core.errors import RefusalCode
-from kairos_ros.serving.exchange import Announcement, Query, Refusal
+from kairos_ros.core.exchange import Announcement, Refusal, Request
+from kairos_ros.core.fit import RobotInterface
 
 LEASE_NS = 3_000_000_000
 """A robot that was not heard for this long has lost its id to whoever announces it next."""
@@ -22,6 +23,8 @@ class Session:
     heard_ns: int
     task: str = ""
     """Task of the newest request, empty before the first."""
+    policy: str | None = None
+    """Name of the policy of this task, which its first request decides; None before it."""
     announced_task: str = ""
     """Task of the newest status; when it changes, that task is over."""
     ended_tasks: deque[str] = field(default_factory=lambda: deque(maxlen=64))
@@ -43,12 +46,20 @@ class Session:
     skipped: int = 0
     rounds_served: int = 0
     refused: int = 0
+    repeated: int = 0
+    """Requests with fewer observations than the policy reads."""
+    interface: RobotInterface | None = None
+    """As announced."""
+    asks_for: str = ""
+    """Policy of its next task, as announced."""
+    misfit: str = ""
+    """Why the policy cannot move this robot; empty if it can, or is not known yet."""
 
-    def is_served(self, query: Query) -> bool:
-        """Whether `query` brings the observation that was asked for again, and its round got
+    def is_served(self, request: Request) -> bool:
+        """Whether `request` brings the observation that was asked for again, and its round got
         actions without it meanwhile."""
-        asked_for = (query.round, query.attempt - 1) == self.refetched
-        return asked_for and self.answered[0] == query.round
+        asked_for = (request.id.round, request.id.attempt - 1) == self.refetched
+        return asked_for and self.answered[0] == request.id.round
 
     @property
     def task_key(self) -> str:
@@ -56,7 +67,7 @@ class Session:
         return f"{self.robot}/{self.session}/{self.task}"
 
 
-class SessionBook:
+class Sessions:
     """The sessions of all live robots. Not thread safe."""
 
     def __init__(self) -> None:
@@ -76,11 +87,13 @@ class SessionBook:
                 return self.sessions.pop(status.robot), None
             if owner.announced_task and status.task != owner.announced_task:
                 owner.ended_tasks.append(owner.announced_task)
-            owner.announced_task = status.task
+            owner.announced_task, owner.interface = status.task, status.interface
+            owner.asks_for = status.policy
             return None, None
         if status.leaving or (owner is not None and now_ns - owner.heard_ns < LEASE_NS):
             return None, None
         session = Session(status.robot, status.session, now_ns, announced_task=status.task)
+        session.interface, session.asks_for = status.interface, status.policy
         self.sessions[status.robot] = session
         return owner, session
 
@@ -95,44 +108,44 @@ class SessionBook:
         self._nobody_lost_until_ns = heard_ns + LEASE_NS
         return silent
 
-    def admit(self, now_ns: int, query: Query) -> Session | Refusal:
-        """The session that `query` belongs to, moved on to its task and round, or why not."""
-        session = self.sessions.get(query.robot)
+    def admit(self, now_ns: int, request: Request) -> Session | Refusal:
+        """The session that `request` belongs to, moved on to its task and round, or why not."""
+        asked = request.id
+        session = self.sessions.get(asked.robot)
         if session is None:
             return Refusal(
                 RefusalCode.UNKNOWN_ROBOT,
-                f"robot {query.robot!r} has not announced itself on /kairos/robot_status",
-                retry_after_s=0.5,
+                f"robot {asked.robot!r} has not announced itself on /kairos/robot_status",
+                retry_after_ns=500_000_000,
             )
-        if session.session != query.session:
-            left_s = max(0.1, (LEASE_NS - (now_ns - session.heard_ns)) / 1e9)
+        if session.session != asked.session:
+            left_ns = max(100_000_000, LEASE_NS - (now_ns - session.heard_ns))
             return Refusal(
                 RefusalCode.DUPLICATE_ROBOT,
-                f"robot id {query.robot!r} belongs to session {session.session}, "
+                f"robot id {asked.robot!r} belongs to session {session.session}, "
                 f"which is alive; give this robot another name or stop the other one",
-                retry_after_s=left_s,
+                retry_after_ns=left_ns,
             )
         session.heard_ns = now_ns
-        if query.task in session.ended_tasks:
-            return Refusal(RefusalCode.TASK_ENDED, f"task {query.task!r} is over")
-        if query.round < 1 or not query.task:
+        if asked.task in session.ended_tasks:
+            return Refusal(RefusalCode.TASK_ENDED, f"task {asked.task!r} is over")
+        if asked.round < 1 or not asked.task:
             return Refusal(RefusalCode.MALFORMED, "task must be named and rounds count from 1")
-        if query.task != session.task:
+        if asked.task != session.task:
             if session.task:
                 session.ended_tasks.append(session.task)
-            session.task, session.newest_round = query.task, 0
+            session.task, session.newest_round = asked.task, 0
             session.answered = session.refetched = (0, -1)
-            session.last_chunk, session.served_by = None, ""
-        if query.round < session.newest_round or query.round < session.answered[0]:
+            session.last_chunk, session.served_by, session.policy = None, "", None
+        if asked.round < session.newest_round or asked.round < session.answered[0]:
             return Refusal(
                 RefusalCode.OLD_ROUND,
-                f"round {query.round} is older than round {session.newest_round}",
+                f"round {asked.round} is older than round {session.newest_round}",
             )
-        if (query.round, query.attempt) <= session.answered:
+        if (asked.round, asked.attempt) <= session.answered:
             return Refusal(
                 RefusalCode.REPEATED_ROUND,
-                f"round {query.round} attempt {query.attempt} was answered already",
+                f"round {asked.round} attempt {asked.attempt} was answered already",
             )
-        session.newest_round = query.round
-        session.instruction = query.instruction
+        session.newest_round = asked.round
         return session

@@ -7,7 +7,9 @@ from enum import Enum
 from kairos_ros.core.errors import ConfigError
 
 LOCAL = ("ipc://", "inproc://")
-TCP = re.compile(r"tcp://(?:\[(?P<v6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[\w.*-]+)):(?P<port>\d{1,5}|\*)")
+TCP = re.compile(
+    r"tcp://(?:\[(?P<v6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[\w.*-]+)):(?P<port>[0-9]{1,5}|\*)"
+)
 
 
 class Insecure(Enum):
@@ -32,11 +34,14 @@ def is_loopback(endpoint: str) -> bool:
         return False
 
 
-def check_endpoint(endpoint: str, security: object = None) -> None:
+def check_endpoint(endpoint: str, security: object = None, *, dial: bool = False) -> None:
     """Raises ConfigError for an endpoint that is none, or one that `security` is not enough for.
 
-    `security` is None, `Insecure.LOOPBACK`, or something with keys.
+    `security` is None, `Insecure.LOOPBACK`, or something with keys. dial: it is dialled, so it
+    must say whom.
     """
+    if is_local(endpoint) and (endpoint in LOCAL or "\0" in endpoint):
+        raise ConfigError(f"engine endpoint {endpoint!r}: name a path, such as ipc:///tmp/engine")
     if endpoint.startswith("ipc://@"):
         raise ConfigError(
             f"engine endpoint {endpoint!r}: every user of this host can open an abstract socket; "
@@ -44,7 +49,12 @@ def check_endpoint(endpoint: str, security: object = None) -> None:
         )
     if is_local(endpoint):
         return
-    _host(endpoint)
+    host = _host(endpoint)
+    if dial and ("*" in host or endpoint.endswith(":*")):
+        raise ConfigError(
+            f"engine endpoint {endpoint!r}: a host and a port are dialled; '*' is for the side "
+            "that listens"
+        )
     if security is None:
         local = (
             ", or allow it without them (insecure loopback), which lets every user of this host in"
@@ -70,4 +80,6 @@ def _host(endpoint: str) -> str:
             f"engine endpoint {endpoint!r:.200}: write ipc:///PATH, tcp://ADDRESS:PORT or "
             "tcp://[IPV6]:PORT"
         )
+    if match["port"] != "*" and not 1 <= int(match["port"]) <= 65535:
+        raise ConfigError(f"engine endpoint {endpoint!r:.200}: a port is 1 to 65535")
     return match["v6"] or match["host"]

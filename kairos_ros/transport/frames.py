@@ -6,7 +6,7 @@ the size a peer claims is allocated; decoded arrays are read-only views on the r
 """
 
 import math
-from collections.abc import Buffer, Mapping, Sequence
+from collections.abc import Buffer, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -95,6 +95,25 @@ def decode(frames: Sequence[Buffer], limits: FrameLimits = LIMITS) -> Message:
         for head, frame, size in zip(heads, frames[1:], sizes[1:], strict=True)
     )
     return Message(kind, fields, arrays)
+
+
+def take_array(arrays: Iterator[np.ndarray], dtype: type, dims: int, name: str) -> np.ndarray:
+    """The next array of a message. Raises WireError for a missing or other one."""
+    array = next(arrays, None)
+    if array is None:
+        raise WireError(f"the array of {name} is missing")
+    if array.dtype != dtype or array.ndim != dims:
+        raise WireError(
+            f"{name} is {array.dtype} of {array.ndim} dimensions, "
+            f"expected {np.dtype(dtype)} of {dims}"
+        )
+    return array
+
+
+def check_all_taken(arrays: Iterator[np.ndarray]) -> None:
+    """Raises WireError for arrays that nothing in the header speaks of."""
+    if next(arrays, None) is not None:
+        raise WireError("more arrays than the fields speak of")
 
 
 def _header(frame: Buffer, limits: FrameLimits) -> tuple[str, dict[str, Any], list[Any]]:

@@ -8,10 +8,10 @@ from collections.abc import Buffer
 import zmq
 
 from kairos_ros.core.errors import RefusalCode
-from kairos_ros.transport.door import Door
-from kairos_ros.transport.engine_wire import BatchError, error_message
 from kairos_ros.transport.frames import LIMITS, FrameLimits, encode
+from kairos_ros.transport.messages import BatchError, error_message
 from kairos_ros.transport.rate import Budgets, RateLimit, Verdict
+from kairos_ros.transport.zap_authenticator import ZapAuthenticator
 
 log = logging.getLogger(__name__)
 
@@ -22,19 +22,19 @@ MAX_DROPS = 64
 class Inbox:
     """The receiving side of a ROUTER or DEALER, for the thread that owns it.
 
-    `door` where the socket is bound behind one; `rate` None for a peer that is trusted.
+    `authenticator` where the socket has one; `rate` None for a peer that is trusted.
     """
 
     def __init__(
         self,
         socket: zmq.Socket,
-        door: Door | None = None,
+        authenticator: ZapAuthenticator | None = None,
         rate: RateLimit | None = None,
         limits: FrameLimits = LIMITS,
     ) -> None:
         self._socket = socket
         self._routes = socket.type == zmq.ROUTER
-        self._door = door
+        self._authenticator = authenticator
         self._budgets = Budgets(rate) if rate else None
         self._limits = limits
         self._newest: zmq.Frame | None = None
@@ -81,9 +81,9 @@ class Inbox:
         """
         first = self._newest = self._socket.recv(zmq.NOBLOCK, copy=False)
         peer, admitted = "", True
-        if self._door is not None:
+        if self._authenticator is not None:
             peer = _said(first)
-            admitted = self._door.admits(peer, first.get(zmq.SRCFD))
+            admitted = self._authenticator.allows(peer, first.get(zmq.SRCFD))
         frames: list[Buffer] = [first.bytes]
         size = len(first)
         while self._socket.getsockopt(zmq.RCVMORE):
@@ -94,7 +94,7 @@ class Inbox:
         return (frames if admitted else None), peer, size
 
     def _tell(self, route: Buffer, peer: str) -> None:
-        who = self._door.site(peer) if self._door else "a client"
+        who = self._authenticator.name_of(peer) if self._authenticator else "a client"
         log.warning("%s sends more than it may: its messages are dropped", who)
         if self._routes:
             reason = "you send more messages or bytes than this engine accepts: slow down"
@@ -104,7 +104,7 @@ class Inbox:
 
 
 def _said(frame: zmq.Frame) -> str:
-    """The key that the peer proved to hold, as Door named it; nothing where there is none."""
+    """The key that the peer proved to hold, as the authenticator named it; else nothing."""
     try:
         return str(frame.get("User-Id"))
     except zmq.ZMQError:

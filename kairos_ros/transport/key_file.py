@@ -140,19 +140,23 @@ def read_text(path: Path) -> str:
 def write_new(path: Path, text: str, mode: int) -> None:
     """Writes a file that did not exist, whole or not at all, never readable beyond `mode`.
 
-    Raises FileExistsError.
+    Raises FileExistsError; ConfigError where it cannot be written.
     """
     draft = path.with_name(f".{path.name}.{os.getpid()}")
-    with contextlib.suppress(FileNotFoundError):
-        draft.unlink()
-    with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
     try:
+        draft.unlink(missing_ok=True)
+        with os.fdopen(os.open(draft, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "w") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())
         os.link(draft, path)
+    except FileExistsError:
+        raise
+    except OSError as error:
+        raise ConfigError(f"{path} cannot be written: {error.strerror}") from error
     finally:
-        draft.unlink()
+        with contextlib.suppress(OSError):
+            draft.unlink(missing_ok=True)
 
 
 def _values(text: str, where: str) -> dict[str, str]:

@@ -137,7 +137,7 @@ class KeyFolder:
         return True
 
     def revoke(self, name: str) -> list[PublicKey]:
-        """Trusts nobody of that name any more; live connections end too (`Door`)."""
+        """Trusts nobody of that name any more; live connections end too (`ZapAuthenticator`)."""
         checked_name(name)
         gone = [
             (path, key) for role in Role for path, key in self._trusted(role) if key.name == name
@@ -152,7 +152,10 @@ class KeyFolder:
             raise ConfigError(f"nobody of the name {name!r} is trusted here; trusted: {known}")
         for path, key in gone:
             record = f"{key.role}-{key.name}-{key.fingerprint}{PUBLIC_SUFFIX}"
-            path.replace(self._make("revoked") / record)
+            try:
+                path.replace(self._make("revoked") / record)
+            except OSError as error:
+                raise ConfigError(f"{path} cannot be moved: {error.strerror}") from error
         return [key for _, key in gone]
 
     def revoked_keys(self) -> list[PublicKey]:
@@ -170,10 +173,13 @@ class KeyFolder:
             raise ConfigError(f"{path} exists already and is no valid key; remove it") from error
 
     def _make(self, part: str) -> Path:
-        self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._check_private(self.path)
         folder = self.path / part
-        folder.mkdir(mode=0o700, exist_ok=True)
+        try:
+            self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._check_private(self.path)
+            folder.mkdir(mode=0o700, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"{folder} cannot be made: {error.strerror}") from error
         return folder
 
     def _check_private(self, path: Path) -> None:
@@ -182,6 +188,8 @@ class KeyFolder:
             mode = stat.S_IMODE(path.stat().st_mode)
         except FileNotFoundError:
             return
+        except OSError as error:
+            raise ConfigError(f"{path}: {error.strerror}") from error
         if mode & 0o077:
             right = 0o700 if path.is_dir() else 0o600
             raise ConfigError(

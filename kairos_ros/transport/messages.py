@@ -1,12 +1,35 @@
-"""What travels between the serving node and an engine, as plain data. Imports no torch."""
+"""Engine messages: what they hold, and as frames and back. What does not fit is a WireError.
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+Client to engine: `hello {}`, `ping {}`, `infer {batch, requests}`. Each may name the `policy` of
+the worker's registry that it is about, a `ping` may carry a number that its answer repeats (and
+arrays, which nobody reads: they show how fast the link is; some of them come back as an `echo`,
+which makes the way back fast, too), and an `infer` with `tell: true` is confirmed.
+Engine to client: `status {...}` (answers hello and ping), `echo`, `description {...}`,
+`received {batch}`, `result {batch, compute_s, outcomes}`, `error {batch | nil, code, reason}`.
+"""
+
+import math
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from dataclasses import fields as fields_of
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from kairos_ros.core.errors import RefusalCode
+from kairos_ros.core.errors import RefusalCode, WireError
+from kairos_ros.core.exchange import Observation, nothing_committed
+from kairos_ros.core.wire_check import OBSERVATIONS
+from kairos_ros.transport.frames import Message, check_all_taken, take_array
+
+MAX_REASON = 1000
+"""Characters of a reason that travel; a traceback does not."""
+MAX_REPLICAS = 256
+"""Of one worker. Who asks it keeps a list as long as it claims to have."""
+MAX_ECHO = 131_072
+"""Bytes: about what a full batch answers."""
+OLDER = ("any_image_size", "images_optional", "observations", "history_bytes", "replicas")
+"""Fields that workers of earlier versions do not send."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +50,17 @@ class InferRequest:
     """Policy feature name, for example `observation.images.top` -> JPEG (or PNG) bytes."""
     shrunk: frozenset[str] = frozenset()
     """Names of images that were made smaller on the way; the engine enlarges them again."""
+    committed: NDArray[np.float32] = field(default_factory=nothing_committed)
+    """float32 [L, D], robot units: what the robot executes from the observation on, until the chunk
+    that is asked for follows."""
+    earlier: tuple[Observation, ...] = ()
+    """Of the control periods just before, oldest first, with images of the same names. Where there
+    are fewer than the policy reads, the engine repeats the oldest."""
+
+    @property
+    def observations(self) -> tuple[Observation, ...]:
+        """All of them, oldest first."""
+        return (*self.earlier, Observation(self.state, self.images))
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +71,8 @@ class InferResult:
     """float32 [N, D], postprocessed: in the units of the robot's actions."""
     updates: NDArray[np.float32]
     """float32 [K, N, D]: the change that sampler step k made to action i, in the model's
-    (normalised) action space, only the robot's own action dimensions (000 §3.1)."""
+    (normalised) action space, only the robot's own action dimensions (000 §3.1). K is 0 for a
+    policy that answers at once, such as ACT."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,11 +95,11 @@ class EngineDescription:
     policy_type: str
     state_dim: int
     images: Mapping[str, tuple[int, int]]
-    """Policy feature name -> (height_px, width_px); all are required."""
+    """Policy feature name -> (height_px, width_px) that it was trained on."""
     action_dim: int
     chunk_size: int
     steps: int
-    """Sampler steps K; `InferResult.updates` has one entry per step."""
+    """Sampler steps K, 0 for a policy without; `InferResult.updates` has one entry per step."""
     instructions: tuple[str, ...] | None
     """The closed set of instructions, or None where free text (or none at all) is read."""
     device: str
@@ -72,9 +107,333 @@ class EngineDescription:
     max_batch: int
     action_scale: tuple[float, ...] | None = None
     """Action units per normalised unit, [action_dim]; None where the chunk is normalised itself."""
+    any_image_size: bool = False
+    """The policy resizes pictures itself, without distortion."""
+    images_optional: bool = False
+    """The policy does without some of its images, but not without all."""
+    observations: int = 1
+    """That the policy reads, one control period apart, the newest included."""
     history_bytes: int = 0
     """What an engine must be sent with a request of a task whose last round it did not answer, for
     a policy that conditions on past observations; 0: stateless."""
     warmup: tuple[tuple[int, float], ...] = ()
     """(batch size, seconds) measured while warming up, ascending from 1: the engine's profile
     until `kairos profile` has measured a better one."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """The worker's heartbeat. `state` is loading, ready, stopping, refused, or unserved where its
+    registry has no policy of the name that was asked for."""
+
+    state: str
+    stage: str
+    """What it is doing (loading) or why it gave up (refused, unserved)."""
+    busy_batch: int | None
+    """The running batch, if it is one of the client that asks."""
+    busy_s: float
+    """For how long the running batch (or, before ready, the loading stage) has run."""
+    worker: str = ""
+    """New with every start of the worker."""
+    others: int = 0
+    """Batches of other clients that run or wait."""
+    ping: int | None = None
+    """The number of the ping that this answers."""
+    replicas: int = 1
+    """Batches that are computed at once; a pool's replicas that are ready now."""
+
+
+@dataclass(frozen=True, slots=True)
+class BatchResult:
+    """Outcomes in the order of the batch's requests."""
+
+    batch: int
+    compute_s: float
+    outcomes: tuple[InferOutcome, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchError:
+    """A message or a batch was refused as a whole. `batch` is None where it could not be read."""
+
+    batch: int | None
+    code: RefusalCode
+    reason: str
+
+
+def infer_message(
+    batch: int, requests: Sequence[InferRequest], wanted: Container[str] | None = None
+) -> Message:
+    """A batch to infer. Only `wanted` images travel (None: all), whatever else a robot sends."""
+    rows, arrays = [], []
+    for request in requests:
+        keys = [key for key in request.images if wanted is None or key in wanted]
+        for seen in request.observations:
+            arrays.append(np.asarray(seen.state, dtype=np.float32))
+            arrays.extend(np.frombuffer(seen.images[key], dtype=np.uint8) for key in keys)
+        row = {name: getattr(request, name) for name in CHECKS[InferRequest]} | {"images": keys}
+        if request.shrunk:
+            row["shrunk"] = sorted(request.shrunk)
+        if len(request.committed):
+            row["committed"] = True
+            arrays.append(np.asarray(request.committed, dtype=np.float32))
+        if request.earlier:
+            row["earlier"] = len(request.earlier)
+        rows.append(row)
+    return Message("infer", {"batch": batch, "requests": rows}, tuple(arrays))
+
+
+def policy_of(message: Message) -> str:
+    """The policy of the registry that a client's message is about; empty: the only one."""
+    return _text(message.fields, "policy") if "policy" in message.fields else ""
+
+
+def wants_receipt(message: Message) -> bool:
+    """Whether the client of an `infer` wants to be told that it arrived."""
+    return message.fields.get("tell") is True
+
+
+def received_message(batch: int) -> Message:
+    return Message("received", {"batch": batch})
+
+
+def read_batch(message: Message) -> int:
+    batch = batch_of(message)
+    if batch is None:
+        raise WireError(f"{message.kind!r:.40} without a batch number")
+    return batch
+
+
+def ping_message(number: int, policy: str, padding: int = 0) -> Message:
+    """A heartbeat; `padding` bytes of it are there to be carried only."""
+    arrays = (np.zeros(padding, np.uint8),) if padding else ()
+    return Message("ping", {"ping": number, "policy": policy}, arrays)
+
+
+def ping_of(message: Message) -> int | None:
+    return _serial(message.fields.get("ping"))
+
+
+def echo_message(ping: Message) -> Message | None:
+    """What follows the answer to a `ping` that carries arrays; None where it carries none."""
+    size = min(MAX_ECHO, sum(array.nbytes for array in ping.arrays))
+    return Message("echo", {}, (np.zeros(size, np.uint8),)) if size else None
+
+
+def read_infer(message: Message) -> tuple[int, tuple[InferRequest, ...]]:
+    batch = read_batch(message)
+    arrays = iter(message.arrays)
+    requests = tuple(_request(row, arrays) for row in _list(message.fields, "requests"))
+    check_all_taken(arrays)
+    return batch, requests
+
+
+def batch_of(message: Message) -> int | None:
+    """The batch that a message claims to be about, so that even its refusal can name it."""
+    return _serial(message.fields.get("batch"))
+
+
+def result_message(result: BatchResult) -> Message:
+    rows, arrays = [], []
+    for outcome in result.outcomes:
+        if isinstance(outcome, InferFailure):
+            rows.append({"code": int(outcome.code), "reason": outcome.reason[:MAX_REASON]})
+        else:
+            rows.append({"code": int(RefusalCode.NONE), "reason": ""})
+            arrays += [outcome.chunk, outcome.updates]
+    fields = {"batch": result.batch, "compute_s": result.compute_s, "outcomes": rows}
+    return Message("result", fields, tuple(arrays))
+
+
+def read_result(message: Message) -> BatchResult:
+    batch = read_batch(message)
+    arrays = iter(message.arrays)
+    outcomes = tuple(_outcome(row, arrays) for row in _list(message.fields, "outcomes"))
+    check_all_taken(arrays)
+    return BatchResult(batch, _number(message.fields, "compute_s"), outcomes)
+
+
+def error_message(error: BatchError) -> Message:
+    reason = error.reason[:MAX_REASON]
+    return Message("error", {"batch": error.batch, "code": int(error.code), "reason": reason})
+
+
+def read_error(message: Message) -> BatchError:
+    return BatchError(batch_of(message), _code(message.fields), _text(message.fields, "reason"))
+
+
+def status_message(status: WorkerStatus) -> Message:
+    return Message("status", asdict(status) | {"stage": status.stage[:MAX_REASON]})
+
+
+def read_status(message: Message) -> WorkerStatus:
+    busy = message.fields.get("busy_batch")
+    if busy is not None and type(busy) is not int:
+        raise WireError("busy_batch is neither a number nor nil")
+    plain = _plain(WorkerStatus, message.fields)
+    if plain.get("replicas", 1) > MAX_REPLICAS:
+        raise WireError(f"replicas is {plain['replicas']}, the most is {MAX_REPLICAS}")
+    return WorkerStatus(**plain, busy_batch=busy, ping=ping_of(message))
+
+
+def description_message(description: EngineDescription) -> Message:
+    fields = asdict(description)
+    fields["images"] = {key: list(size) for key, size in description.images.items()}
+    return Message("description", fields)
+
+
+def read_description(message: Message) -> EngineDescription:
+    fields = message.fields
+    sizes = fields.get("images")
+    if not isinstance(sizes, dict) or not all(
+        isinstance(key, str)
+        and isinstance(size, list)
+        and len(size) == 2
+        and all(type(n) is int and n > 0 for n in size)
+        for key, size in sizes.items()
+    ):
+        raise WireError("images is not a map of camera key to [height, width]")
+    plain = _plain(EngineDescription, fields)
+    if not 1 <= plain.get("observations", 1) <= OBSERVATIONS:
+        raise WireError(f"observations is {plain['observations']}, it goes to {OBSERVATIONS}")
+    return EngineDescription(
+        **plain,
+        images={key: (height, width) for key, (height, width) in sizes.items()},
+        instructions=_tuple(fields, "instructions", _is_text, "text"),
+        action_scale=_tuple(fields, "action_scale", _positive, "positive numbers"),
+        warmup=tuple(map(tuple, _list(fields, "warmup", _is_point, "[batch size, seconds]"))),
+    )
+
+
+def _is_text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _positive(value: Any) -> bool:
+    return type(value) is float and 0 < value < math.inf
+
+
+def _is_point(value: Any) -> bool:
+    kinds = list(map(type, value)) if isinstance(value, list) else []
+    return kinds == [int, float] and value[0] > 0 and _positive(value[1])
+
+
+def _request(row: Any, arrays: Iterator[np.ndarray]) -> InferRequest:
+    if not isinstance(row, dict):
+        raise WireError("a request that is not a map")
+    keys = _list(row, "images", _is_text, "camera keys")
+    if len(set(keys)) != len(keys):
+        raise WireError("images is not a list of different camera keys")
+    shrunk = _list(row, "shrunk", _is_text, "camera keys") if "shrunk" in row else []
+    if not set(keys).issuperset(shrunk):
+        raise WireError("shrunk is not a list of cameras whose images are there")
+    earlier = row.get("earlier", 0)
+    if type(earlier) is not int or not 0 <= earlier < OBSERVATIONS:
+        raise WireError(f"earlier is not a whole number from 0 to {OBSERVATIONS - 1}")
+    *before, newest = [_observation(keys, arrays) for _ in range(earlier + 1)]
+    committed = nothing_committed()
+    if row.get("committed", False) is not False:
+        committed = take_array(arrays, np.float32, 2, "committed")
+    return InferRequest(
+        **_plain(InferRequest, row),
+        state=newest.state,
+        images=newest.images,
+        committed=committed,
+        shrunk=frozenset(shrunk),
+        earlier=tuple(before),
+    )
+
+
+def _observation(keys: Sequence[str], arrays: Iterator[np.ndarray]) -> Observation:
+    state = take_array(arrays, np.float32, 1, "state")
+    return Observation(
+        state, {key: take_array(arrays, np.uint8, 1, "image").tobytes() for key in keys}
+    )
+
+
+def _outcome(row: Any, arrays: Iterator[np.ndarray]) -> InferOutcome:
+    if not isinstance(row, dict):
+        raise WireError("an outcome that is not a map")
+    code = _code(row)
+    if code is not RefusalCode.NONE:
+        return InferFailure(code, _text(row, "reason"))
+    chunk = take_array(arrays, np.float32, 2, "chunk")
+    updates = take_array(arrays, np.float32, 3, "updates")
+    if updates.shape[1:] != chunk.shape:
+        raise WireError(f"updates of shape {updates.shape} for a chunk of shape {chunk.shape}")
+    return InferResult(chunk, updates)
+
+
+def _serial(value: Any) -> int | None:
+    return value if type(value) is int and 0 <= value < 2**63 else None
+
+
+def _plain(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain fields of a dataclass, checked."""
+    checks = CHECKS[kind].items()
+    return {n: check(given, n) for n, check in checks if n in given or n not in OLDER}
+
+
+def _text(fields: Mapping[str, Any], key: str) -> str:
+    value = fields.get(key)
+    if not isinstance(value, str):
+        raise WireError(f"{key} is {type(value).__name__}, expected text")
+    return value
+
+
+def _count(fields: Mapping[str, Any], key: str) -> int:
+    value = fields.get(key)
+    if type(value) is not int or not 0 <= value < 2**64:
+        raise WireError(f"{key} is not a whole number from 0 to 2**64 - 1")
+    return value
+
+
+def _number(fields: Mapping[str, Any], key: str) -> float:
+    value: Any = fields.get(key)
+    if type(value) not in (int, float):
+        raise WireError(f"{key} is {type(value).__name__}, expected a number")
+    if not math.isfinite(value):
+        raise WireError(f"{key} is {value}, expected a finite number")
+    return float(value)
+
+
+def _list(
+    fields: Mapping[str, Any], key: str, fits: Callable[[Any], bool] | None = None, what: str = ""
+) -> list[Any]:
+    value = fields.get(key)
+    if not isinstance(value, list):
+        raise WireError(f"{key} is {type(value).__name__}, expected a list")
+    if fits and not all(map(fits, value)):
+        raise WireError(f"{key} holds something else than {what}")
+    return value
+
+
+def _flag(fields: Mapping[str, Any], key: str) -> bool:
+    value = fields.get(key)
+    if type(value) is not bool:
+        raise WireError(f"{key} is neither true nor false")
+    return value
+
+
+def _tuple(fields: Mapping[str, Any], key: str, *check: Any) -> tuple[Any, ...] | None:
+    return None if fields.get(key) is None else tuple(_list(fields, key, *check))
+
+
+def _code(fields: Mapping[str, Any]) -> RefusalCode:
+    value: Any = fields.get("code")
+    try:
+        return RefusalCode(value)
+    except ValueError as error:
+        raise WireError("code is not a refusal code that this side knows") from error
+
+
+Check = Callable[[Mapping[str, Any], str], Any]
+BY_TYPE: Mapping[Any, Check] = {str: _text, int: _count, float: _number, bool: _flag}
+CHECKS: Mapping[type, Mapping[str, Check]] = {
+    kind: {one.name: BY_TYPE[one.type] for one in fields_of(kind) if one.type in BY_TYPE}
+    for kind in (InferRequest, WorkerStatus, EngineDescription)
+}
+"""How the plain fields of each kind are checked, by their types; the others are by hand, above."""
+
+READERS = (read_infer, read_result, read_batch, read_error, read_status, read_description)
+"""What reads the messages of a peer: a value or a WireError, whatever it said (`bench fuzz`)."""

@@ -1,18 +1,19 @@
-"""ZeroMQ sockets as engines use them: bounded, secured, and read without trusting the peer.
+"""ZeroMQ sockets as engines use them: bounded and secured.
 
-On a link over tcp the side that binds is the CURVE server, behind a `Door`; the side that connects
-knows the server's public key. A worker may be either: `bind_router` and `connect_dealer` where the
-serving node dials, `bind_dealer` and `connect_router` where a worker behind NAT dials out.
+On a link over tcp the side that binds is the CURVE server, with a `ZapAuthenticator`; the side that
+connects knows the server's public key. A worker may be either: `bind_router` and `connect_dealer`
+where the serving node dials, `bind_dealer` and `connect_router` where a worker behind NAT does.
 """
 
 from dataclasses import dataclass
 
 import zmq
 
-from kairos_ros.transport.door import ZAP_DOMAIN, Door
 from kairos_ros.transport.endpoint import Insecure, check_endpoint, is_local
 from kairos_ros.transport.frames import LIMITS, FrameLimits
 from kairos_ros.transport.key_file import KeyPair, PublicKey
+from kairos_ros.transport.key_folder import KeyFolder
+from kairos_ros.transport.zap_authenticator import ZAP_DOMAIN, ZapAuthenticator
 
 HIGH_WATER = 256
 """Messages that may wait on a local socket; heartbeats stop long before."""
@@ -29,26 +30,37 @@ SILENCE_MS = 3000
 
 
 @dataclass(frozen=True, slots=True)
-class Behind:
-    """Security of the side that binds: its key, and the door that knows who may come in."""
+class CurveServer:
+    """Security of the side that binds: its key, and who judges the clients."""
 
     own: KeyPair
-    door: Door
+    authenticator: ZapAuthenticator
 
 
 @dataclass(frozen=True, slots=True)
-class Towards:
+class CurveClient:
     """Security of the side that connects: its key, and the server it wants to find there."""
 
     own: KeyPair
     server: PublicKey
 
 
+@dataclass(frozen=True, slots=True)
+class ListenKeys:
+    """What a side that listens on the network needs to become a `CurveServer`."""
+
+    own: KeyPair
+    keys: KeyFolder
+    """Whose `clients/` may connect."""
+    only: str = ""
+    """Name of the one client key that may; empty: all of them."""
+
+
 def bind_router(
     context: zmq.Context,
     endpoint: str,
     limits: FrameLimits = LIMITS,
-    security: Behind | Insecure | None = None,
+    security: CurveServer | Insecure | None = None,
 ) -> zmq.Socket:
     """The engine's end: a ROUTER that serves any number of clients."""
     return _noticing(_bind(context, zmq.ROUTER, endpoint, limits, security))
@@ -58,7 +70,7 @@ def connect_dealer(
     context: zmq.Context,
     endpoint: str,
     limits: FrameLimits = LIMITS,
-    security: Towards | Insecure | None = None,
+    security: CurveClient | Insecure | None = None,
 ) -> zmq.Socket:
     """The client's end: a DEALER that keeps connecting until the engine is there."""
     return _connect(context, zmq.DEALER, endpoint, limits, security)
@@ -68,10 +80,10 @@ def bind_dealer(
     context: zmq.Context,
     endpoint: str,
     limits: FrameLimits = LIMITS,
-    security: Behind | Insecure | None = None,
+    security: CurveServer | Insecure | None = None,
 ) -> zmq.Socket:
     """The client's end for an engine that dials in. One engine per socket: a DEALER deals its
-    messages out in turn, so narrow the door to that engine's key (`Door(..., only=)`)."""
+    messages out in turn, so let in that engine's key only (`ZapAuthenticator(..., only=)`)."""
     return _bind(context, zmq.DEALER, endpoint, limits, security)
 
 
@@ -79,25 +91,10 @@ def connect_router(
     context: zmq.Context,
     endpoint: str,
     limits: FrameLimits = LIMITS,
-    security: Towards | Insecure | None = None,
+    security: CurveClient | Insecure | None = None,
 ) -> zmq.Socket:
     """The engine's end where it dials out, to a `bind_dealer`."""
     return _noticing(_connect(context, zmq.ROUTER, endpoint, limits, security))
-
-
-def receive(socket: zmq.Socket, limits: FrameLimits = LIMITS) -> list[bytes]:
-    """One multipart message of a peer that is trusted to be fair, without blocking (else `Inbox`).
-
-    At most `limits.frames + 2` frames are kept (identity and one too many, so that the decoder
-    refuses the message); the rest of a longer one is read and thrown away.
-    Raises zmq.Again when nothing waits.
-    """
-    frames = [socket.recv(zmq.NOBLOCK)]
-    while socket.getsockopt(zmq.RCVMORE):
-        frame = socket.recv()
-        if len(frames) < limits.frames + 2:
-            frames.append(frame)
-    return frames
 
 
 def _noticing(router: zmq.Socket) -> zmq.Socket:
@@ -111,18 +108,18 @@ def _bind(
     kind: int,
     endpoint: str,
     limits: FrameLimits,
-    security: Behind | Insecure | None,
+    security: CurveServer | Insecure | None,
 ) -> zmq.Socket:
-    check_endpoint(endpoint, security if isinstance(security, Behind | Insecure) else None)
+    check_endpoint(endpoint, security if isinstance(security, CurveServer | Insecure) else None)
     socket = _socket(context, kind, endpoint, limits)
     try:
-        if isinstance(security, Behind) and not is_local(endpoint):
+        if isinstance(security, CurveServer) and not is_local(endpoint):
             socket.setsockopt(zmq.CURVE_SERVER, 1)
             socket.setsockopt(zmq.CURVE_SECRETKEY, security.own.secret)
             socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
-            # Without a door nobody comes in; libzmq's default is that everybody does.
+            # Without an authenticator nobody comes in; libzmq's default is that everybody does.
             socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-            security.door.guard(socket)
+            security.authenticator.guard(socket)
         socket.bind(endpoint)
     except zmq.ZMQError:
         socket.close()
@@ -135,14 +132,15 @@ def _connect(
     kind: int,
     endpoint: str,
     limits: FrameLimits,
-    security: Towards | Insecure | None,
+    security: CurveClient | Insecure | None,
 ) -> zmq.Socket:
-    check_endpoint(endpoint, security if isinstance(security, Towards | Insecure) else None)
+    keys = security if isinstance(security, CurveClient | Insecure) else None
+    check_endpoint(endpoint, keys, dial=True)
     socket = _socket(context, kind, endpoint, limits)
     socket.setsockopt(zmq.RECONNECT_IVL, 20)
     socket.setsockopt(zmq.RECONNECT_IVL_MAX, 500)
     socket.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
-    if isinstance(security, Towards) and not is_local(endpoint):
+    if isinstance(security, CurveClient) and not is_local(endpoint):
         socket.setsockopt(zmq.CURVE_SERVERKEY, security.server.public)
         socket.setsockopt(zmq.CURVE_PUBLICKEY, security.own.key.public)
         socket.setsockopt(zmq.CURVE_SECRETKEY, security.own.secret)

@@ -9,11 +9,11 @@ from typing import Protocol
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.robot.contract import Joint
-from kairos_ros.robot.joint_units import JointUnits
-from kairos_ros.robot.kinematics import Chain
-from kairos_ros.robot.metaworld_scenes import ACTION_DIM, GRIPPER, STATE_DIM
-from kairos_ros.robot.urdf import read_urdf
+from kairos_ros.robot.adapters.contract.contract import Joint
+from kairos_ros.robot.adapters.contract.joint_units import JointUnits
+from kairos_ros.robot.adapters.sim.metaworld_scenes import ACTION_DIM, GRIPPER, STATE_DIM
+from kairos_ros.robot.description.kinematics import Chain
+from kairos_ros.robot.description.urdf import read_urdf
 from kairos_ros.viz import colours
 from kairos_ros.viz.shape import Pen, Point, Shape, point
 
@@ -24,12 +24,17 @@ Box = tuple[Point, Point]
 class Body(Protocol):
     """How one robot is drawn. Positions are in m, in the robot's base frame; T: its tools."""
 
-    zone: Box | None
-    """Where its tools may be; None: not known."""
-    centre: Point
-    """Of its cell, on the ground."""
-    scale: float
-    """Of what is drawn beside it: 1 for an arm that reaches a metre."""
+    @property
+    def zone(self) -> Box | None:
+        """Where its tools may be; None: not known."""
+
+    @property
+    def centre(self) -> Point:
+        """Of its cell, on the ground."""
+
+    @property
+    def scale(self) -> float:
+        """Of what is drawn beside it: 1 for an arm that reaches a metre."""
 
     def paths(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
         """float64 [T, N + 1, 3]: the tools at the policy's `state`, then after each of N actions,
@@ -216,7 +221,7 @@ class UrdfBody:
         for name in names:
             prefix, ends, _ = name.partition("target.x")
             where = [now.get(f"{prefix}target.{axis}") for axis in "xyz"]
-            if ends and None not in where and np.isfinite(where).all():
+            if ends and None not in where and np.isfinite(np.array(where, float)).all():
                 base = frames.get(f"{prefix}base_link", np.eye(4))
                 yield point((base @ np.array([*where, 1.0]))[:3])
 
@@ -233,11 +238,13 @@ def two_bones(start: np.ndarray, end: np.ndarray, upper: float, lower: float) ->
     way = end - start
     distance = float(np.linalg.norm(way))
     if distance < 1e-6:
-        return start + np.array([0.0, 0.0, upper])
+        above: np.ndarray = start + np.array([0.0, 0.0, upper])
+        return above
     along = (upper**2 - lower**2 + distance**2) / (2 * distance)
     height = math.sqrt(max(0.0, upper**2 - along**2))
     direction = way / distance
     up = np.array([0.0, 0.0, 1.0]) - direction[2] * direction
     length = float(np.linalg.norm(up))
     up = up / length if length > 1e-6 else np.array([0.0, 1.0, 0.0])
-    return start + min(along, distance) * direction + height * up
+    elbow: np.ndarray = start + min(along, distance) * direction + height * up
+    return elbow

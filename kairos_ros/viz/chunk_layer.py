@@ -5,9 +5,9 @@ import math
 import numpy as np
 
 from kairos_ros.viz import colours
-from kairos_ros.viz.chunk_book import ChunkPath
+from kairos_ros.viz.chunk_paths import ChunkPath
 from kairos_ros.viz.fleet_layer import pen, scale
-from kairos_ros.viz.scene import RobotView, Scene
+from kairos_ros.viz.scene import RobotDrawing, Scene
 from kairos_ros.viz.shape import Colour, Shape, point
 
 WIDTH_M = 0.02
@@ -22,7 +22,7 @@ def chunks(scene: Scene) -> list[Shape]:
     return [shape for robot in scene.robots.values() for shape in _robot(robot)]
 
 
-def _robot(robot: RobotView) -> list[Shape]:
+def _robot(robot: RobotDrawing) -> list[Shape]:
     shapes: list[Shape | None] = []
     running, following = robot.chunks.running, robot.chunks.next
     if running is not None:
@@ -37,7 +37,7 @@ def _robot(robot: RobotView) -> list[Shape]:
 
 
 def _running(
-    robot: RobotView, tool: int, points: np.ndarray, chunk: ChunkPath
+    robot: RobotDrawing, tool: int, points: np.ndarray, chunk: ChunkPath
 ) -> list[Shape | None]:
     executed, to_come, trimmed, now, cut = (
         pen(f"chunk: {ns}", robot) for ns in ("executed", "to come", "trimmed", "now", "cut")
@@ -99,4 +99,5 @@ def dashes(points: np.ndarray, dash_m: float) -> list[np.ndarray]:
 def _at(points: np.ndarray, action: float) -> np.ndarray:
     low = min(math.floor(action), len(points) - 1)
     high = min(low + 1, len(points) - 1)
-    return points[low] + (action - low) * (points[high] - points[low])
+    between: np.ndarray = points[low] + (action - low) * (points[high] - points[low])
+    return between

@@ -1,7 +1,7 @@
 """Each robot's place: a pad, what the robot is at, how long it waits."""
 
 from kairos_ros.viz import colours
-from kairos_ros.viz.scene import RobotView, Scene
+from kairos_ros.viz.scene import RobotDrawing, Scene
 from kairos_ros.viz.shape import Colour, Pen, Point, Shape
 
 PER_ROBOT = 100
@@ -20,22 +20,22 @@ _COLOURS: dict[str, Colour] = {
 }
 
 
-def pen(ns: str, robot: RobotView) -> Pen:
+def pen(ns: str, robot: RobotDrawing) -> Pen:
     """For the shapes of one robot in its own frame."""
     return Pen(ns, robot.frame, robot.slot * PER_ROBOT)
 
 
-def centre(robot: RobotView) -> Point:
+def centre(robot: RobotDrawing) -> Point:
     """Of the robot's cell, on the ground."""
     return robot.body.centre if robot.body else (0.0, 0.0, 0.0)
 
 
-def scale(robot: RobotView) -> float:
+def scale(robot: RobotDrawing) -> float:
     """Of what is drawn beside the robot, see `Body.scale`."""
     return robot.body.scale if robot.body else 1.0
 
 
-def state_colour(robot: RobotView) -> Colour:
+def state_colour(robot: RobotDrawing) -> Colour:
     return _COLOURS.get(robot.mode, colours.IDLE)
 
 
@@ -44,7 +44,7 @@ def fleet(scene: Scene) -> list[Shape]:
     return [shape for robot in scene.robots.values() for shape in _robot(robot)]
 
 
-def _robot(robot: RobotView) -> list[Shape]:
+def _robot(robot: RobotDrawing) -> list[Shape]:
     x, y, z = centre(robot)
     size, colour = scale(robot), state_colour(robot)
     width, depth, height = (size * side for side in PAD_M)
@@ -70,12 +70,12 @@ def _robot(robot: RobotView) -> list[Shape]:
     return shapes
 
 
-def title(robot: RobotView) -> str:
+def title(robot: RobotDrawing) -> str:
     """Name and state."""
     return f"{robot.name}: {robot.mode.replace('_', ' ')}"
 
 
-def details(robot: RobotView) -> str:
+def details(robot: RobotDrawing) -> str:
     """Round and waits of the running task, as far as they are known."""
     parts = []
     if robot.instruction:
@@ -89,7 +89,7 @@ def details(robot: RobotView) -> str:
     return " · ".join(parts)
 
 
-def score(robot: RobotView) -> str:
+def score(robot: RobotDrawing) -> str:
     """Of the tasks so far."""
     return f"{robot.tasks_succeeded} of {robot.tasks_done} done" if robot.tasks_done else ""
 

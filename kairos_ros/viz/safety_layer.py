@@ -5,7 +5,7 @@ from itertools import combinations, product
 from kairos_ros.viz import colours
 from kairos_ros.viz.bodies import Box
 from kairos_ros.viz.fleet_layer import centre, pen, scale, state_colour
-from kairos_ros.viz.scene import EVENT_SHOWN_S, VERDICT_OLD_S, Judged, RobotView, Scene
+from kairos_ros.viz.scene import EVENT_SHOWN_S, VERDICT_OLD_S, Judged, RobotDrawing, Scene
 from kairos_ros.viz.shape import Colour, Point, Shape
 
 WORDS = 60
@@ -17,7 +17,7 @@ def safety(scene: Scene) -> list[Shape]:
     return [shape for robot in scene.robots.values() for shape in _robot(robot)]
 
 
-def _robot(robot: RobotView) -> list[Shape]:
+def _robot(robot: RobotDrawing) -> list[Shape]:
     zones, verdicts, events = (pen(ns, robot) for ns in ("zone", "verdict", "reaction"))
     zone = robot.body.zone if robot.body else None
     x, y, z = centre(robot)
@@ -29,8 +29,8 @@ def _robot(robot: RobotView) -> list[Shape]:
         shapes.append(zones.segments(0, edges(zone), 0.006 * size, colour))
         if robot.judged is not None:
             low, high = zone
-            middle = tuple((a + b) / 2 for a, b in zip(low, high, strict=True))
-            sides = tuple(b - a for a, b in zip(low, high, strict=True))
+            middle = (low[0] + high[0]) / 2, (low[1] + high[1]) / 2, (low[2] + high[2]) / 2
+            sides = high[0] - low[0], high[1] - low[1], high[2] - low[2]
             unsafe = not robot.judged.safe and robot.judged.ago_s < VERDICT_OLD_S
             fill = colours.faded(colour, 0.22 if unsafe else 0.05)
             shapes.append(zones.box(1, middle, sides, fill))
@@ -64,7 +64,8 @@ def verdict_text(judged: Judged) -> str:
 
 def edges(box: Box) -> list[Point]:
     """The twelve edges of a box, as pairs of points."""
-    corners = list(product(*zip(*box, strict=True)))
+    (x, y, z), (to_x, to_y, to_z) = box
+    corners = list(product((x, to_x), (y, to_y), (z, to_z)))
     pairs = [
         (a, b)
         for a, b in combinations(corners, 2)

@@ -5,11 +5,10 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from kairos_ros.telemetry.events import EngineReported
 from kairos_ros.viz.bodies import Body
-from kairos_ros.viz.chunk_book import ChunkPath
+from kairos_ros.viz.chunk_paths import ChunkPath
 
-STATES = ("idle", "running", "holding", "leaving")
-"""By the values of RobotStatus.msg."""
 EVENT_SHOWN_S = 4.0
 VERDICT_OLD_S = 3.0
 """A judge that has said nothing for so long is shown as silent."""
@@ -51,7 +50,7 @@ class Chunks:
 
 
 @dataclass(frozen=True, slots=True)
-class RobotView:
+class RobotDrawing:
     """One robot. Its frame is at the base of the arm."""
 
     name: str
@@ -90,20 +89,6 @@ class RobotView:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineView:
-    """One engine (see EngineState.msg)."""
-
-    name: str
-    tier: str
-    state: str
-    load: float
-    """0 to 1."""
-    batch: int
-    max_batch: int
-    rtt_s: float
-
-
-@dataclass(frozen=True, slots=True)
 class Serving:
     """What the serving node says; None of it before it was heard."""
 
@@ -113,7 +98,7 @@ class Serving:
     chunks_per_s: float
     scheduling: str
     horizon: str
-    engines: tuple[EngineView, ...]
+    engines: tuple[EngineReported, ...]
 
     @property
     def silent(self) -> bool:
@@ -126,7 +111,7 @@ class Scene:
 
     frame: str
     """That the fleet stands in."""
-    robots: Mapping[str, RobotView]
+    robots: Mapping[str, RobotDrawing]
     serving: Serving | None
     origins: Mapping[str, tuple[float, float, float]]
     """Where each robot's base is, in `frame`."""

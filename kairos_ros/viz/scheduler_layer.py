@@ -1,7 +1,8 @@
 """The board behind the fleet: the queue, and every engine with its load and its batch."""
 
+from kairos_ros.telemetry.events import EngineReported
 from kairos_ros.viz import colours
-from kairos_ros.viz.scene import EngineView, Scene, Serving
+from kairos_ros.viz.scene import Scene, Serving
 from kairos_ros.viz.shape import Colour, Pen, Shape
 
 WIDTH_M = 4.4
@@ -14,6 +15,7 @@ _STATES: dict[str, Colour] = {
     "starting": colours.WAITING,
     "draining": colours.WAITING,
     "down": colours.UNSAFE,
+    "unreachable": colours.UNSAFE,
     "refused": colours.UNSAFE,
 }
 
@@ -70,7 +72,7 @@ def headline(scene: Scene) -> str:
     return f"{robots} · {serving.chunks_per_s:.1f} chunks/s"
 
 
-def engine_text(engine: EngineView) -> str:
+def engine_text(engine: EngineReported) -> str:
     parts = [f"{engine.name} {engine.state}", f"load {100 * engine.load:.0f} %"]
     if engine.batch:
         parts.append(f"batch {engine.batch} of {engine.max_batch}")
@@ -79,7 +81,7 @@ def engine_text(engine: EngineView) -> str:
     return " · ".join(parts)
 
 
-def engine_colour(engine: EngineView) -> Colour:
+def engine_colour(engine: EngineReported) -> Colour:
     return _STATES.get(engine.state, colours.CLOUD if engine.tier == "cloud" else colours.EDGE)
 
 

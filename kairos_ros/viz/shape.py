@@ -8,6 +8,9 @@ from enum import IntEnum
 import numpy as np
 
 Point = tuple[float, float, float]
+Coordinates = Sequence[float] | np.ndarray
+"""x, y and z."""
+Path = Sequence[Coordinates] | np.ndarray
 Colour = tuple[float, float, float, float]
 """Red, green, blue and opacity, 0 to 1."""
 UPRIGHT = (0.0, 0.0, 0.0, 1.0)
@@ -103,7 +106,7 @@ class Pen:
     def strip(
         self,
         number: int,
-        points: Sequence[Sequence[float]],
+        points: Path,
         width: float,
         colour: Colour,
         colours: Sequence[Colour] = (),
@@ -123,9 +126,7 @@ class Pen:
             colours=tuple(colours),
         )
 
-    def segments(
-        self, number: int, points: Sequence[Sequence[float]], width: float, colour: Colour
-    ) -> Shape | None:
+    def segments(self, number: int, points: Path, width: float, colour: Colour) -> Shape | None:
         """Lines from every even point to the next odd one; None without any."""
         if len(points) < 2:
             return None
@@ -143,7 +144,7 @@ class Pen:
     def balls(
         self,
         number: int,
-        points: Sequence[Sequence[float]],
+        points: Path,
         diameter: float,
         colour: Colour,
     ) -> Shape | None:
@@ -175,7 +176,7 @@ class Pen:
         )
 
 
-def point(of: Sequence[float]) -> Point:
+def point(of: Coordinates) -> Point:
     """Rounded to a tenth of a millimetre: what has not moved is not sent again."""
     return round(float(of[0]), 4), round(float(of[1]), 4), round(float(of[2]), 4)
 

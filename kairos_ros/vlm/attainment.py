@@ -11,7 +11,7 @@ class Attained:
     """The window as of now; shares and latencies are NaN while it is empty."""
 
     answers: int
-    """Owed in the window, the failed ones included."""
+    """Requester in the window, the failed ones included."""
     within: float
     """Share of them that came in time, 0..1."""
     failed: int

@@ -6,6 +6,7 @@ Raises AssertionError with what was expected of which question.
 import math
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 
@@ -40,6 +41,7 @@ def check_judge(judge: Judge, questions: Sequence[Question]) -> None:
         _check_same(questions[0], together[0], first)
         _check_same(questions[-1], together[-1], last)
         _expect(isinstance(failed, Failure), "a failure", case)
+        failed = cast(Failure, failed)
         _expect(failed.code == FailureCode.BAD_QUESTION, "code bad_question", case)
         _expect(bool(failed.message) and "\n" not in failed.message, "a one-line message", case)
 
@@ -47,6 +49,7 @@ def check_judge(judge: Judge, questions: Sequence[Question]) -> None:
 def _check_verdict(judge: Judge, question: Question, outcome: Verdict | Failure) -> None:
     case = f"{question.kind} about {question.instruction!r}: {outcome}"
     _expect(isinstance(outcome, Verdict), "a verdict", case)
+    outcome = cast(Verdict, outcome)
     _expect(outcome.answer in question.answers, f"one of {question.answers}", case)
     _expect(outcome.latency_s > 0, "a positive latency", case)
     _expect(outcome.model == judge.model, f"the model {judge.model}", case)
@@ -63,7 +66,9 @@ def _check_verdict(judge: Judge, question: Question, outcome: Verdict | Failure)
 
 def _check_same(question: Question, one: Verdict | Failure, other: Verdict | Failure) -> None:
     case = f"{question.kind} about {question.instruction!r}: {one}, then {other}"
-    _expect(isinstance(other, Verdict) and one.answer == other.answer, "the same answer", case)
+    _expect(isinstance(other, Verdict), "the same answer", case)
+    one, other = cast(Verdict, one), cast(Verdict, other)
+    _expect(one.answer == other.answer, "the same answer", case)
     if one.probabilities and other.probabilities:
         near = all(
             math.isclose(p, other.probabilities[a], abs_tol=0.02)

@@ -12,7 +12,7 @@ from PIL import Image
 from transformers import AutoModelForImageTextToText, AutoProcessor
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.vlm.chat_request import question_text
+from kairos_ros.vlm.endpoint.chat_request import question_text
 from kairos_ros.vlm.judge import Cost, Failure, FailureCode, Question, Verdict, complaint
 
 
@@ -116,7 +116,7 @@ class InProcessJudge:
         return {name: value.to(self._device) for name, value in inputs.items()}
 
     def _tokens(self, answer: str) -> list[int]:
-        tokens = self._processor.tokenizer(answer, add_special_tokens=False)["input_ids"]
+        tokens: list[int] = self._processor.tokenizer(answer, add_special_tokens=False)["input_ids"]
         if not tokens:
             raise ValueError(f"the tokenizer makes nothing of the answer {answer!r}")
         return tokens

@@ -66,6 +66,7 @@ class Failure:
 
     code: FailureCode
     message: str
+    """In words; of an unknown instruction what follows "the monitor ...": see `unknown`."""
     latency_s: float
     model: str
     cost: Cost | None = None
@@ -89,6 +90,13 @@ class Judge(Protocol):
     def close(self) -> None:
         """Frees connections and memory; later calls are an error."""
         ...
+
+
+def unknown(instruction: str, known: Sequence[str], meant: str | None) -> str:
+    """The message of `FailureCode.UNKNOWN_INSTRUCTION`, for whoever gave the instruction; meant:
+    the known one that is nearest."""
+    text = f"does not know the task {instruction!r:.200}; it knows {', '.join(map(repr, known))}"
+    return text if meant is None else f"{text}; did you mean {meant!r}?"
 
 
 def complaint(question: Question) -> str | None:

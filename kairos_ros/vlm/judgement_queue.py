@@ -6,7 +6,7 @@ wants yesterday's answer, and nobody loses their turn by sending newer pictures.
 
     slo - (smallest slo of all) + (obligations of all robots + 1) * (longest time of one request),
 
-however many others come (test/test_judgement_queue.py).
+however many others come (test/vlm/test_judgement_queue.py).
 """
 
 from collections import Counter
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from kairos_ros.core.errors import ConfigError
 
 
-class Owed(NamedTuple):
+class Requester(NamedTuple):
     """To whom an answer is owed: there is one question at a time for each."""
 
     robot: str
@@ -28,7 +28,7 @@ class Owed(NamedTuple):
 class Obligation[Subject]:
     """One answer that is owed."""
 
-    owed: Owed
+    requester: Requester
     subject: Subject
     """What to judge."""
     first_ns: int
@@ -69,38 +69,40 @@ class JudgementQueue[Subject]:
         self.replaced: Counter[str] = Counter()
         """Pictures that a newer one took the place of, by component."""
         self._order = order
-        self._waiting: dict[Owed, Obligation[Subject]] = {}
-        self._asked: set[Owed] = set()
+        self._waiting: dict[Requester, Obligation[Subject]] = {}
+        self._asked: set[Requester] = set()
         self._count = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
 
-    def put(self, owed: Owed, subject: Subject, now_ns: int, slo_ns: int) -> None:
+    def put(self, requester: Requester, subject: Subject, now_ns: int, slo_ns: int) -> None:
         """An answer about `subject` is owed within `slo_ns`."""
-        older = self._waiting.get(owed)
+        older = self._waiting.get(requester)
         if older is not None:
-            self.replaced[owed.component] += 1
+            self.replaced[requester.component] += 1
             due_ns = min(older.due_ns, now_ns + slo_ns)
-            self._waiting[owed] = replace(older, subject=subject, due_ns=due_ns)
+            self._waiting[requester] = replace(older, subject=subject, due_ns=due_ns)
             return
         self._count += 1
-        self._waiting[owed] = Obligation(owed, subject, now_ns, now_ns + slo_ns, self._count)
+        self._waiting[requester] = Obligation(
+            requester, subject, now_ns, now_ns + slo_ns, self._count
+        )
 
     def take(self, now_ns: int, most: int) -> list[Obligation[Subject]]:
         """The next questions, at most `most`, none of them to somebody whose last one is with the
         model: answers come in the order of their pictures. Every one must be `settle`d."""
-        ready = [one for one in self._waiting.values() if one.owed not in self._asked]
+        ready = [one for one in self._waiting.values() if one.requester not in self._asked]
         taken = list(self._order(now_ns, ready)[:most])
         for one in taken:
-            del self._waiting[one.owed]
-            self._asked.add(one.owed)
+            del self._waiting[one.requester]
+            self._asked.add(one.requester)
         return taken
 
     def settle(self, one: Obligation[Subject]) -> None:
         """The model has answered, or failed to."""
-        self._asked.discard(one.owed)
+        self._asked.discard(one.requester)
 
-    def forget(self, owed: Owed) -> None:
+    def forget(self, requester: Requester) -> None:
         """Nobody wants to know it any more: the robot is gone, or does something else."""
-        self._waiting.pop(owed, None)
+        self._waiting.pop(requester, None)

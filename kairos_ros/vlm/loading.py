@@ -4,8 +4,8 @@ import os
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.extras import require
-from kairos_ros.share import share
+from kairos_ros.host.extras import require
+from kairos_ros.host.share import share
 from kairos_ros.vlm.judge import Judge
 
 EMBEDDED, ENDPOINT, IN_PROCESS = "embedded:", "openai:", "transformers:"
@@ -23,13 +23,13 @@ def load_judge(model: str, timeout_s: float = 2.0) -> Judge:
     Raises ConfigError for other names and for a model that does not load.
     """
     if model.startswith(EMBEDDED):
-        from kairos_ros.vlm.embedded import EmbeddedJudge
-        from kairos_ros.vlm.tiny_vlm import read_model
+        from kairos_ros.vlm.embedded.embedded_judge import EmbeddedJudge
+        from kairos_ros.vlm.embedded.tiny_vlm import read_model
 
         name = model.removeprefix(EMBEDDED)
         return EmbeddedJudge(*read_model(share() / "models" / name))  # absolute: that folder
     if model.startswith(ENDPOINT):
-        from kairos_ros.vlm.endpoint import Endpoint, EndpointJudge
+        from kairos_ros.vlm.endpoint.endpoint_judge import Endpoint, EndpointJudge
 
         url, _, name = model.removeprefix(ENDPOINT).partition("#")
         return EndpointJudge(Endpoint(url, name, os.environ.get(KEY, ""), timeout_s))

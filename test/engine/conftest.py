@@ -11,12 +11,13 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from observations import options
-from tiny_policies import save_policy, small_pi
+from tiny_policies import TINY, save_policy
 
-from kairos_ros.engine.loading import load_engine
 from kairos_ros.engine.seam import Engine
+from kairos_ros.engine.worker.loading import load_engine
 
-KINDS = ("flow_mlp", "diffusion", "ddpm", "pi0", "pi05", "smolvla")
+KINDS = tuple(TINY)
+ONE_OF_EACH_TYPE = tuple({tiny.type: kind for kind, tiny in reversed(TINY.items())}.values())
 EMULATED = "emulated:chunk=12,dim=3,steps=6,state=5,images=observation.images.top@32x48"
 
 
@@ -40,9 +41,11 @@ def engine_of(folder_of) -> Callable[[str], Engine]:
 
     def engine(kind: str) -> Engine:
         if kind not in loaded:
-            policy = EMULATED if kind == "emulated" else folder_of(kind)
-            with small_pi():
-                loaded[kind] = load_engine(options(policy), lambda _: None)
+            if kind == "emulated":
+                loaded[kind] = load_engine(options(EMULATED), lambda _: None)
+            else:
+                with TINY[kind].loaded():
+                    loaded[kind] = load_engine(options(folder_of(kind)), lambda _: None)
         return loaded[kind]
 
     return engine
@@ -51,6 +54,12 @@ def engine_of(folder_of) -> Callable[[str], Engine]:
 @pytest.fixture(params=(*KINDS, "emulated"))
 def any_kind(request) -> str:
     """For what every engine promises."""
+    return request.param
+
+
+@pytest.fixture(params=ONE_OF_EACH_TYPE)
+def type_kind(request) -> str:
+    """For what the types promise, however they draw their chunks."""
     return request.param
 
 

@@ -1,13 +1,19 @@
 """What every engine promises at the seam, whatever stands behind it (see engine.seam.Engine)."""
 
+import time
+
 import numpy as np
+import pytest
+from hostile_pictures import many_chunks, many_scans, many_segments
 from observations import observation
-from tiny_policies import ACTION_DIM, CAMERA, STATE_DIM
+from tiny_policies import ACTION_DIM, CAMERA, CHUNK, SIZE, STATE_DIM, STEPS, TINY, WRIST
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.engine.seam import Engine
+from kairos_ros.transport.messages import InferResult
 
-CHUNK, STEPS = 12, 6
+pytestmark = pytest.mark.slow
+
 ROBOT_UNITS = 4.0
 """At most so many units of the robot make one of the model's (see tiny_policies.statistics)."""
 
@@ -17,11 +23,12 @@ def test_an_engine_is_an_engine(engine_of, any_kind):
 
 
 def test_different_robots_share_a_forward_pass(engine_of, any_kind):
+    steps = TINY[any_kind].steps if any_kind in TINY else STEPS
     outcomes = engine_of(any_kind).infer([observation(number) for number in range(4)])
     chunks = [outcome.chunk for outcome in outcomes]
     for outcome in outcomes:
         assert (outcome.chunk.shape, outcome.chunk.dtype) == ((CHUNK, ACTION_DIM), np.float32)
-        assert outcome.updates.shape == (STEPS, CHUNK, ACTION_DIM)
+        assert outcome.updates.shape == (steps, CHUNK, ACTION_DIM)
     assert np.abs(np.diff(chunks, axis=0)).max() > 0.1
 
 
@@ -52,11 +59,35 @@ def test_bad_observations_fail_alone_with_their_code(engine_of, any_kind):
     }
     engine = engine_of(any_kind)
     if engine.description.images:
-        bad[RefusalCode.BAD_IMAGE] = observation(3, images={CAMERA: b"no image"})
+        bad[RefusalCode.BAD_IMAGE] = observation(3, images={CAMERA: b"no image", WRIST: b""})
     first, *failed = engine.infer([good, *bad.values()])
     assert [outcome.code for outcome in failed] == list(bad)
     (alone,) = engine.infer([good])
     np.testing.assert_allclose(first.chunk, alone.chunk, atol=5e-5 * ROBOT_UNITS)
+
+
+@pytest.mark.parametrize(
+    ("picture", "said"),
+    [
+        (many_scans(658_000, *SIZE[::-1]), "scans"),
+        (many_chunks(500_000, *SIZE[::-1]), "chunks"),
+        (many_segments(b"\xff\xfe\x00\x02" * 500_000, *SIZE[::-1]), "segments"),
+    ],
+    ids=["scans", "chunks", "segments"],
+)
+def test_a_picture_that_takes_long_to_decode_is_refused_alone_and_at_once(
+    engine_of, any_kind, picture, said
+):
+    engine = engine_of(any_kind)
+    if not engine.description.images:
+        pytest.skip("a state policy")
+    images = observation(1).images | {CAMERA: picture}
+    began = time.process_time()
+    first, bad = engine.infer([observation(0), observation(1, images=images)])
+    assert time.process_time() - began < 1.0
+    assert isinstance(first, InferResult)
+    assert bad.code is RefusalCode.BAD_IMAGE
+    assert said in bad.reason
 
 
 def test_a_batch_of_bad_observations_only_is_answered(engine_of, any_kind):

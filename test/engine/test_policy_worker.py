@@ -13,29 +13,37 @@ from observations import observation, options
 from tiny_policies import STATE_DIM
 
 from kairos_ros.core.errors import RefusalCode
-from kairos_ros.engine.events import BatchDone, EngineDown, EngineLoading, EngineReady
-from kairos_ros.engine.handle import EngineHandle
-from kairos_ros.engine.incarnation import Timing
-from kairos_ros.engine.worker_process import WorkerSpec
+from kairos_ros.engine.client.engine_link import EngineLink
+from kairos_ros.engine.client.events import BatchDone, EngineDown, EngineLoading, EngineReady
+from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor, WorkerTiming
+from kairos_ros.engine.worker.process import WorkerSpec
 
-PATIENT = Timing(silence_s=30.0, stop_s=60.0)
+pytestmark = pytest.mark.slow
+
+COMMIT = "0123abcd" * 5
+PATIENT = WorkerTiming(silence_s=30.0, stop_s=60.0)
 
 
 @pytest.fixture
-def start():
-    handles = []
+def links():
+    return []
+
+
+@pytest.fixture
+def start(links):
 
     def started(policy, **environment):
         events = queue.Queue()
         spec = WorkerSpec(options(policy), environment=environment)
-        handle = EngineHandle(spec, events.put, PATIENT)
-        handles.append(handle)
-        handle.start()
-        return handle, events
+        supervisor = WorkerSupervisor(spec, PATIENT)
+        link = EngineLink(supervisor, events.put)
+        links.append((link, supervisor))
+        link.start()
+        return link, events
 
     yield started
-    for handle in handles:
-        handle.stop()
+    for link, _ in links:
+        link.stop()
 
 
 def wait_for(events, kind, seen=None):
@@ -46,17 +54,18 @@ def wait_for(events, kind, seen=None):
     return event
 
 
-def test_a_worker_serves_what_the_engine_computes(start, folder_of, engine_of):
-    handle, events = start(folder_of("smolvla"))
+@pytest.mark.parametrize("kind", ["smolvla", "xvla", "groot"])
+def test_a_worker_serves_what_the_engine_computes(start, folder_of, engine_of, kind):
+    link, events = start(folder_of(kind))
     stages = []
     ready = wait_for(events, EngineReady, stages)
     assert {event.stage for event in stages} & {"importing torch", "starting"}
-    expected = dataclasses.replace(engine_of("smolvla").description, warmup=())
+    expected = dataclasses.replace(engine_of(kind).description, warmup=())
     assert dataclasses.replace(ready.description, warmup=()) == expected
     bad = observation(9, state=np.full(STATE_DIM, np.nan, np.float32))
-    handle.submit(1, [observation(0), bad, observation(1)])
+    link.submit(1, [observation(0), bad, observation(1)])
     first, failed, second = wait_for(events, BatchDone).outcomes
-    expected = engine_of("smolvla").infer([observation(0), observation(1)])
+    expected = engine_of(kind).infer([observation(0), observation(1)])
     assert failed.code is RefusalCode.NOT_FINITE
     for outcome, same in zip((first, second), expected, strict=True):
         assert np.array_equal(outcome.chunk, same.chunk)
@@ -65,9 +74,9 @@ def test_a_worker_serves_what_the_engine_computes(start, folder_of, engine_of):
 
 def test_a_hub_id_is_loaded_as_the_hub_client_finds_it(start, folder_of, engine_of, tmp_path):
     repository = tmp_path / "models--someone--reacher"  # the hub client's cache on disk
-    shutil.copytree(folder_of("flow_mlp"), repository / "snapshots" / "0123abcd")
+    shutil.copytree(folder_of("flow_mlp"), repository / "snapshots" / COMMIT)
     (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text("0123abcd")
+    (repository / "refs" / "main").write_text(COMMIT)
     _, events = start("someone/reacher", HF_HUB_CACHE=str(tmp_path), HF_HUB_OFFLINE="1")
     ready = wait_for(events, EngineReady)
     assert ready.description.policy_id == engine_of("flow_mlp").description.policy_id
@@ -81,18 +90,18 @@ def test_a_policy_without_weights_is_reported_by_name_and_not_retried(start, fol
     assert down.retry_in_s is None
 
 
-def test_a_worker_killed_while_it_loads_is_replaced(start, folder_of):
-    handle, events = start(folder_of("flow_mlp"))
+def test_a_worker_killed_while_it_loads_is_replaced(start, links, folder_of):
+    _, events = start(folder_of("flow_mlp"))
     wait_for(events, EngineLoading)
-    os.kill(handle.pid, signal.SIGKILL)
+    os.kill(links[0][1].pid, signal.SIGKILL)
     assert wait_for(events, EngineDown).retry_in_s is not None
     wait_for(events, EngineReady)
 
 
 def test_a_worker_told_to_stop_while_it_loads_leaves(start, folder_of):
-    handle, events = start(folder_of("flow_mlp"))
+    link, events = start(folder_of("flow_mlp"))
     wait_for(events, EngineLoading)
     began = time.monotonic()
-    handle.stop()
+    link.stop()
     assert wait_for(events, EngineDown).reason == "stopped"
     assert time.monotonic() - began < PATIENT.stop_s

@@ -7,9 +7,11 @@ import typer
 from observations import options
 from typer.testing import CliRunner
 
+from kairos_ros.commands.profile import profile_command
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
 from kairos_ros.core.profile import EngineProfile
-from kairos_ros.engine.profile_command import profile_command
+
+pytestmark = pytest.mark.slow
 
 app = typer.Typer()
 app.command()(profile_command)

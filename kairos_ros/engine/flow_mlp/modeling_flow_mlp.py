@@ -124,8 +124,8 @@ class FlowMLP(nn.Module):
         width = config.width
         self.predicts_actions = config.predicts == "actions"
         self.rtc_processor = None
-        """Observer of sampler steps, as in LeRobot's other flow policies: `is_debug_enabled()` and
-        `track(time=, x_t=, v_t=)`."""
+        """Observes sampler steps, as in LeRobot's other flow policies, by `is_debug_enabled()` and
+        `track(time=, x_t=, v_t=)`, and guides them if it has `denoise_step`."""
         self.read_state = nn.Sequential(
             nn.Linear(state_dim + len(config.instructions), width),
             nn.SiLU(),
@@ -162,6 +162,7 @@ class FlowMLP(nn.Module):
             noise,
             num_steps,
             rtc_processor=self.rtc_processor,
+            rtc_enabled=hasattr(self.rtc_processor, "denoise_step"),
         )
 
 

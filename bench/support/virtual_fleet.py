@@ -1,0 +1,100 @@
+"""Virtual robots in several processes, started, measured and stopped together."""
+
+import contextlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from bench.support.client_process import ClientProcess
+from bench.support.process_cost import cpu_s
+from bench.support.virtual_robot import Totals
+
+ROBOTS_PER_PROCESS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """A stretch of time of a whole fleet."""
+
+    seconds: float
+    chunks_per_s: float
+    stall_fraction: float
+    round_trip_p50_ms: float
+    round_trip_p99_ms: float
+    late_p99_ms: float
+    """How late the clients began their control periods."""
+    client_cpu: float
+    """CPU that all clients together used, 1 = one core."""
+    server_cpu: float
+
+
+class VirtualFleet:
+    """A context manager. Robots keep their process, and a PolicyServer of their own, over runs."""
+
+    def __init__(
+        self, robots: int, logs: Path, env: Mapping[str, str], per_process: int, *arguments: object
+    ) -> None:
+        self._per_process = per_process
+        self._stack = contextlib.ExitStack()
+        self._processes: list[ClientProcess] = []
+        self._running: list[ClientProcess] = []
+        with contextlib.ExitStack() as stack:
+            for first in range(0, robots, per_process):
+                options = ("--first", first, "--count", per_process, *arguments)
+                log = logs / f"robots_{first}.log"
+                process = ClientProcess(log, env, "bench.support.virtual_robot", *options)
+                self._processes.append(stack.enter_context(process))
+            self._stack = stack.pop_all()
+
+    def __enter__(self) -> "VirtualFleet":
+        return self
+
+    def __exit__(self, *error: Any) -> None:
+        self._stack.__exit__(*error)
+
+    def start(self, robots: int) -> None:
+        """The first `robots` begin; returns when each of them has executed an action."""
+        self._running = []
+        for process in self._processes:
+            count = min(self._per_process, robots - self._per_process * len(self._running))
+            if count <= 0:
+                break
+            process.tell({"start": count})
+            self._running.append(process)
+        for process in self._running:
+            if process.hear() != "started":
+                raise RuntimeError("a process of robots did not start")
+
+    def measure(self, seconds: float, server_pids: list[int]) -> Measured:
+        clients = [process.pid for process in self._running]
+        client_s, server_s = -cpu_s(clients), -cpu_s(server_pids)
+        for process in self._running:
+            process.tell({"measure": seconds})
+        windows = [process.hear() for process in self._running]
+        client_s, server_s = client_s + cpu_s(clients), server_s + cpu_s(server_pids)
+        periods = {key: sum(window[key] for window in windows) for key in ("acted", "held")}
+        trips = np.concatenate([window["round_trip_ms"] for window in windows])
+        late = np.concatenate([window["late_ms"] for window in windows])
+        return Measured(
+            seconds=seconds,
+            chunks_per_s=len(trips) / seconds,
+            stall_fraction=periods["held"] / max(1, sum(periods.values())),
+            round_trip_p50_ms=_quantile(trips, 0.5),
+            round_trip_p99_ms=_quantile(trips, 0.99),
+            late_p99_ms=_quantile(late, 0.99),
+            client_cpu=client_s / seconds,
+            server_cpu=server_s / seconds,
+        )
+
+    def stop(self) -> list[Totals]:
+        """No more requests; what happened to all of them, per robot."""
+        for process in self._running:
+            process.tell({"stop": True})
+        return [Totals(**robot) for process in self._running for robot in process.hear()]
+
+
+def _quantile(values: np.ndarray, q: float) -> float:
+    return float(np.quantile(values, q)) if len(values) else float("nan")

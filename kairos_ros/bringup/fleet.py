@@ -1,0 +1,151 @@
+"""From a fleet file to the nodes that run it."""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from math import gcd, lcm
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+from kairos_ros.bringup.plan import NodeSpec, recorder, robot, serving, vlm
+from kairos_ros.core.pipeline import PERIODIC, Component
+from kairos_ros.engine.emulated import PREFIX, parse_emulated
+from kairos_ros.fleet.places import model_of, policy_names, policy_of
+from kairos_ros.host.share import share
+from kairos_ros.robot.supervision.rules_text import rules_text
+
+if TYPE_CHECKING:
+    from kairos_ros.fleet.fleet_file import FleetFile, Monitor, RobotGroup, Safety, TaskClass
+
+NODES: Mapping[Component, str] = {
+    Component.SAFETY: "safety",
+    Component.MONITOR: "monitor",
+    Component.SYSTEM2: "planner",
+}
+SIMULATED = "sim"
+FASTEST_HZ = 30
+"""Cameras are not made to show more for a common multiple's sake."""
+
+
+def fleet_plan(fleet: "FleetFile", folder: Path, *, record: Path | str = "") -> list[NodeSpec]:
+    """Serving node, safety, monitor and planner nodes, robots, and the recorder if there is a bag.
+
+    Tasks whose component is the same model with the same prompt, SLO and rate share its node, and
+    each node is a process of its own: what fails, fails alone.
+
+    Args:
+        fleet: as it was read.
+        folder: where the fleet file stands; files and folders in it count from there.
+        record: folder of the bag to record into; empty: no bag.
+    """
+    specs = [_serving(fleet, folder), *_judges(fleet, folder)]
+    models = [task.components.system1.model for task in fleet.tasks.values()]
+    names = policy_names(models)
+    for name, group in fleet.robots.items():
+        task = fleet.tasks[group.task]
+        parameters = _robot_parameters(group, task)
+        model = task.components.system1.model
+        if len(names) > 1:
+            parameters["policy"] = names[model]
+        if not reads_images(policy_of(fleet.located(model), folder)):
+            parameters["request_images"] = False
+        spec = robot(name, **parameters)
+        if group.params_file:
+            spec = replace(spec, params_file=folder / Path(group.params_file).expanduser())
+        elif group.adapter != SIMULATED:  # whose limits robot.yaml has
+            spec = replace(spec, params_file=share() / "config" / "arm.yaml")
+        specs.append(spec)
+    return [*specs, recorder(record)] if record else specs
+
+
+def camera_rate_hz(judged_hz: Sequence[float]) -> float:
+    """Pictures per second, so that each judge finds a fresh one at its own rate: the smallest
+    common multiple of their rates, or, where that is no rate of a camera, the fastest one's."""
+    rates = [Fraction(hz).limit_denominator(100) for hz in judged_hz]
+    common = Fraction(lcm(*(r.numerator for r in rates)), gcd(*(r.denominator for r in rates)))
+    return float(common if common <= FASTEST_HZ else max(rates))
+
+
+def reads_images(policy: str) -> bool:
+    """False for a policy that lists no picture; of a hub id, nothing is known."""
+    return pictures_of(policy) != {}
+
+
+def pictures_of(policy: str) -> dict[str, tuple[int, int]] | None:
+    """Feature -> (height_px, width_px) of the pictures that a policy's folder, or `emulated:...`,
+    lists; None where nothing is known of it, as of a hub id."""
+    if policy.startswith(PREFIX):
+        return parse_emulated(policy).images
+    config = Path(policy) / "config.json"
+    if not config.is_file():
+        return None
+    features = json.loads(config.read_text()).get("input_features", {})
+    return {
+        name: (feature["shape"][1], feature["shape"][2])
+        for name, feature in features.items()
+        if feature.get("type") == "VISUAL"
+    }
+
+
+def _serving(fleet: "FleetFile", folder: Path) -> NodeSpec:
+    tasks = list(fleet.tasks.values())
+    scheduling = {"scheduling": tasks[0].scheduling} if tasks[0].scheduling else {}
+    names = policy_names([task.components.system1.model for task in tasks])
+    policies = {name: policy_of(fleet.located(model), folder) for model, name in names.items()}
+    if len(policies) > 1:
+        named = [f"{name}={policy}" for name, policy in policies.items()]
+        return serving(policies=named, **scheduling)
+    return serving(policy=next(iter(policies.values())), **scheduling)
+
+
+def _judges(fleet: "FleetFile", folder: Path) -> list[NodeSpec]:
+    robots_of: dict[tuple[Component, str], list[str]] = {}
+    for name, task in fleet.tasks.items():
+        for component in NODES.keys() & task.components.used.keys():
+            parameters = _judge_parameters(fleet, task, component, folder)
+            key = component, json.dumps(parameters)
+            robots_of.setdefault(key, []).extend(
+                r for r, g in fleet.robots.items() if g.task == name
+            )
+    specs: list[NodeSpec] = []
+    for component, node in NODES.items():
+        mine = [(text, robots) for (one, text), robots in robots_of.items() if one is component]
+        for i, (text, robots) in enumerate(mine, 1):
+            spec = vlm(node, robots=robots, **json.loads(text))
+            specs.append(spec if i == 1 else replace(spec, name=f"{node}_{i}"))
+    return specs
+
+
+def _judge_parameters(
+    fleet: "FleetFile", task: "TaskClass", component: Component, folder: Path
+) -> dict[str, Any]:
+    one = task.components.used[component]
+    model = model_of(fleet.located(one.model), folder)
+    parameters = {"model": model, "prompt": one.prompt, "slo_ms": float(one.slo_ms)}
+    if component in PERIODIC:
+        judge = cast("Safety | Monitor", one)
+        parameters["freq_hz"] = float(judge.freq_hz)
+        if judge.cameras:
+            parameters["cameras"] = judge.cameras
+    return parameters
+
+
+def _robot_parameters(group: "RobotGroup", task: "TaskClass") -> dict[str, Any]:
+    options = dict(group.adapter_options)
+    judges = task.components.safety, task.components.monitor
+    judged_hz = [judge.freq_hz for judge in judges if judge is not None]
+    if group.safe_state:
+        options["safe_state"] = group.safe_state
+    parameters = {
+        "adapter": group.adapter,
+        "control_rate_hz": float(group.control_rate_hz),
+        "horizon_policy": task.horizon_policy(group.control_rate_hz),
+        "rules": rules_text(task.rules),
+    }
+    if judged_hz:
+        parameters["camera_rate_hz"] = camera_rate_hz(judged_hz)
+    if options:
+        texts = [f"{name}={json.dumps(value)}" for name, value in options.items()]
+        parameters["adapter_options"] = texts
+    return parameters

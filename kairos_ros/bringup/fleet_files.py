@@ -1,0 +1,47 @@
+"""Fleet files of this host: read, and judged by what is installed here."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from kairos_ros.bringup.plan import calibrated
+from kairos_ros.core.spec import installed_plugins
+from kairos_ros.host.share import share
+from kairos_ros.robot.adapters import registry as adapters
+
+if TYPE_CHECKING:
+    from kairos_ros.fleet.checks import Known
+    from kairos_ros.fleet.fleet_file import FleetFile
+
+
+def read(path: Path) -> "FleetFile":
+    """A fleet file, checked against what is installed here. Raises ConfigError."""
+    from kairos_ros.fleet.reading import read_fleet
+
+    return read_fleet(path, known_here())
+
+
+def runnable(path: Path) -> "FleetFile":
+    """A fleet file of which nothing keeps the nodes from running on this host. Raises ConfigError.
+
+    The judgement of `kairos fleet check` and of whatever runs a whole fleet file.
+    """
+    from kairos_ros.fleet.host import obstacles
+    from kairos_ros.fleet.reading import read_fleet
+
+    return read_fleet(path, known_here(), obstacles)
+
+
+def known_here() -> "Known":
+    """What this installation can do."""
+    from kairos_ros.fleet.checks import Known
+
+    return Known(
+        adapters={*adapters.BUILTIN, *adapters.NEED_A_NODE, *installed_plugins(adapters.GROUP)},
+        calibrated=calibrated,
+    )
+
+
+def fleet_path(name: str) -> Path:
+    """The file itself, or the shipped one of that name."""
+    shipped = share() / "config" / "fleets" / f"{name}.yaml"
+    return shipped if Path(name).name == name and not Path(name).exists() else Path(name)

@@ -1,0 +1,133 @@
+"""A fleet in the foreground: its output in the terminal, until Ctrl-C; and the options of commands
+that run one."""
+
+import signal
+import time
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import IO, Annotated
+
+import typer
+
+from kairos_ros.bringup.arms_arguments import ARGUMENTS
+from kairos_ros.bringup.fleet import pictures_of
+from kairos_ros.bringup.processes import Fleet
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.host.interrupt import Interrupt
+from kairos_ros.robot.cameras.cameras_text import METAWORLD, SIZE_PX
+
+RecordOption = Annotated[bool, typer.Option("--record", help="Record everything into a bag, too.")]
+RvizOption = Annotated[
+    bool, typer.Option("--rviz", help="Draw the fleet for rviz, too (docs/rviz.md).")
+]
+OutOption = Annotated[
+    Path, typer.Option(help="Where the folder of the log files, and of the bag, is made.")
+]
+
+
+CamerasOption = Annotated[
+    str,
+    typer.Option(
+        help=f"Cameras of the arms, such as corner2,gripperPOV:480x640 ({SIZE_PX[0]}x{SIZE_PX[1]} "
+        f"pixels unless said); Meta-World has {', '.join(METAWORLD)}. Empty: none.",
+        metavar="NAME[:HEIGHTxWIDTH],...",
+    ),
+]
+FleetArgument = Annotated[
+    str,
+    typer.Argument(
+        help="A fleet file, or the name of a shipped one: factory, paper_example.",
+        metavar="FILE|NAME",
+    ),
+]
+ArmArgument = Annotated[
+    str, typer.Argument(help=f"One of {', '.join(ARGUMENTS)}.", metavar="ARM", show_default=False)
+]
+Given = Annotated[
+    list[str] | None,
+    typer.Argument(
+        help="Arguments of the arm's launch file, such as use_sim:=false port:=/dev/ttyACM0; "
+        "--show-args lists them.",
+        metavar="NAME:=VALUE ...",
+    ),
+]
+OutFolder = Annotated[Path, typer.Option(help="Where the folder of this run is made.")]
+
+
+def no_cameras(policy: str, cameras: str) -> str:
+    """What to say where a policy reads pictures and the arms have no camera; empty: nothing."""
+    pictures = pictures_of(policy) if policy and not cameras else None
+    if not pictures:
+        return ""
+    listed = ", ".join(f"{name} ({high}x{wide})" for name, (high, wide) in pictures.items())
+    high, wide = next(iter(pictures.values()))
+    return (
+        f"the policy reads pictures, {listed}, and the arms have no camera: give them some, for "
+        f"example --cameras corner2:{high}x{wide}; there are {', '.join(METAWORLD)}"
+    )
+
+
+def arguments(texts: Sequence[str]) -> dict[str, str]:
+    """`["use_sim:=false"]` as launch arguments. Raises ConfigError for one without `:=`."""
+    found = {}
+    for text in texts:
+        name, given, value = text.partition(":=")
+        if not given or not name:
+            raise ConfigError(f"argument {text!r} must read NAME:=VALUE, as for ros2 launch")
+        found[name] = value
+    return found
+
+
+def run_folder(out: Path, name: str) -> Path:
+    """Where a run that begins now is kept."""
+    return out / datetime.now().strftime(f"{name}_%Y-%m-%d_%H-%M-%S")
+
+
+def run(fleet: Fleet) -> int:
+    """Runs the fleet until a signal or until all of it has ended; 1 if a node ended by itself."""
+    ended: dict[str, int] = {}
+    with Interrupt(at_once=fleet.kill) as interrupt, fleet:
+        output = _output(fleet)
+        while not interrupt.requested and len(ended) < len(fleet.processes):
+            dead = fleet.dead()  # asked first, so that its last output is read before the report
+            _show(output)
+            for key in dead.keys() - ended.keys():
+                typer.echo(f"{key} {how(dead[key])}", err=True)
+            ended = dead
+            time.sleep(0.1)
+        fleet.stop()
+        _show(output)
+    return int(bool(ended))
+
+
+def how(code: int) -> str:
+    """An exit code in words."""
+    if code < 0:
+        return f"was killed by {signal.Signals(-code).name}"
+    return f"ended with exit code {code}"
+
+
+Output = dict[str, IO[str]]
+"""Log files by name of the process, read up to what was shown."""
+
+
+def _output(fleet: Fleet) -> Output:
+    return {key: fleet.log(key).open(errors="replace") for key in fleet.processes}
+
+
+def _show(output: Output) -> None:
+    width = max(map(len, output))
+    for key, file in output.items():
+        for line in _whole_lines(file):
+            typer.echo(f"{key:{width}} | {line}")
+
+
+def _whole_lines(file: IO[str]) -> Iterator[str]:
+    while True:
+        start = file.tell()
+        line = file.readline()
+        if not line.endswith("\n"):
+            file.seek(start)
+            return
+        yield line.rstrip("\n")

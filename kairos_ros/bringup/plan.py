@@ -1,0 +1,344 @@
+"""Which nodes make up a fleet, as a pure plan.
+
+The launch files map the plan to `launch_ros` nodes; `kairos up`, `kairos demo` and the tests start
+the very same plan with `bringup.processes.Fleet`.
+"""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.host.share import share
+from kairos_ros.robot.cameras.cameras_text import parse_cameras
+from kairos_ros.serving.calibration_file import find_calibration
+
+FLEET = "kairos"
+"""Namespace of the nodes that are there once for a whole fleet."""
+NOT_ASCII = re.compile(r"[^ -~]")
+VLM_NODES = ("safety", "monitor", "planner", "vlm")
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSpec:
+    """One node process."""
+
+    executable: str
+    name: str
+    namespace: str = ""
+    """Without slashes; empty: that of no robot and no fleet. As `ros2 launch`, the runner always
+    sets it, whatever the node calls itself."""
+    parameters: Mapping[str, Any] = field(default_factory=dict)
+    """Override the values in `params_file`."""
+    params_file: Path | None = None
+    package: str = "kairos_ros"
+    arguments: tuple[str, ...] = ()
+    """Of the command line, before those of ROS."""
+
+
+def serving(**parameters: Any) -> NodeSpec:
+    """The edge serving node, active as soon as its engine is warm unless `autostart=False`."""
+    shipped = {"policy": str(shipped_policy())}
+    return NodeSpec(
+        "serving_node",
+        "serving",
+        namespace=FLEET,
+        parameters=({} if parameters.get("policies") else shipped) | parameters,
+        params_file=share() / "config" / "serving.yaml",
+    )
+
+
+def cloud_bridge(engines: str, *, edge: bool = True, **parameters: Any) -> NodeSpec:
+    """The serving node with engines elsewhere, for what would wait longer at the edge.
+
+    Args:
+        engines: what parameter `engines` lists (docs/cloud.md), separated by `;`.
+        edge: also run an engine on this host. Without one, everything is served elsewhere.
+        parameters: of the serving node.
+
+    Raises ConfigError where no engine is named, and for a policy of an engine that is not run.
+    """
+    named = [text.strip() for text in engines.split(";") if text.strip()]
+    if not named:
+        raise ConfigError("name at least one engine, for example cloud=tcp://HOST:7411")
+    if not edge:
+        if parameters.get("policy"):
+            raise ConfigError("edge is false, but policy is what the edge serves: leave out one")
+        parameters["policy"] = ""
+    return serving(engines=named, **parameters)
+
+
+def shipped_policy() -> Path:
+    """The folder of the policy that is served where none is named."""
+    return share() / "models" / "metaworld_flow"
+
+
+def check_horizon(text: str, policy: str = "") -> None:
+    """Raises ConfigError for a horizon policy that a server of `policy` would refuse."""
+    parse_horizon(text, calibrated(policy or str(shipped_policy())))
+
+
+def calibrated(policy: str) -> dict[str, HorizonPolicy]:
+    """What `calibrated` and `static:tuned` are where this policy is served, as far as it has them.
+
+    Raises ConfigError for a calibration file that is none.
+    """
+    calibration = find_calibration(policy)
+    return calibration.policies() if calibration else {}
+
+
+def robot(name: str, **parameters: Any) -> NodeSpec:
+    """One robot node in the namespace `/<name>`.
+
+    Raises ConfigError where `name` is no valid ROS 2 namespace.
+    """
+    if not (name.isascii() and name.isidentifier()):
+        raise ConfigError(
+            f"robot name {name!r} must be a ROS name: letters, digits and _, no digit first"
+        )
+    return NodeSpec(
+        "robot_node",
+        "robot",
+        namespace=name,
+        parameters=parameters,
+        params_file=share() / "config" / "robot.yaml",
+    )
+
+
+def body_text(spec: NodeSpec) -> str:
+    """What a robot node of a plan moves, in a sentence."""
+    options = dict(text.split("=", 1) for text in spec.parameters.get("adapter_options", ()))
+    match spec.parameters.get("adapter", "sim"):
+        case "sim" if "env_id" in options:
+            body = f"a simulated body, Gymnasium's {options['env_id']}"
+        case "sim":
+            seen = ", ".join(json.loads(options.get("images", "{}"))) or "none"
+            body = f"a simulated Meta-World arm; cameras: {seen}"
+        case "ros2":
+            contract = options.get("contract", "").strip('"')
+            body = f"the arm of contract {contract or '(none given)'}, behind its ROS 2 drivers"
+        case other:
+            said = ", ".join(f"{name}={value}" for name, value in options.items())
+            body = f"a body of adapter {other}" + (f" ({said})" if said else "")
+    return f"robot {spec.namespace} is {body}"
+
+
+def images_option(cameras: str) -> str:
+    """The adapter option of a simulated arm that gives it cameras. Raises ConfigError."""
+    return f"images={json.dumps(parse_cameras(cameras))}"
+
+
+def recorder(out: Path | str, **parameters: Any) -> NodeSpec:
+    """The node that records the fleet into the new bag folder `out`, as /kairos/recorder."""
+    return NodeSpec(
+        "recorder_node",
+        "recorder",
+        namespace=FLEET,
+        parameters={"out": str(out)} | parameters,
+        params_file=share() / "config" / "recorder.yaml",
+    )
+
+
+def vlm(component: str, **parameters: Any) -> NodeSpec:
+    """A node of the models around the policy, /kairos/<component>: safety, monitor or planner, or
+    `vlm` for all of them in one (docs/pipelines.md). Raises ConfigError for any other."""
+    if component not in VLM_NODES:
+        raise ConfigError(f"component {component!r} is none of {', '.join(VLM_NODES)}")
+    return NodeSpec(
+        f"{component}_node",
+        component,
+        namespace=FLEET,
+        parameters=parameters,
+        params_file=share() / "config" / f"{component}.yaml",
+    )
+
+
+def viz(**parameters: Any) -> NodeSpec:
+    """The node that draws the fleet for rviz, /kairos/viz (docs/rviz.md)."""
+    return NodeSpec(
+        "viz_node",
+        "viz",
+        namespace=FLEET,
+        parameters=parameters,
+        params_file=share() / "config" / "viz.yaml",
+    )
+
+
+def rviz() -> NodeSpec:
+    """rviz itself, of a ROS 2 installation, with the displays of this fleet."""
+    config = share() / "config" / "kairos.rviz"
+    return NodeSpec("rviz2", "rviz", package="rviz2", arguments=("-d", str(config)))
+
+
+def rviz_line() -> str:
+    """What to type to open rviz for nodes in this process's domain."""
+    names = ("ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_DOMAIN_ID")
+    here = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
+    return " ".join([*here, "rviz2", *rviz().arguments])
+
+
+def plan(
+    robots: int | Sequence[str] = 8,
+    *,
+    record: Path | str = "",
+    serve: Mapping[str, Any] | None = None,
+    robot_parameters: Mapping[str, Any] | None = None,
+    view: bool = False,
+    cameras: str = "",
+) -> list[NodeSpec]:
+    """One serving node and its robots, and last what draws and what records them, if wanted.
+
+    Args:
+        robots: how many (named arm_1 ...), or their names.
+        record: folder of the bag to record into; empty: no bag.
+        serve: parameters of the serving node.
+        robot_parameters: parameters of every robot node.
+        view: with the viz node.
+        cameras: of every arm, as `robot.cameras_text` reads them; empty: none.
+    """
+    parameters = dict(robot_parameters or {})
+    if cameras:
+        options = (*parameters.get("adapter_options", ()), images_option(cameras))
+        parameters["adapter_options"] = list(options)
+    names = [f"arm_{i}" for i in range(1, robots + 1)] if isinstance(robots, int) else robots
+    specs = [serving(**(serve or {})), *(robot(name, **parameters) for name in names)]
+    specs += [viz()] if view else []
+    return [*specs, recorder(record)] if record else specs
+
+
+def command(spec: NodeSpec) -> list[str]:
+    """The command line that runs `spec` without ros2 launch.
+
+    Raises ConfigError for a program of another package that is not on PATH.
+    """
+    if not _installed(spec):
+        raise ConfigError(_missing(spec))
+    ours = spec.package == "kairos_ros"
+    program = program_path(spec.executable) if ours else str(shutil.which(spec.executable))
+    line = [program, *spec.arguments, "--ros-args"]
+    line += ["-r", f"__node:={spec.name}", "-r", f"__ns:=/{spec.namespace}"]
+    if spec.params_file is not None:
+        line += ["--params-file", str(spec.params_file)]
+    for key, value in spec.parameters.items():
+        line += ["-p", f"{key}:={_yaml(value)}"]
+    return line
+
+
+def _installed(spec: NodeSpec) -> bool:
+    return spec.package == "kairos_ros" or shutil.which(spec.executable) is not None
+
+
+def _missing(spec: NodeSpec) -> str:
+    return (
+        f"{spec.executable} is not on PATH; install its package, or source the setup file of the "
+        "ROS 2 installation that has it"
+    )
+
+
+def plan_text(specs: Sequence[NodeSpec]) -> str:
+    """A plan as JSON, which `told_plan` reads."""
+    return json.dumps([asdict(spec) for spec in specs], default=str, indent=1)
+
+
+def told_plan(*command: str, arguments: Mapping[str, str]) -> list[NodeSpec]:
+    """The plan that `kairos COMMAND NAME:=VALUE ...` prints.
+
+    For launch files whose plan needs more than the standard library and numpy: `ros2 launch` runs
+    with the system's Python, the command, as every node, with the one that the package was built
+    with. Raises ConfigError with the command's own words.
+    """
+    given = [f"{name}:={value}" for name, value in arguments.items()]
+    done = subprocess.run(
+        [program_path("kairos"), *command, "--", *given],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise ConfigError(done.stderr.strip().removeprefix("kairos: "))
+    return [_spec(**fields) for fields in json.loads(done.stdout)]
+
+
+def _spec(params_file: str | None, arguments: Sequence[str], **fields: Any) -> NodeSpec:
+    file = Path(params_file) if params_file else None
+    return NodeSpec(params_file=file, arguments=tuple(arguments), **fields)
+
+
+def program_path(name: str) -> str:
+    """Where a program of this package is installed."""
+    return str(share().parents[1] / "lib" / "kairos_ros" / name)
+
+
+def _yaml(value: Any) -> str:
+    """JSON with YAML's escapes: of an emoji JSON makes two halves, which are no YAML."""
+    text = json.dumps(value, ensure_ascii=False)
+    return NOT_ASCII.sub(lambda character: f"\\U{ord(character[0]):08x}", text)
+
+
+def flag(name: str, text: str) -> bool:
+    """What a launch argument says, true or false in any case: launch files of Python say True.
+
+    Raises ConfigError for anything else.
+    """
+    if text.lower() not in ("true", "false"):
+        raise ConfigError(f"argument {name} is {text!r}; say true or false")
+    return text.lower() == "true"
+
+
+def whole_number(name: str, text: str) -> int:
+    """What a launch argument says. Raises ConfigError for anything but a whole number from 0 up."""
+    if not (text.isascii() and text.isdecimal()):
+        raise ConfigError(f"argument {name} is {text!r}; say a whole number, such as 8")
+    return int(text)
+
+
+def launch_description(
+    arguments: Mapping[str, tuple[str, str]],
+    make_plan: Callable[[dict[str, str]], Sequence[NodeSpec]],
+) -> Any:
+    """A `launch.LaunchDescription` of a plan, for launch files (ours and users' own).
+
+    Args:
+        arguments: name -> (default value, description) of each launch argument.
+        make_plan: from the arguments that are not empty, the nodes to run.
+    """
+    from launch import LaunchDescription
+    from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction
+    from launch.substitutions import LaunchConfiguration
+    from launch_ros.actions import Node
+
+    def nodes(context: Any) -> list[Any]:
+        values = {name: LaunchConfiguration(name).perform(context) for name in arguments}
+        specs = make_plan({name: value for name, value in values.items() if value})
+        missing = [spec for spec in specs if not _installed(spec)]
+        told = [LogInfo(msg=f"{_missing(spec)}. The rest runs without it.") for spec in missing]
+        told += [LogInfo(msg=body_text(s)) for s in specs if s.executable == "robot_node"]
+        return told + [
+            Node(
+                package=spec.package,
+                executable=spec.executable,
+                arguments=list(spec.arguments),
+                name=spec.name,
+                namespace=spec.namespace,
+                parameters=[
+                    *([str(spec.params_file)] if spec.params_file else []),
+                    dict(spec.parameters),
+                ],
+                output="screen",
+            )
+            for spec in specs
+            if spec not in missing
+        ]
+
+    declared = [
+        DeclareLaunchArgument(name, default_value=default, description=text)
+        for name, (default, text) in arguments.items()
+    ]
+    return LaunchDescription([*declared, OpaqueFunction(function=nodes)])

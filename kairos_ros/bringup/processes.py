@@ -1,0 +1,110 @@
+"""Starts a plan as real processes on this host."""
+
+import os
+import subprocess
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import IO
+
+from kairos_ros.bringup.plan import FLEET, NodeSpec, command
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.host.orphan import LAUNCHER_PID
+
+
+class Fleet:
+    """Runs a plan: one process per node, each in a session of its own, with its output in a file.
+
+    A context manager; leaving it ends every process it started, by pid. Should the thread that
+    started them end in any other way, the nodes leave by themselves (`leave_with_launcher`).
+    """
+
+    def __init__(self, specs: Sequence[NodeSpec], logs: Path, env: Mapping[str, str] | None = None):
+        self.specs = list(specs)
+        self.logs = logs
+        self.env = {**os.environ, **(env or {})}
+        self.processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._files: list[IO[bytes]] = []
+
+    def __enter__(self) -> "Fleet":
+        try:
+            self.logs.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise ConfigError(f"no logs can be written to {self.logs}: {error.strerror}") from None
+        try:
+            for spec in self.specs:
+                self.start(spec)
+        except BaseException:
+            self.stop()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    @staticmethod
+    def key(spec: NodeSpec) -> str:
+        """Name of the process and of its log file: arm_1, serving, safety."""
+        return spec.name if spec.namespace == FLEET else spec.namespace or spec.name
+
+    def log(self, key: str) -> Path:
+        """Where a process writes its output."""
+        return self.logs / f"{key}.log"
+
+    def start(self, spec: NodeSpec) -> subprocess.Popen[bytes]:
+        """Starts one node of the plan, or starts it again once it has ended.
+
+        Raises ConfigError while another process has its key: nobody would look after that one.
+        """
+        key = self.key(spec)
+        if key in self.processes and self.processes[key].poll() is None:
+            raise ConfigError(f"two processes would be called {key!r}; give one another name")
+        try:
+            log = self.log(key).open("ab")
+        except OSError as error:
+            raise ConfigError(f"cannot write {self.log(key)}: {error.strerror}") from None
+        self._files.append(log)
+        self.processes[key] = subprocess.Popen(
+            command(spec),
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+            env={**self.env, LAUNCHER_PID: str(os.getpid())},
+        )
+        return self.processes[key]
+
+    def dead(self) -> dict[str, int]:
+        """Exit codes of the processes that ended."""
+        codes = {key: process.poll() for key, process in self.processes.items()}
+        return {key: code for key, code in codes.items() if code is not None}
+
+    def tail(self, key: str, lines: int = 15) -> str:
+        """The last lines that a process printed."""
+        text = self.log(key).read_text(errors="replace")
+        return "\n".join(text.splitlines()[-lines:])
+
+    def kill(self) -> None:
+        """SIGKILL to every process, at once."""
+        for process in self.processes.values():
+            if process.poll() is None:
+                process.kill()
+
+    def stop(self, grace_s: float = 8.0) -> None:
+        """SIGTERM to every process, SIGKILL to those that are still there after `grace_s`.
+
+        Not SIGINT: it is a KeyboardInterrupt in a Python program that has just begun to load.
+        """
+        running = [p for p in self.processes.values() if p.poll() is None]
+        for process in running:
+            process.terminate()
+        deadline = time.monotonic() + grace_s
+        for process in running:
+            try:
+                process.wait(max(0.05, deadline - time.monotonic()))
+            except subprocess.TimeoutExpired:
+                process.kill()
+                process.wait()
+        for file in self._files:
+            file.close()
+        self._files.clear()

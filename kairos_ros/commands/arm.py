@@ -1,0 +1,39 @@
+"""`kairos arm up|plan`: one arm of the launch files without ros2 launch."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kairos_ros.bringup.arms import arguments_of, arm_plan
+from kairos_ros.bringup.foreground import ArmArgument, Given, OutFolder, arguments, run, run_folder
+from kairos_ros.bringup.plan import plan_text
+from kairos_ros.bringup.processes import Fleet
+
+
+def arm_up_command(
+    arm: ArmArgument,
+    given: Given = None,
+    out: OutFolder = Path("runs"),
+    show_args: Annotated[
+        bool, typer.Option("--show-args", help="List the arguments with their defaults, and end.")
+    ] = False,
+) -> None:
+    """Run an arm's driver (simulated unless use_sim:=false), robot and serving node until Ctrl-C.
+
+    The same plan as its launch file, without ros2 launch. Give it a task with: kairos task send
+    so101_1 "touch the ball"
+
+    A node that ends by itself is reported and the others go on; the exit code is 1 then.
+    """
+    if show_args:
+        for name, (default, text) in arguments_of(arm).items():
+            typer.echo(f"{name}:={default}\n    {text}")
+        return
+    specs = arm_plan(arm, arguments(given or ()))
+    raise typer.Exit(run(Fleet(specs, run_folder(out, f"{arm}_up"))))
+
+
+def arm_plan_command(arm: ArmArgument, given: Given = None) -> None:
+    """Print which nodes the arm's launch file starts, with their parameters, as JSON."""
+    typer.echo(plan_text(arm_plan(arm, arguments(given or ()))))

@@ -1,0 +1,98 @@
+"""`kairos bag` and `kairos trace extract`."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.table import Table
+
+from kairos_ros.host.extras import require
+
+_Path = Annotated[Path, typer.Argument(help="The bag's folder, or its .mcap file.", metavar="BAG")]
+
+
+def info_command(bag: _Path) -> None:
+    """Topics of a bag, and the tasks that it holds. Repairs it first where that is needed."""
+    require("rosbags", "mcap")
+    from kairos_ros.recording.fleet_run import read_bag
+    from kairos_ros.recording.reader import Bag
+    from kairos_ros.recording.runs.summary import summarise
+
+    console = Console()
+    with Bag(bag, _say) as opened:
+        table = Table("topic", "type", "messages")
+        for topic in opened.topics:
+            table.add_row(topic.name, topic.type, str(topic.messages))
+        length_s = opened.length_s
+    console.print(table)
+    run = _working("reading the tasks", lambda: read_bag(bag))
+    summary = summarise(run)
+    console.print(
+        f"{length_s:.1f} s, {len(run.robots)} robots, {summary.tasks} tasks finished "
+        f"({summary.succeeded} succeeded), {summary.unfinished} not, {len(run.rounds)} rounds",
+        highlight=False,
+    )
+    for line in run.left_out:
+        console.print(f"left out {line}", highlight=False, markup=False)
+    if run.pipeline is not None:
+        console.print(
+            f"{len(run.pipeline.judged)} judgements, {len(run.pipeline.plans)} questions to the "
+            f"planner, {len(run.pipeline.moves)} transitions of robots",
+            highlight=False,
+        )
+
+
+def repair_command(bag: _Path) -> None:
+    """Make a bag readable whose recorder was killed: rebuild its index and metadata.yaml.
+
+    Reading a bag does the same. What is torn at its end is moved to a file beside it.
+    """
+    require("rosbags", "mcap")
+    from kairos_ros.recording.repair import repair
+
+    folder = bag.parent if bag.is_file() else bag
+    done = _working("repairing", lambda: repair(folder))
+    typer.echo(f"{folder}: {done or 'nothing to repair'}")
+
+
+def extract_command(
+    bag: _Path,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="File to write, .jsonl or .jsonl.gz.")
+    ] = Path("traces.jsonl.gz"),
+    full_updates: Annotated[
+        bool,
+        typer.Option(
+            "--full-updates", help="Keep every sampler step's update where the bag has it."
+        ),
+    ] = False,
+) -> None:
+    """Turn the finished tasks of a bag into traces, for kairos replay and kairos simulate."""
+    require("rosbags", "mcap")
+    from kairos_ros.recording.extract import extract
+    from kairos_ros.recording.runs.trace_file import check_writable, write_traces
+
+    check_writable(out)
+    found = _working("reading the bag", lambda: extract(bag, full_updates=full_updates))
+    _working("writing the traces", lambda: write_traces(out, found.traces))
+    rounds = sum(len(trace.rounds) for trace in found.traces)
+    typer.echo(f"{out}: {len(found.traces)} traces, {rounds} rounds")
+    for line in found.messages_left_out:
+        typer.echo(f"left out {line}")
+    for reason, count in found.left_out.most_common():
+        typer.echo(f"left out {count}: {reason}")
+    if found.without_chunks:
+        typer.echo(
+            f"{found.without_chunks} have rounds without chunks: their chunk_updates are missing"
+        )
+
+
+def _say(text: str) -> None:
+    typer.echo(text, err=True)
+
+
+def _working(what: str, work: Callable[[], Any]) -> Any:
+    with Console(stderr=True).status(what):
+        return work()

@@ -1,0 +1,99 @@
+"""`kairos dashboard`."""
+
+import contextlib
+import ipaddress
+import os
+import secrets
+import socket
+from typing import Annotated
+
+import typer
+
+from kairos_ros.core.errors import ConfigError
+
+
+def dashboard_command(
+    listen: Annotated[
+        str,
+        typer.Option(
+            help="HOST:PORT to listen on. Beyond this host a token is asked for, which is printed "
+            "with the address. Port 0: any that is free."
+        ),
+    ] = "127.0.0.1:8370",
+    domain: Annotated[
+        int | None,
+        typer.Option(
+            help="ROS domain of the fleet, where ROS_DOMAIN_ID does not say it.", min=0, max=232
+        ),
+    ] = None,
+) -> None:
+    """Show the fleet in a browser: states, horizons, waits and reasons, objectives, cameras.
+
+    Read only: nothing on the page changes the fleet. Ctrl-C ends it.
+    """
+    host, port = _address(listen)
+    if domain is not None:
+        os.environ["ROS_DOMAIN_ID"] = str(domain)
+    import uvicorn
+
+    from kairos_ros.dashboard.server import application
+    from kairos_ros.dashboard.watch import Watch
+
+    bound = _bind(host, port)
+    port = bound.getsockname()[1]
+    token = "" if _is_loopback(host) else secrets.token_urlsafe(16)
+    hosts = ["*"] if token else ["127.0.0.1", "localhost", "[::1]"]
+    shown = f"[{host}]" if ":" in host else host
+    if ipaddress.ip_address(host).is_unspecified:
+        shown = socket.gethostname()
+    with Watch() as watch:
+        print(
+            f"dashboard: http://{shown}:{port}/{f'?token={token}' if token else ''} "
+            f"(ROS domain {os.environ.get('ROS_DOMAIN_ID', '0')}; Ctrl-C ends it)",
+            flush=True,
+        )
+        server = uvicorn.Server(
+            uvicorn.Config(
+                application(watch, token, hosts),
+                log_level="warning",
+                ws="none",
+                lifespan="off",
+                timeout_graceful_shutdown=2,
+            )
+        )
+        with contextlib.suppress(KeyboardInterrupt):
+            server.run(sockets=[bound])
+    print("dashboard: ended")
+
+
+def _address(listen: str) -> tuple[str, int]:
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    host = "127.0.0.1" if host == "localhost" else host
+    try:
+        ipaddress.ip_address(host)
+        number = int(port)
+    except ValueError as error:
+        raise ConfigError(
+            f"--listen {listen!r}: {error}; write ADDRESS:PORT, for example 127.0.0.1:8370"
+        ) from error
+    if not 0 <= number < 65536:
+        raise ConfigError(f"--listen {listen!r}: a port is 0 to 65535")
+    return host, number
+
+
+def _is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback
+
+
+def _bind(host: str, port: int) -> socket.socket:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        bound.listen()  # who opens the printed address at once is answered
+    except OSError as error:
+        bound.close()
+        raise ConfigError(f"--listen {host}:{port}: {error.strerror}; choose another") from error
+    return bound

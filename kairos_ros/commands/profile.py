@@ -1,0 +1,101 @@
+"""`kairos profile`: how long an engine needs for a batch, as a file the serving node reads."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.profile import EngineProfile
+from kairos_ros.engine.profile_plot import plot_profile
+from kairos_ros.engine.profiling import WARM_UP_ROUNDS, batch_sizes, measure, profiled_engine
+from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.host.extras import require
+
+
+def profile_command(
+    policy: Annotated[
+        str, typer.Option(help="LeRobot policy folder, hub id, or emulated:latency_ms=80+35b,...")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="JSON to write, the plot beside it [default: POLICY_ID.profile.json]."),
+    ] = None,
+    max_batch: Annotated[int, typer.Option(min=1, max=256, help="Largest batch.")] = 16,
+    batches: Annotated[
+        str,
+        typer.Option(help="Batch sizes, for example 1,2,4 [default: powers of 2 and the largest]."),
+    ] = "",
+    repeats: Annotated[int, typer.Option(min=3, help="Measured batches of every size.")] = 20,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
+    threads: Annotated[int, typer.Option(min=1, help="CPU threads of a forward pass.")] = 1,
+    tokenizer: Annotated[
+        str, typer.Option(help="Folder or hub id in the place of the tokenizer the policy names.")
+    ] = "",
+    allowed_steps: Annotated[
+        str,
+        typer.Option(help="Further processor steps that may be loaded: A,B (docs/security.md)."),
+    ] = "",
+    instruction: Annotated[
+        str, typer.Option(help="What a policy that reads free text is told.")
+    ] = "pick up the cube",
+    plot: Annotated[bool, typer.Option(help="Draw it too (needs extra eval).")] = True,
+) -> None:
+    """Measure latency against batch size and write profile and plot."""
+    options = EngineOptions(policy, device, dtype, threads, max_batch, tokenizer, allowed_steps)
+    sizes = _sizes(batches, max_batch)
+    if plot:
+        require("matplotlib")
+    console = Console(stderr=True)
+    log = (out.parent if out else Path()) / "profile.worker.log"
+    log.parent.mkdir(parents=True, exist_ok=True)
+    bar = Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console
+    )
+    with bar, profiled_engine(options, log) as engine:
+        task = bar.add_task("starting", total=None)
+        engine.wait_ready(lambda stage: bar.update(task, description=stage))
+        total = (WARM_UP_ROUNDS + repeats) * len(sizes)
+        bar.update(task, description="measuring", total=total, completed=0)
+        profile = measure(engine, options, sizes, repeats, instruction, lambda: bar.advance(task))
+    log.unlink()  # it stays where something went wrong
+    out = out or Path(f"{profile.policy_id}.profile.json")
+    out.write_text(json.dumps(profile.to_dict(), indent=2) + "\n")
+    if plot:
+        plot_profile(profile, out.with_suffix(".png"))
+    console.print(_table(profile))
+    console.print(f"wrote {out}" + (f" and {out.with_suffix('.png')}" if plot else ""))
+
+
+def _sizes(text: str, largest: int) -> tuple[int, ...]:
+    """Always with 1: single requests are what a batch is compared with."""
+    if not text:
+        return batch_sizes(largest)
+    try:
+        sizes = {int(part) for part in text.split(",")}
+    except ValueError as error:
+        raise ConfigError(f"batches {text!r}; write numbers with commas, such as 1,2,4") from error
+    if min(sizes) < 1 or max(sizes) > largest:
+        raise ConfigError(f"batches {text!r}; use sizes from 1 to --max-batch {largest}")
+    return tuple(sorted(sizes | {1}))
+
+
+def _table(profile: EngineProfile) -> Table:
+    best = profile.saturation_batch
+    table = Table(
+        title=f"{profile.policy_id} on {profile.device}, {profile.dtype}",
+        caption=f"saturates at {best}; round trip to the worker {1e3 * profile.network_s:.2f} ms",
+    )
+    for column in ("batch", "p50 ms", "p10", "p90", "ms per robot", "chunks/s"):
+        table.add_column(column, justify="right")
+    rows = zip(profile.batch_sizes, profile.p50_s, profile.p10_s, profile.p90_s, strict=True)
+    for size, p50, p10, p90 in rows:
+        numbers = (1e3 * p50, 1e3 * p10, 1e3 * p90, 1e3 * p50 / size, size / p50)
+        style = "bold" if size == best else None
+        table.add_row(str(size), *(f"{number:.1f}" for number in numbers), style=style)
+    return table

@@ -1,0 +1,64 @@
+"""`kairos record`: a fleet's bag, in the foreground until Ctrl-C."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+from kairos_ros.host.extras import require
+from kairos_ros.recording.selection import parse_topics
+
+
+def record_command(
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Folder of the new bag; runs/bag_<date and time> by default."),
+    ] = None,
+    full_updates: Annotated[
+        bool,
+        typer.Option("--full-updates", help="The sampler's whole updates, not only their lengths."),
+    ] = False,
+    duration: Annotated[
+        float, typer.Option(min=0, help="Seconds after which it ends by itself; 0: at Ctrl-C.")
+    ] = 0.0,
+    topics: Annotated[
+        str,
+        typer.Option(
+            help="Regular expression for whole topic names, instead of the fleet's own topics."
+        ),
+    ] = "",
+    metadata_version: Annotated[
+        Literal["5", "7", "9"],
+        typer.Option(help="Of metadata.yaml: 5 for Humble, 7 for Iron, 9 for Jazzy and later."),
+    ] = "9",
+    compression: Annotated[
+        Literal["none", "zstd"], typer.Option(help="Of the chunks in the MCAP file.")
+    ] = "none",
+) -> None:
+    """Record what a fleet says into a rosbag2 bag (MCAP), for replay, traces and reports.
+
+    Finds robots that come later, too. ROS_DOMAIN_ID says which fleet it listens to.
+    """
+    parse_topics(topics)  # what is wrong with it is told before ROS is loaded
+    require("rosbags", "mcap")
+    import rclpy
+
+    from kairos_ros.nodes.process import join_ros, stop_on_signals
+    from kairos_ros.nodes.recorder.node import record
+
+    stop = stop_on_signals()
+    join_ros([])
+    try:
+        record(
+            stop,
+            lambda text: print(text, file=sys.stderr, flush=True),
+            out=str(out or ""),
+            full_updates=full_updates,
+            duration_s=duration,
+            topics=topics,
+            metadata_version=int(metadata_version),
+            compression=compression,
+        )
+    finally:
+        rclpy.try_shutdown()

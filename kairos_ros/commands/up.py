@@ -1,0 +1,67 @@
+"""`kairos up`: a fleet in the foreground, its output in the terminal, until Ctrl-C."""
+
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kairos_ros.bringup.foreground import (
+    CamerasOption,
+    OutOption,
+    RecordOption,
+    RvizOption,
+    no_cameras,
+    run,
+)
+from kairos_ros.bringup.plan import check_horizon, plan, rviz_line
+from kairos_ros.bringup.processes import Fleet
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.scheduling import parse_scheduling
+
+
+def up_command(
+    robots: Annotated[int, typer.Option(min=0, help="Simulated arms: arm_1, arm_2, ...")] = 8,
+    policy: Annotated[
+        str, typer.Option(help="Policy folder, hub id or emulated:...; empty: the one that ships.")
+    ] = "",
+    scheduling: Annotated[
+        str, typer.Option(help="Scheduling policy, such as fifo; empty: as in serving.yaml.")
+    ] = "",
+    horizon: Annotated[
+        str, typer.Option(help="Horizon policy, such as static:10; empty: as in serving.yaml.")
+    ] = "",
+    cameras: CamerasOption = "",
+    serving: Annotated[
+        bool, typer.Option(help="Start the serving node, too; it may also run elsewhere.")
+    ] = True,
+    record: RecordOption = False,
+    rviz: RvizOption = False,
+    out: OutOption = Path("runs"),
+) -> None:
+    """Run the serving node and simulated arms until Ctrl-C, without ros2 launch.
+
+    A node that ends by itself is reported and the others go on; the exit code is 1 then.
+    """
+    if scheduling:
+        parse_scheduling(scheduling)
+    if horizon:
+        check_horizon(horizon, policy)
+    wanted = {"policy": policy, "scheduling": scheduling, "horizon": horizon}
+    folder = out / datetime.now().strftime("up_%Y-%m-%d_%H-%M-%S")
+    specs = plan(
+        robots,
+        record=folder / "bag" if record else "",
+        serve={name: value for name, value in wanted.items() if value},
+        view=rviz,
+        cameras=cameras,
+    )
+    if serving and (notice := no_cameras(policy, cameras)):
+        typer.echo(notice, err=True)
+    specs = specs if serving else specs[1:]
+    if not specs:
+        raise ConfigError("nothing to start: give --robots or leave out --no-serving")
+    if rviz:
+        typer.echo(f"in rviz: {rviz_line()}")
+    fleet = Fleet(specs, folder)
+    raise typer.Exit(run(fleet))

@@ -1,0 +1,1 @@
+"""Policies of LeRobot as engines: folders, inputs, samplers and what is read from them."""

@@ -1,0 +1,311 @@
+"""The engine that runs a LeRobot policy: many robots, one forward pass."""
+
+import logging
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from kairos_ros.core.errors import PolicyError, RefusalCode
+from kairos_ros.core.profile import SATURATION_GAIN
+from kairos_ros.core.wire_check import OBSERVATIONS
+from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
+from kairos_ros.engine.policies.observation import ImageError, decoded, open_images, size_of
+from kairos_ros.engine.policies.policy import LoadedPolicy, load_policy
+from kairos_ros.engine.policies.saved_policy import STATE_FEATURES
+from kairos_ros.engine.seam import EngineLostError, EngineOptions, Progress
+from kairos_ros.transport.messages import (
+    EngineDescription,
+    InferFailure,
+    InferOutcome,
+    InferRequest,
+    InferResult,
+)
+
+log = logging.getLogger(__name__)
+
+AFFINE_STEPS = ("unnormalizer_processor", "device_processor")
+"""Steps of a postprocessor that treat every action alike, whatever was observed."""
+
+MEASURED = 3
+"""Timed passes per batch size; fewer where they take longer than PASSES_S together."""
+PASSES_S = 2.0
+WARM_UP_S = 10.0
+"""Larger batches are tried while they bring something, and otherwise for so long."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A request that passed the checks, its images decoded."""
+
+    request: InferRequest
+    images: dict[str, list[np.ndarray]]
+    """uint8 [height, width, 3] of every observation that the policy reads, oldest first."""
+
+
+def load_policy_engine(options: EngineOptions, progress: Progress) -> "PolicyEngine":
+    """A verified policy, warm for the batches that it will get. Raises PolicyError or
+    ConfigError."""
+    torch.set_num_threads(options.threads)
+    engine = PolicyEngine(load_policy(options, progress), options)
+    engine.measure(progress)
+    return engine
+
+
+class PolicyEngine:
+    """Engine of one LeRobot policy. See `seam.Engine`."""
+
+    def __init__(self, loaded: LoadedPolicy, options: EngineOptions) -> None:
+        self._loaded = loaded
+        self._sampler = loaded.family.sampler(loaded.policy)
+        config, inputs = loaded.config, loaded.inputs
+        self._state_dims = {
+            name: config.input_features[name].shape[0]
+            for name in STATE_FEATURES
+            if name in config.input_features
+        }
+        self.description = EngineDescription(
+            policy_id=loaded.policy_id,
+            policy_type=config.type,
+            state_dim=sum(self._state_dims.values()),
+            images=inputs.cameras or {},
+            action_dim=self._sampler.action_dim,
+            chunk_size=self._sampler.chunk_size,
+            steps=0,  # what the sampler does, known after a first pass
+            instructions=tuple(config.instructions) if hasattr(config, "instructions") else None,
+            device=_device_name(loaded.device),
+            dtype=loaded.dtype,
+            max_batch=min(options.max_batch, loaded.family.largest_batch or options.max_batch),
+            any_image_size=inputs.any_size,
+            images_optional=inputs.optional,
+            observations=self._sampler.observations,
+        )
+        if self.description.observations > OBSERVATIONS:
+            raise PolicyError(
+                f"{loaded.policy_id} reads {self.description.observations} observations; robots "
+                f"keep at most {OBSERVATIONS}"
+            )
+        own_resize = loaded.family.resize
+        self._resize = own_resize(config) if own_resize and inputs.any_size else None
+        self._offset, self._gain = loaded.units(self.description.action_dim)
+        self._rtc = options.rtc
+        if self._rtc:
+            self._check_guidance(options)
+        steps = self.warm_up(1)
+        self.description = replace(self.description, steps=steps, action_scale=self._scale())
+
+    def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
+        """One outcome per request, in order. Raises EngineLostError when the device is lost."""
+        prepared = [self._prepare(request) for request in requests]
+        outcomes: dict[int, InferOutcome] = {}
+        passes: dict[tuple[str, ...], list[int]] = {}  # one for each set of cameras
+        for place, row in enumerate(prepared):
+            if isinstance(row, Row):
+                passes.setdefault(tuple(row.images), []).append(place)
+            else:
+                outcomes[place] = row
+        for places in passes.values():
+            rows = [row for place in places if isinstance(row := prepared[place], Row)]
+            outcomes |= zip(places, self._infer_rows(rows), strict=True)
+        return [outcomes[place] for place in range(len(prepared))]
+
+    def warm_up(self, size: int) -> int:
+        """Runs a batch of zero observations; returns the number of sampler steps.
+
+        Raises PolicyError when that does not work.
+        """
+        described = self.description
+        blank = {
+            key: [np.zeros((*size, 3), np.uint8)] * described.observations
+            for key, size in described.images.items()
+        }
+        request = InferRequest(
+            robot="",
+            session="",
+            task="",
+            round=0,
+            attempt=0,
+            seed=0,
+            instruction=described.instructions[0] if described.instructions else "warm up",
+            state=np.zeros(described.state_dim, np.float32),
+        )
+        try:
+            chunk, updates = self._forward([Row(request, blank)] * size)
+        except Exception as error:
+            raise PolicyError(
+                f"{described.policy_id} fails on a zero observation: {error}"
+            ) from error
+        shape = (size, described.chunk_size, described.action_dim)
+        if chunk.shape != shape or updates.shape[1:] != shape:
+            raise PolicyError(
+                f"{described.policy_id} gives chunks {chunk.shape} and updates {updates.shape}, "
+                f"its configuration says {shape}"
+            )
+        if not np.isfinite(chunk).all():
+            raise PolicyError(f"{described.policy_id} gives NaN or infinity on a zero observation")
+        return len(updates)
+
+    def measure(self, progress: Progress) -> None:
+        """Warms batches of 1, 2, 4, ... up, and notes in the description how long they take without
+        image decoding: the fastest of a few, to see through what else the machine does.
+
+        Batches beyond the size at which throughput no longer grows are never formed
+        (`EngineProfile.saturation_batch`). So that is the last size where the next would take the
+        whole longer than WARM_UP_S. Raises PolicyError for a batch that fails.
+        """
+        largest = self.description.max_batch
+        began, best = time.perf_counter(), 0.0
+        measured: list[tuple[int, float]] = []
+        for size in sorted({2**power for power in range(largest.bit_length())} | {largest}):
+            progress(f"warming up: batch {size} of {largest}")
+            start = time.perf_counter()
+            self.warm_up(size)
+            measured.append((size, self._fastest(size)))
+            now, throughput = time.perf_counter(), size / measured[-1][1]
+            if (
+                throughput <= (1 + SATURATION_GAIN) * best
+                and now + 2 * (now - start) > began + WARM_UP_S
+            ):
+                break
+            best = max(best, throughput)
+        self.description = replace(self.description, warmup=tuple(measured))
+
+    def _fastest(self, size: int) -> float:
+        """Seconds of the fastest of MEASURED passes, or of those that fit into PASSES_S."""
+        fastest, spent = float("inf"), 0.0
+        for _ in range(MEASURED):
+            start = time.perf_counter()
+            self.warm_up(size)
+            seconds = time.perf_counter() - start
+            fastest, spent = min(fastest, seconds), spent + seconds
+            if spent > PASSES_S:
+                break
+        return fastest
+
+    def _scale(self) -> tuple[float, ...] | None:
+        """Robot units per normalised unit; None where one of them is 0 or not finite."""
+        scale = self._gain.abs()
+        usable = bool(torch.isfinite(scale).all() and (scale > 0).all())
+        return tuple(scale.tolist()) if usable else None
+
+    def _check_guidance(self, options: EngineOptions) -> None:
+        """Raises PolicyError for a policy that real-time chunking cannot serve."""
+        if not self._loaded.family.guided:
+            raise PolicyError(
+                f"rtc: policies of type {self._loaded.config.type!r} cannot be guided; leave it out"
+            )
+        relative = [step for step in self._loaded.output_steps if step not in AFFINE_STEPS]
+        if relative:
+            raise PolicyError(
+                f"rtc: {options.policy} makes its actions by {', '.join(relative)}, which depends "
+                "on the observation; leave it out"
+            )
+
+    def _prepare(self, request: InferRequest) -> Row | InferFailure:
+        opened = open_images(request, self.description)
+        if isinstance(opened, InferFailure):
+            return opened
+        images: dict[str, list[np.ndarray]] = {}
+        for seen in opened:
+            for key, image in seen.items():
+                try:
+                    pixels = decoded(image, size_of(self.description, key))
+                except ImageError as error:
+                    return InferFailure(RefusalCode.BAD_IMAGE, f"image {key}: {error}")
+                images.setdefault(key, []).append(pixels)
+        return Row(request, {key: self._filled(seen) for key, seen in images.items()})
+
+    def _filled(self, seen: list[np.ndarray]) -> list[np.ndarray]:
+        """As many as the policy reads; the oldest is repeated."""
+        return [seen[0]] * (self.description.observations - len(seen)) + seen
+
+    def _infer_rows(self, rows: list[Row]) -> list[InferOutcome]:
+        """All rows at once; if that fails, each alone, so that the culprit fails alone."""
+        if not rows:
+            return []
+        try:
+            chunk, updates = self._forward(rows)
+        except Exception as error:  # whatever a policy raises
+            if isinstance(error, torch.AcceleratorError):
+                raise EngineLostError(f"the device failed: {error}") from error
+            if len(rows) > 1:
+                log.warning("a batch of %d failed (%s): trying rows alone", len(rows), error)
+                return [outcome for row in rows for outcome in self._infer_rows([row])]
+            reason = f"the policy failed: {type(error).__name__}: {error}"
+            return [InferFailure(RefusalCode.ENGINE_FAILED, reason)]
+        return [_outcome(chunk[row], updates[:, row]) for row in range(len(rows))]
+
+    @torch.inference_mode()
+    def _forward(self, rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
+        """Chunk float32 [B, N, D] in robot units and updates float32 [K, B, N, D]."""
+        loaded = self._loaded
+        batch = loaded.preprocess(self._batch(rows))
+        with torch.autocast(loaded.device.type, torch.bfloat16, enabled=loaded.autocast):
+            chunk, updates = self._sample(batch, [row.request for row in rows])
+        chunk = loaded.postprocess(chunk.float())
+        return chunk.float().cpu().numpy(), updates.float().cpu().numpy()
+
+    def _sample(
+        self, batch: dict[str, Any], requests: list[InferRequest]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        seeds = [request.seed for request in requests]
+        if not self._rtc:
+            return self._sampler.sample(batch, seeds)
+        shape = self.description.chunk_size, self.description.action_dim
+        committed = committed_of(
+            [torch.from_numpy(request.committed) for request in requests],
+            shape,
+            self._offset,
+            self._gain,
+        )
+        guided = cast(GuidedSampler, self._sampler)
+        return guided.sample(batch, seeds, committed)
+
+    def _batch(self, rows: list[Row]) -> dict[str, Any]:
+        """The observations as LeRobot's preprocessors read them: states [B, D] and images
+        [B, 3, H, W] in 0..1, or [B, observations, ...], oldest first, where the policy reads
+        several. All rows have the same cameras."""
+        states = np.array(
+            [self._filled([seen.state for seen in row.request.observations]) for row in rows]
+        )
+        batch: dict[str, Any] = dict(
+            zip(
+                self._state_dims,
+                torch.from_numpy(states)
+                .to(self._loaded.device)
+                .split(list(self._state_dims.values()), dim=-1),
+                strict=True,
+            )
+        )
+        for key in rows[0].images:
+            pixels = self._pixels([image for row in rows for image in row.images[key]])
+            batch[key] = pixels.unflatten(0, (len(rows), self.description.observations))
+        if self.description.observations == 1:
+            batch = {key: value.squeeze(1) for key, value in batch.items()}
+        batch["task"] = [row.request.instruction for row in rows]
+        return batch
+
+    def _pixels(self, images: list[np.ndarray]) -> torch.Tensor:
+        """uint8 [height, width, 3] each as float32 [B, 3, H, W] in 0..1. Images of different sizes
+        are resized as the policy itself would; it does that with images of one size."""
+        device = self._loaded.device
+        if len({image.shape for image in images}) == 1 or self._resize is None:
+            pixels = torch.from_numpy(np.stack(images)).to(device)
+            return pixels.permute(0, 3, 1, 2).float() / 255
+        rows = [torch.from_numpy(image[None]).to(device) for image in images]
+        return torch.cat([self._resize(row.permute(0, 3, 1, 2).float() / 255) for row in rows])
+
+
+def _outcome(chunk: np.ndarray, updates: np.ndarray) -> InferOutcome:
+    if np.isfinite(chunk).all() and np.isfinite(updates).all():
+        return InferResult(np.ascontiguousarray(chunk), np.ascontiguousarray(updates))
+    return InferFailure(RefusalCode.ENGINE_FAILED, "the policy gave NaN or infinity")
+
+
+def _device_name(device: torch.device) -> str:
+    if device.type == "cuda":
+        return f"{device} ({torch.cuda.get_device_name(device)})"
+    return str(device)

@@ -1,0 +1,341 @@
+"""A policy folder, judged before anything of it is loaded: it comes from whoever made the policy.
+
+LeRobot imports and calls what a saved processor names, so the names are read first. Everything here
+is JSON and takes milliseconds; this module imports neither torch nor LeRobot.
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import distributions
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from kairos_ros.core.errors import ConfigError, PolicyError
+from kairos_ros.engine.policies.served import FAMILIES, REFUSED, tokenizer_of
+from kairos_ros.engine.seam import EngineOptions
+
+CONFIG = "config.json"
+ADAPTER = "adapter_config.json"
+WEIGHTS = "model.safetensors"
+PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
+MAX_JSON_BYTES = 4_000_000
+HUB_S = 2.0
+"""How long the hub may take to say whether it has a file."""
+
+PLUGINS = "lerobot_policy_"
+"""Distributions that LeRobot imports begin so."""
+
+STEPS = frozenset(
+    {
+        "absolute_actions_processor",
+        "device_processor",
+        "image_crop_resize_processor",
+        "map_delta_action_to_robot_action",
+        "map_tensor_to_delta_action_dict",
+        "normalizer_processor",
+        "observation_processor",
+        "relative_actions_processor",
+        "rename_observations_processor",
+        "to_batch_processor",
+        "to_batch_processor_action",
+        "to_batch_processor_complementary_data",
+        "to_batch_processor_observation",
+        "tokenizer_processor",
+        "unnormalizer_processor",
+    }
+)
+"""LeRobot's steps that compute on what they are given, besides the steps of a family.
+Others load a second model (reward_classifier_processor) or run code from the hub
+(action_tokenizer_processor)."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFolder:
+    """A policy as far as it is known without loading it."""
+
+    path: Path
+    """Holds config.json, model.safetensors, the two processors and their states."""
+    type: str
+    preprocessor: tuple[Mapping[str, Any], ...]
+    """Its steps, as saved."""
+    postprocessor: tuple[Mapping[str, Any], ...]
+
+    @property
+    def weights(self) -> Path:
+        return self.path / WEIGHTS
+
+
+def read_policy_folder(options: EngineOptions) -> PolicyFolder:
+    """Reads and judges the folder or hub repository `options.policy`.
+
+    Raises PolicyError, in one line, for a PEFT adapter, a type that is not served, a part that is
+    missing, a processor step that may not be loaded (one that is registered by nobody yet is judged
+    by `check_registered`), and a tokenizer that is not to be had; ConfigError for a tokenizer that
+    replaces nothing.
+    """
+    folder = _Source.of(options.policy)
+    adapter = (folder.path / ADAPTER).is_file() and not folder.weights.is_file()
+    config = {} if adapter else folder.json(CONFIG)
+    if adapter or config.get("use_peft"):
+        raise PolicyError(
+            f"policy {options.policy} is a PEFT adapter; merge it into its base policy, save that"
+        )
+    kind = config.get("type")
+    if not isinstance(kind, str):
+        raise PolicyError(f"{folder.path / CONFIG} says no policy type")
+    if kind in REFUSED or (kind not in FAMILIES and not _plugins()):
+        raise PolicyError(unserved(kind))
+    if kind in FAMILIES:
+        _check_packages(kind)
+    if not folder.commit:
+        folder.file(WEIGHTS)
+    pre, post = (_steps(folder, name, options) for name in PROCESSORS)
+    if kind in FAMILIES and (objection := FAMILIES[kind].objection(config, pre)):
+        raise PolicyError(f"policy {options.policy} is not served: {objection}")
+    _check_parts(config, pre, options)
+    folder.file(WEIGHTS)  # of a hub repository, now that it is worth the download
+    return PolicyFolder(folder.path, kind, pre, post)
+
+
+def _check_packages(kind: str) -> None:
+    """Raises PolicyError where a package is not installed that the policy imports."""
+    family = FAMILIES[kind]
+    missing = [package for package in family.packages if find_spec(package) is None]
+    if missing:
+        raise PolicyError(
+            f"policies of type {kind!r} need packages that are not installed "
+            f"({', '.join(missing)}): install lerobot[{family.extra}] of the same version"
+        )
+
+
+def unserved(kind: str) -> str:
+    """What to say of a policy type that is not served."""
+    if kind in REFUSED:
+        return f"policies of type {kind!r} are not served: {REFUSED[kind]} (docs/engine.md)"
+    return (
+        f"policies of type {kind!r:.60} are not served; served are {', '.join(FAMILIES)}, and "
+        f"what an installed {PLUGINS}* package registers (docs/engine.md)"
+    )
+
+
+def check_registered(
+    folder: PolicyFolder, options: EngineOptions, modules: Mapping[str, str]
+) -> None:
+    """`modules`: name of every registered step -> module of its class, once plugins are imported.
+
+    Raises PolicyError for a step of LeRobot's that does more than compute, and for one that nobody
+    registers.
+    """
+    known = STEPS | FAMILIES[folder.type].steps if folder.type in FAMILIES else STEPS
+    for step in (*folder.preprocessor, *folder.postprocessor):
+        name = step.get("registry_name", "")
+        if not name or name in known or name in _allowed(options):
+            continue
+        if name not in modules:
+            raise PolicyError(
+                f"policy {options.policy}: nobody registers the processor step {name!r:.80}; "
+                "install the package that it comes from"
+            )
+        if modules[name].partition(".")[0] == "lerobot":
+            raise PolicyError(
+                f"policy {options.policy}: the processor step {name!r:.80} may load models or code "
+                "beside this policy; name it in allowed_steps if it shall"
+            )
+
+
+@dataclass(frozen=True, slots=True)
+class _Source:
+    """A folder here, or one commit of a hub repository in the hub client's cache."""
+
+    policy: str
+    path: Path
+    commit: str = ""
+    """Empty: a folder."""
+
+    @classmethod
+    def of(cls, policy: str) -> "_Source":
+        if Path(policy).is_dir():
+            return cls(policy, Path(policy))
+        try:
+            path = _download(policy, CONFIG)
+        except Exception as error:  # many kinds: no such id, no such file, no network, no right
+            raise PolicyError(
+                f"policy {policy!r:.200} is no folder here, and as a hub id it has no {CONFIG}: "
+                f"{one_line(error)}"
+            ) from error
+        # all other files are taken from the same commit, whatever the repository holds by then
+        return cls(policy, path.parent, path.parent.name)
+
+    @property
+    def weights(self) -> Path:
+        return self.path / WEIGHTS
+
+    def file(self, name: str) -> Path:
+        """Raises PolicyError where there is no such file."""
+        file = self.path / name
+        if self.commit and not file.is_file():
+            try:
+                file = _download(self.policy, name, self.commit)
+            except Exception as error:  # as above
+                raise PolicyError(
+                    f"hub repository {self.policy} has no {name}: {one_line(error)}"
+                ) from error
+        if not file.is_file():
+            raise PolicyError(f"policy folder {self.policy} has no {name}")
+        return file
+
+    def json(self, name: str) -> dict[str, Any]:
+        """Raises PolicyError for what is no JSON object."""
+        file = self.file(name)
+        try:
+            with file.open("rb") as stream:
+                text = stream.read(MAX_JSON_BYTES + 1)
+            data = json.loads(text) if len(text) <= MAX_JSON_BYTES else None
+        except (OSError, ValueError, RecursionError) as error:
+            raise PolicyError(f"{file} cannot be read: {one_line(error)}") from error
+        if not isinstance(data, dict):
+            raise PolicyError(f"{file} is no JSON object of at most {MAX_JSON_BYTES} bytes")
+        return data
+
+
+def _download(repository: str, name: str, commit: str | None = None) -> Path:
+    from huggingface_hub import hf_hub_download
+
+    return Path(hf_hub_download(repository, name, revision=commit))
+
+
+def _steps(folder: _Source, name: str, options: EngineOptions) -> tuple[Mapping[str, Any], ...]:
+    try:
+        folder.file(name)
+    except PolicyError as error:
+        raise PolicyError(
+            f"{error}; where an old LeRobot saved the policy, `python -m lerobot.processor."
+            f"migrate_policy_normalization --pretrained-path {folder.policy}` writes it"
+        ) from error
+    steps = folder.json(name).get("steps")
+    if not isinstance(steps, list):
+        raise PolicyError(f"{folder.path / name} has no list of steps")
+    for step in steps:
+        _check_step(step, folder, name, options)
+    return tuple(steps)
+
+
+def _check_step(step: Any, folder: _Source, name: str, options: EngineOptions) -> None:
+    """Raises PolicyError for a step that LeRobot would import by itself, that runs code from the
+    hub, or whose state is read from elsewhere."""
+    where = f"policy {folder.policy}, {name}"
+    if not isinstance(step, dict) or not isinstance(step.get("config", {}), dict):
+        raise PolicyError(f"{where}: a step is no JSON object")
+    registered = step.get("registry_name")
+    called = registered if "registry_name" in step else step.get("class")
+    if not isinstance(called, str):
+        raise PolicyError(f"{where}: a step without a name")
+    allowed = called in _allowed(options)
+    if "registry_name" not in step and not allowed:
+        raise PolicyError(
+            f"{where}: the step {called!r:.80} would be imported by its path, which can run "
+            "anything; only registered steps are loaded, and paths named in allowed_steps"
+        )
+    if step.get("config", {}).get("trust_remote_code") and not allowed:
+        raise PolicyError(f"{where}: the step {called!r:.80} wants to run code from the hub")
+    state = step.get("state_file", "")
+    if not isinstance(state, str) or "/" in state or state.startswith("."):
+        raise PolicyError(f"{where}: the state {state!r:.80} is no file beside it")
+    if state:
+        folder.file(state)
+
+
+def _allowed(options: EngineOptions) -> set[str]:
+    return {name.strip() for name in options.allowed_steps.split(",")}
+
+
+def _check_parts(
+    config: Mapping[str, Any], steps: tuple[Mapping[str, Any], ...], options: EngineOptions
+) -> None:
+    """Raises PolicyError where loading would end at a tokenizer, or at a model that the policy is
+    built on, that is neither here nor on the hub; ConfigError for option `tokenizer` where there is
+    none to replace."""
+    reader, name_field = tokenizer_of(config["type"])
+    named = [s.get("config", {}) for s in steps if s.get("registry_name") == reader]
+    if options.tokenizer and not named:
+        raise ConfigError(
+            f"tokenizer {options.tokenizer!r} given, but {options.policy} has none to replace"
+        )
+    family = FAMILIES.get(config["type"])
+    for part in family.parts if family else ():
+        name = part.named(config)
+        if name and (reason := _not_to_be_had(name, part.file)):
+            inside = f" --include '{part.file.rpartition('/')[0]}/*'" if "/" in part.file else ""
+            own = f", or write its folder into {part.field} of {CONFIG}" if part.field else ""
+            raise PolicyError(
+                f"policy {options.policy} is built on {name!r:.200}, which is not on this host "
+                f"({reason}); fetch it once with `hf download {name:.200}{inside}`{own}"
+            )
+    for step in named:
+        name = options.tokenizer or step.get(name_field)
+        if isinstance(name, str) and (reason := _not_to_be_had(name, "tokenizer_config.json")):
+            raise PolicyError(
+                f"policy {options.policy} needs the tokenizer {name!r:.200}, which is not on this "
+                f"host ({reason}); give a folder that holds it as option `tokenizer`"
+            )
+        if family and family.publisher:
+            _check_brings_no_code(name, family.publisher)
+    if family and family.publisher:
+        for part in family.parts:
+            _check_backbone(part.named(config), family.publisher)
+
+
+def _check_backbone(name: str, publisher: str) -> None:
+    """Also of the model that its own configuration names."""
+    if name:
+        _check_brings_no_code(name, publisher)
+    if Path(name).is_dir():
+        further = _Source(name, Path(name)).json(CONFIG).get("model_name")
+        _check_brings_no_code(further, publisher)
+
+
+def _check_brings_no_code(built_on: Any, publisher: str) -> None:
+    """Raises PolicyError for a folder or hub id of which LeRobot would run code, or may by then."""
+    if not isinstance(built_on, str):
+        return  # LeRobot's own default, of the publisher
+    if not Path(built_on).is_dir():
+        if not built_on.startswith(f"{publisher}/"):
+            raise PolicyError(
+                f"{built_on!r:.200} may run code of its own; fetch it, look at it, and give its "
+                f"folder (repositories of {publisher} are read as they are)"
+            )
+        return
+    source = _Source(built_on, Path(built_on))
+    for file in sorted(source.path.glob("*config.json")):
+        if '"auto_map"' in json.dumps(source.json(file.name)):
+            raise PolicyError(f"{file} brings code of its own (auto_map), which is not run")
+
+
+def _not_to_be_had(repository: str, name: str) -> str:
+    """Why `name` of a folder or hub repository can be neither read nor fetched; empty: it can."""
+    if Path(repository).is_dir():
+        return ""
+    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
+    from huggingface_hub.errors import RemoteEntryNotFoundError
+
+    try:
+        if try_to_load_from_cache(repository, name) is None:
+            get_hf_file_metadata(hf_hub_url(repository, name), timeout=HUB_S)
+    except RemoteEntryNotFoundError:
+        pass  # the repository is there; what it should hold is for its reader to say
+    except Exception as error:  # as above
+        return one_line(error)
+    return ""
+
+
+def _plugins() -> bool:
+    """Whether a package is installed that may register further types."""
+    return any((d.metadata["Name"] or "").startswith(PLUGINS) for d in distributions())
+
+
+def one_line(error: BaseException | str, most: int = 300) -> str:
+    """What somebody else's error says, for a line of ours."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= most else f"{text[:most]}…"

@@ -1,0 +1,204 @@
+"""Which policy types are served, and what has to be known of them before anything is loaded.
+
+The code of a family is a module of `families/`; this table names it. Imports no torch.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib.util import find_spec
+from typing import Any
+
+Config = Mapping[str, Any]
+"""A saved config.json."""
+
+
+Steps = Sequence[Mapping[str, Any]]
+"""Of a saved preprocessor."""
+TOKENIZER = ("tokenizer_processor", "tokenizer_name")
+
+
+def _never(_config: Config) -> bool:
+    return False
+
+
+def _no_objection(_config: Config, _steps: Steps) -> str:
+    return ""
+
+
+def _keeps_pixels(config: Config) -> bool:
+    """A picture resized before it is normalised is not the same as one resized after."""
+    modes = config.get("normalization_mapping") or {}
+    return bool(modes.get("VISUAL", "IDENTITY") == "IDENTITY")
+
+
+def _smolvla_resizes(config: Config) -> bool:
+    return _keeps_pixels(config) and config.get("resize_imgs_with_padding", True) is not None
+
+
+def _xvla_resizes(config: Config) -> bool:
+    return _keeps_pixels(config) and config.get("resize_imgs_with_padding") is not None
+
+
+def _eo1_objection(config: Config, _steps: Steps) -> str:
+    saved = isinstance(config.get("vlm_config"), Mapping)
+    return "" if saved else "its config.json has no vlm_config, which says how large it is"
+
+
+def _groot_objection(config: Config, _steps: Steps) -> str:
+    if not isinstance(config.get("base_model_path"), str):
+        return "its config.json has no base_model_path"
+    return "" if find_spec("tree") else "it needs dm-tree; install it, or 'lerobot[groot]'"
+
+
+def _xvla_objection(config: Config, steps: Steps) -> str:
+    for step in steps:
+        padding = step.get("config", {}).get("padding", "max_length")
+        if step.get("registry_name") == TOKENIZER[0] and padding != "max_length":
+            return (
+                f"its tokenizer pads to {padding!r:.40}, and X-VLA attends to padding: robots in "
+                "one batch would change each other's actions; save it with pad_language_to "
+                "max_length"
+            )
+    return ""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """What a policy is built on and its own folder does not hold."""
+
+    file: str
+    """That tells whether it is there."""
+    field: str = ""
+    """Of config.json, that names its folder or hub id."""
+    repository: str = ""
+    """Where LeRobot itself names it and there is no field."""
+
+    def named(self, config: Config) -> str:
+        """Its folder or hub id; empty: the policy does not name it."""
+        name = config.get(self.field, "") if self.field else self.repository
+        return name if isinstance(name, str) else ""
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """What is known of a policy type by its name and its config.json."""
+
+    module: str
+    """Of `families/`."""
+    resizes: Callable[[Config], bool] = _never
+    """Whether the policy itself resizes whatever size of picture it gets, keeping the aspect. Such
+    a policy also does without some of its cameras."""
+    parts: tuple[Part, ...] = ()
+    packages: tuple[str, ...] = ()
+    """What it imports beside LeRobot's extras that are installed here; `extra` has them."""
+    extra: str = ""
+    """Of LeRobot's."""
+    steps: frozenset[str] = frozenset()
+    """Processor steps of its own, that compute on what they are given and load nothing but the
+    tokenizer."""
+    tokenizer: tuple[str, str] = TOKENIZER
+    """The step that reads the tokenizer, and the field of it which names its folder or hub id."""
+    publisher: str = ""
+    """Where LeRobot lets what the policy is built on bring code of its own: the only one on the hub
+    whose repositories are accepted for it; folders are accepted where they bring no code."""
+    objection: Callable[[Config, Steps], str] = _no_objection
+    """Why this one cannot be served as it was saved, from its configuration and preprocessor; empty
+    where it can."""
+
+
+FAMILIES: dict[str, Family] = {
+    "act": Family("act"),
+    "diffusion": Family("diffusion"),
+    "eo1": Family(
+        "eo1",
+        steps=frozenset({"eo1_conversation_template_processor", "eo1_qwen_processor"}),
+        tokenizer=("eo1_qwen_processor", "processor_name"),
+        objection=_eo1_objection,
+    ),
+    "groot": Family(
+        "groot",
+        parts=(Part("config.json", "base_model_path"),),
+        steps=frozenset(
+            {
+                "groot_action_unpack_unnormalize_v2",
+                "groot_n1_7_action_decode_v1",
+                "groot_n1_7_pack_inputs_v1",
+                "groot_n1_7_vlm_encode_v1",
+            }
+        ),
+        tokenizer=("groot_n1_7_vlm_encode_v1", "model_name"),
+        publisher="nvidia",
+        objection=_groot_objection,
+    ),
+    "evo1": Family(
+        "evo1",
+        parts=(Part("config.json", "vlm_model_name"),),
+        steps=frozenset(
+            {"evo1_action_processor", "evo1_pad_action_processor", "evo1_pad_state_processor"}
+        ),
+    ),
+    "fastwam": Family(
+        "fastwam",
+        parts=(
+            Part("tokenizer_config.json", "tokenizer_model_id"),
+            Part("text_encoder/config.json", "text_encoder_model_id"),
+            Part("vae/config.json", repository="Wan-AI/Wan2.2-TI2V-5B-Diffusers"),
+        ),
+        steps=frozenset({"fastwam_action_toggle_processor"}),
+    ),
+    "flow_mlp": Family("euler"),
+    "multi_task_dit": Family(
+        "multi_task_dit",
+        parts=(
+            Part("config.json", "vision_encoder_name"),
+            Part("config.json", "text_encoder_name"),
+        ),
+    ),
+    "pi0": Family("euler", _keeps_pixels, steps=frozenset({"pi0_new_line_processor"})),
+    "pi05": Family(
+        "euler", _keeps_pixels, steps=frozenset({"pi05_prepare_state_tokenizer_processor_step"})
+    ),
+    "smolvla": Family(
+        "euler",
+        _smolvla_resizes,
+        parts=(Part("config.json", "vlm_model_name"),),
+        steps=frozenset({"smolvla_new_line_processor"}),
+    ),
+    "vqbet": Family("vqbet"),
+    "wall_x": Family(
+        "wall_x",
+        parts=(Part("config.json", "pretrained_name_or_path"),),
+        packages=("peft", "qwen_vl_utils", "torchdiffeq"),
+        extra="wallx",
+        steps=frozenset({"wall_x_task_processor"}),
+    ),
+    "xvla": Family(
+        "xvla",
+        _xvla_resizes,
+        steps=frozenset(
+            {
+                "xvla_add_domain_id",
+                "xvla_image_scale",
+                "xvla_image_to_float",
+                "xvla_imagenet_normalize",
+            }
+        ),
+        objection=_xvla_objection,
+    ),
+}
+"""By `config.type`. What an installed plugin registers is served besides them."""
+
+REFUSED: dict[str, str] = {
+    "gaussian_actor": "it gives one action and no chunk; act does",
+    "lingbot_va": "it keeps the episode of one robot: each would need its own copy; use fastwam",
+    "molmoact2": "it loads a second checkpoint, and nobody has tapped it yet; use pi05 or smolvla",
+    "pi0_fast": "its tokenizer is code that is run from the hub; use pi0 or pi05",
+    "tdmpc": "it goes on from its last plan: each robot would need its own copy; use act",
+    "vla_jepa": "it loads two other models, and nobody has tapped it yet; use pi05 or smolvla",
+}
+"""Types of LeRobot's that are not served: why, and what to use instead."""
+
+
+def tokenizer_of(kind: str) -> tuple[str, str]:
+    """`Family.tokenizer` of a policy type, also of a plugin's."""
+    return FAMILIES[kind].tokenizer if kind in FAMILIES else TOKENIZER

@@ -1,0 +1,1 @@
+"""The worker program: engines behind one endpoint. Run with `python -m`."""

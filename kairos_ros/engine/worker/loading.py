@@ -1,0 +1,62 @@
+"""From options to an engine. Imports torch only where a policy needs it."""
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
+from kairos_ros.engine.emulated import PREFIX, EmulatedEngine
+from kairos_ros.engine.paced import PREFIX as PACED
+from kairos_ros.engine.paced import PacedEngine, parse_paced
+from kairos_ros.engine.policies.policy_folder import read_policy_folder
+from kairos_ros.engine.seam import Engine, EngineOptions, Progress
+from kairos_ros.host.extras import require
+
+log = logging.getLogger(__name__)
+
+
+def load_registry(
+    registry: Mapping[str, EngineOptions], progress: Progress
+) -> tuple[dict[str, Engine], dict[str, str]]:
+    """The engines by name, and why those that are missing are refused: one bad policy is no reason
+    to serve none.
+
+    Raises PolicyError, with all reasons, where there would be no engine at all.
+    """
+    engines: dict[str, Engine] = {}
+    refused: dict[str, str] = {}
+    for name, options in registry.items():
+        try:
+            engines[name] = load_engine(options, progress)
+        except KairosError as error:
+            log.error("policy %s is refused: %s", name or options.policy, error)
+            refused[name] = str(error)
+    if not engines:
+        reasons = (f"{name}: {reason}" if name else reason for name, reason in refused.items())
+        raise PolicyError("; ".join(reasons))
+    return engines, refused
+
+
+def load_engine(options: EngineOptions, progress: Progress) -> Engine:
+    """A loaded, verified, warm engine.
+
+    Raises PolicyError (the policy is refused) or ConfigError (an option is wrong).
+    """
+    if not 1 <= options.max_batch <= 256:
+        raise ConfigError(f"max_batch is {options.max_batch}; use 1 to 256")
+    if options.threads < 1:
+        raise ConfigError(f"threads is {options.threads}; use at least 1")
+    if options.policy.startswith(PACED):
+        pace = parse_paced(options.policy)
+        return PacedEngine(load_engine(replace(options, policy=pace.policy), progress), pace)
+    if options.policy.startswith(PREFIX):
+        return EmulatedEngine(options.policy, options.max_batch)
+    if options.policy.startswith(("/", ".", "~")) and not Path(options.policy).is_dir():
+        raise PolicyError(f"there is no policy folder {options.policy}")
+    require("torch", "lerobot")
+    read_policy_folder(options)  # refuses here what it can, because importing torch takes seconds
+    progress("importing torch")
+    from kairos_ros.engine.policies.policy_engine import load_policy_engine
+
+    return load_policy_engine(options, progress)

@@ -1,1 +1,0 @@
-"""Metrics, summaries and plots of served fleets."""

@@ -1,1 +1,0 @@
-"""Traces brought back to life: by virtual robots, in real time or in virtual time."""

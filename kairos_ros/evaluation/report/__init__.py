@@ -1,1 +1,0 @@
-"""`kairos report`: runs compared on one self-contained page."""

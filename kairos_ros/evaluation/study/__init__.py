@@ -1,1 +1,0 @@
-"""Studies: one question each, answered by many simulated runs that a file describes."""

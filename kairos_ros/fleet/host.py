@@ -1,0 +1,156 @@
+"""What keeps a fleet file from running on this host, for `kairos fleet check` and `up` alike.
+
+A file may be right (`fleet.checks`) and yet not run here: `up` starts all its nodes on one host,
+with what is installed there.
+"""
+
+import json
+import os
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizon import Static, parse_horizon
+from kairos_ros.core.pipeline import Component
+from kairos_ros.document.marked_yaml import Path as FieldPath
+from kairos_ros.engine.emulated import PREFIX, parse_emulated
+from kairos_ros.fleet.checks import Problem, unlocated
+from kairos_ros.fleet.fleet_file import FleetFile
+from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, policy_of
+from kairos_ros.host.extras import lacking
+
+ENDPOINT = "openai:"
+MOST_NODES = 30
+"""With discovery limited to this host, 32 DDS participants find each other; two are for whoever
+gives tasks and whoever looks."""
+JUDGES_NEED = {
+    EMBEDDED: ("safetensors", "PIL"),
+    ENDPOINT: ("httpx", "PIL"),
+    IN_PROCESS: ("torch", "transformers"),
+}
+
+
+def obstacles(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
+    """Everything that keeps its nodes from running here. folder: where the fleet file stands."""
+    for path, text in (*_system1(fleet, folder), *_judges(fleet), *_robots(fleet)):
+        yield Problem(path, text)
+
+
+def _system1(fleet: FleetFile, folder: Path) -> Iterator[tuple[FieldPath, str]]:
+    told = set()
+    for name, task in fleet.tasks.items():
+        model = task.components.system1.model
+        path: FieldPath = (name, "components", "system1", "model")
+        if model in told:
+            continue
+        told.add(model)
+        if text := _wrong_policy(policy_of(fleet.located(model), folder)):
+            yield path, text
+    for group in fleet.robot_fleet:
+        task = fleet.tasks[group.task]
+        chunk = chunk_size(policy_of(fleet.located(task.components.system1.model), folder))
+        horizon = task.horizon_policy(group.control_rate_hz)
+        with suppress(ConfigError):  # which the check of the file tells
+            policy = parse_horizon(horizon)
+            if chunk and isinstance(policy, Static) and policy.h > chunk:
+                path = (group.task, "horizon") if task.horizon else (group.task, "pipeline")
+                yield path, f"{horizon} is longer than the model's chunk of {chunk} actions"
+
+
+def _wrong_policy(policy: str) -> str:
+    """Why a serving node would end that is told to serve this."""
+    if policy.startswith(PREFIX):
+        try:
+            parse_emulated(policy)
+        except ConfigError as error:
+            return str(error)
+        return ""
+    if Path(policy).is_dir() and _configuration(policy) is None:
+        return f"{policy} is no policy folder: it has no readable config.json"
+    return _lacking("torch", "lerobot")
+
+
+def chunk_size(policy: str) -> int | None:
+    """Of a policy folder or an emulated policy; None where its configuration names none."""
+    if policy.startswith(PREFIX):
+        with suppress(ConfigError):
+            return parse_emulated(policy).chunk
+        return None
+    size = (_configuration(policy) or {}).get("chunk_size")
+    return size if isinstance(size, int) else None
+
+
+def _configuration(policy: str) -> dict[str, object] | None:
+    with suppress(OSError, ValueError):
+        read = json.loads((Path(policy) / "config.json").read_text())
+        return read if isinstance(read, dict) else None
+    return None
+
+
+def _judges(fleet: FleetFile) -> Iterator[tuple[FieldPath, str]]:
+    nowhere = unlocated(fleet)
+    told = set()
+    for name, task in fleet.tasks.items():
+        for component, one in task.components.used.items():
+            if component is Component.SYSTEM1 or one.model in told:
+                continue
+            told.add(one.model)
+            path: FieldPath = (name, "components", component.value, "model")
+            if one.model in nowhere:
+                users = ", ".join(nowhere[one.model])
+                yield (
+                    path,
+                    (
+                        f"models must say where {one.model!r} is, for example "
+                        f"openai:http://HOST:8000/v1#{one.model} (used by {users})"
+                    ),
+                )
+            elif text := _wrong_judge(fleet.located(one.model), component):
+                yield (("models", one.model) if one.model in fleet.models else path), text
+
+
+def _wrong_judge(model: str, component: Component) -> str:
+    if model.startswith(EMBEDDED) and component is Component.SYSTEM2:
+        return ""  # rules
+    scheme = next(scheme for scheme in JUDGES_NEED if model.startswith(scheme))
+    if text := _lacking(*JUDGES_NEED[scheme]):
+        return text
+    return _wrong_endpoint(model.removeprefix(ENDPOINT)) if scheme == ENDPOINT else ""
+
+
+def _wrong_endpoint(url: str) -> str:
+    where, _, name = url.partition("#")
+    with suppress(ValueError):  # a port beyond 65535
+        parts = urlsplit(where)
+        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and name:
+            return ""
+    return f"{where!r} with model {name!r} is no endpoint; give http://HOST:PORT/v1#MODEL"
+
+
+def _robots(fleet: FleetFile) -> Iterator[tuple[FieldPath, str]]:
+    for i, group in enumerate(fleet.robot_fleet):
+        needs = {"sim": "gymnasium" if "env_id" in group.adapter_options else "metaworld"}
+        needs["lerobot"] = "lerobot"
+        if group.adapter in needs and (text := _lacking(needs[group.adapter])):
+            yield ("robot_fleet", i), text
+    judges = {
+        (component, one.model, one.prompt, one.slo_ms)
+        for task in fleet.tasks.values()
+        for component, one in task.components.used.items()
+        if component is not Component.SYSTEM1
+    }
+    nodes = 1 + len(judges) + len(fleet.robots)
+    here_only = os.environ.get("ROS_AUTOMATIC_DISCOVERY_RANGE", "").upper() == "LOCALHOST"
+    if here_only and nodes > MOST_NODES:
+        yield (
+            ("robot_fleet",),
+            f"{len(fleet.robots)} robots are {nodes} nodes with their services; with "
+            f"ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST at most {MOST_NODES} find each other: unset "
+            "it, or run the robots on several hosts",
+        )
+
+
+def _lacking(*modules: str) -> str:
+    return next(filter(None, map(lacking, modules)), "")

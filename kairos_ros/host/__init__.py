@@ -1,0 +1,1 @@
+"""What every process on a host needs: installed files, optional parts, signals, a ROS domain."""

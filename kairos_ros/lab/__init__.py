@@ -1,0 +1,1 @@
+"""The laboratory: demos, drills, replay, virtual time, studies, reports, training, simulators."""

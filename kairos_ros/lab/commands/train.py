@@ -1,0 +1,124 @@
+"""`kairos train` and `kairos evaluate`: the options, and nothing that costs an import."""
+
+import os
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
+
+
+def train_command(
+    out: Annotated[
+        Path | None,
+        typer.Option(help="Policy folder to write, LeRobot format [default: that of the tasks]."),
+    ] = None,
+    work: Annotated[
+        Path | None,
+        typer.Option(
+            help="Demonstrations and the resumable state are kept here [default: runs/train, for"
+            " an arm runs/train/POLICY]."
+        ),
+    ] = None,
+    tasks: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated Meta-World tasks, or one of so101-reach, bi_so101-reach,"
+            " franka-reach; empty means all of Meta-World's that are known."
+        ),
+    ] = "",
+    minutes: Annotated[
+        float | None,
+        typer.Option(min=0.01, help="Training time, without demonstrations [default: 25]."),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="Train this many steps instead of --minutes.")
+    ] = None,
+    demonstrations: Annotated[
+        int, typer.Option(min=1, help="Successful demonstrations per task.")
+    ] = 500,
+    batch_size: Annotated[int, typer.Option(min=1, help="Chunks per training step.")] = 512,
+    width: Annotated[int, typer.Option(min=8, help="Width of the network.")] = 512,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
+    threads: Annotated[
+        int, typer.Option(min=0, help="CPU threads and simulator processes; 0 means all cores.")
+    ] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of demonstrations and training.")] = 0,
+) -> None:
+    """Train a policy of the demos from scripted demonstrations.
+
+    Run the same command again to continue a stopped training.
+    """
+    import torch
+
+    from kairos_ros.lab.training.subject import METAWORLD, subject_of
+    from kairos_ros.lab.training.train import TrainSettings, train
+
+    subject = subject_of(_scenes(tasks))
+    runs = Path("runs/train")
+    threads = threads or os.cpu_count() or 1
+    torch.set_num_threads(threads)
+    settings = TrainSettings(
+        scenes=_scenes(tasks),
+        episodes=demonstrations,
+        minutes=25.0 if minutes is None and steps is None else minutes,
+        steps=steps,
+        batch_size=batch_size,
+        width=width,
+        seed=seed,
+    )
+    train(
+        settings,
+        out=out or Path("models", subject.policy),
+        work=work or (runs if subject is METAWORLD else runs / subject.policy),
+        device=device,
+        processes=threads,
+        report=typer.echo,
+    )
+
+
+def evaluate_command(
+    policy: Annotated[Path, typer.Option(help="Policy folder to evaluate and write into.")] = Path(
+        "models/metaworld_flow"
+    ),
+    tasks: Annotated[
+        str, typer.Option(help="Comma-separated Meta-World tasks; empty means all known ones.")
+    ] = "",
+    horizons: Annotated[
+        str,
+        typer.Option(help="Horizon policies separated by ';'; empty means the model card's."),
+    ] = "",
+    episodes: Annotated[int, typer.Option(min=1, help="Episodes per task and horizon.")] = 50,
+    disturbance: Annotated[
+        float, typer.Option(min=0.0, help="Noise on executed hand motions, action units.")
+    ] = 0.0,
+    processes: Annotated[
+        int, typer.Option(min=0, help="Parallel processes; 0 means all cores.")
+    ] = 0,
+) -> None:
+    """Measure success against executed horizon; writes evaluation JSON, plot and model card."""
+    from kairos_ros.lab.training.card import write_card
+    from kairos_ros.lab.training.evaluate import HORIZONS, evaluate, load_evaluation
+
+    result = evaluate(
+        policy,
+        scenes=_scenes(tasks),
+        horizons=tuple(part.strip() for part in horizons.split(";") if part.strip()) or HORIZONS,
+        episodes=episodes,
+        disturbance=disturbance,
+        processes=processes or os.cpu_count() or 1,
+        report=typer.echo,
+    )
+    name = f"evaluation_disturbed_{disturbance:g}.json" if disturbance else "evaluation.json"
+    (policy / name).write_text(result.to_json())
+    main = policy / "evaluation.json"
+    if main.exists():
+        others = sorted(policy.glob("evaluation_disturbed_*.json"))
+        write_card(policy, [load_evaluation(path) for path in (main, *others)])
+    best = result.overall(result.best_static)
+    typer.echo(f"best static horizon: {best.horizon}, {best.success:.1%} success")
+
+
+def _scenes(tasks: str) -> tuple[str, ...]:
+    return tuple(part.strip() for part in tasks.split(",") if part.strip()) or tuple(SCENES)

@@ -1,0 +1,1 @@
+"""A ROS 2 driver of a simulated arm."""

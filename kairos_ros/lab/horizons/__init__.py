@@ -1,0 +1,1 @@
+"""Calibration of horizon policies, and their study on the demo policy."""

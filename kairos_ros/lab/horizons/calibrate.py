@@ -1,0 +1,153 @@
+"""Calibrates horizons of a policy on simulated episodes: a plan and a static horizon per task."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+from kairos_ros.core.calibration import (
+    Calibrated,
+    HorizonCalibration,
+    HorizonPlan,
+    StaticHorizons,
+)
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.lab.horizons.search import (
+    Found,
+    SearchOptions,
+    Trial,
+    find_plan,
+    longest_best,
+    static_successes,
+)
+from kairos_ros.lab.metrics.cells import Key, run_cells, source_version
+from kairos_ros.lab.training.bench import EPISODES, arms, policy_under_test
+from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
+
+
+def calibrate(
+    policy: Path,
+    *,
+    scenes: Sequence[str] = tuple(SCENES),
+    options: SearchOptions | None = None,
+    disturbance: float = 0.0,
+    lead: int = 0,
+    keep: HorizonCalibration | None = None,
+    work: Path = Path("runs/calibrate"),
+    processes: int = 1,
+    report: Callable[[str], None] = print,
+) -> HorizonCalibration:
+    """A plan and a tuned static horizon for each of `scenes`; finished tasks are kept in `work`.
+
+    `disturbance`: standard deviation of noise on executed hand motions, action units.
+    `lead`: actions executed while a chunk is made (`rollout.run_episodes`).
+    `keep`: a calibration of this policy whose plans stay; only static horizons are tuned.
+    Raises ConfigError for an unknown scene, a ladder beyond the policy's chunk, or where `keep` is
+    another policy's.
+    """
+    options = options or SearchOptions()
+    if unknown := [scene for scene in scenes if scene not in SCENES] or not scenes:
+        raise ConfigError(f"unknown tasks {unknown}; choose from {', '.join(SCENES)}")
+    under_test = policy_under_test(str(policy))
+    chunk = under_test.chunk_size
+    if options.ladder[-1] > chunk:
+        raise ConfigError(f"ladder: horizon {options.ladder[-1]} exceeds the chunk of {chunk}")
+    if keep:
+        keep.require_policy(under_test.policy_id)
+    settings = asdict(options) | {"disturbance": disturbance, "lead": lead}
+    keys = [
+        {"policy": str(policy), "policy_id": under_test.policy_id, "scene": scene, **settings}
+        for scene in scenes
+    ]
+
+    def cells(run: Callable[[Key], Any], what: str, line: Callable[[Any], str]) -> list[Any]:
+        return run_cells(
+            work / "cells.jsonl",
+            [key | {"search": what} for key in keys],
+            run,
+            code=source_version((*EPISODES, "lab/horizons/search.py")),
+            processes=processes,
+            finished=lambda left, key, row: report(
+                f"{key['scene']}, {what}: {line(row)} ({left} tasks left)"
+            ),
+        )
+
+    successes = [
+        {int(h): ok for h, ok in row.items()} for row in cells(_tune, "static", _static_line)
+    ]
+    static = _static(scenes, successes, settings)
+    if keep:
+        return replace(keep, static=static)
+    found = cells(_search, "plan", _line)
+    plans: dict[tuple[str, ...], HorizonPlan] = {
+        (scene, SCENES[scene]): HorizonPlan(tuple(row["rounds"]), row["after"])
+        for scene, row in zip(scenes, found, strict=True)
+    }
+    return HorizonCalibration(
+        policy_id=under_test.policy_id,
+        chunk_size=chunk,
+        tasks=plans,
+        unknown=HorizonPlan((), min(plan.after for plan in plans.values())),
+        how=settings | {"found": dict(zip(scenes, found, strict=True))},
+        static=static,
+    )
+
+
+def _static(
+    scenes: Sequence[str], successes: Sequence[dict[int, int]], settings: dict[str, Any]
+) -> StaticHorizons:
+    """Per task, and over all of them together."""
+    together = {h: sum(of_task[h] for of_task in successes) for h in settings["ladder"]}
+    of = dict(zip(scenes, successes, strict=True))
+    used = ("ladder", "episodes", "static_seed", "disturbance", "lead")
+    return StaticHorizons(
+        {(scene, SCENES[scene]): longest_best(of[scene]) for scene in scenes},
+        longest_best(together),
+        {name: settings[name] for name in used} | {"successes": {**of, "all": together}},
+    )
+
+
+def _tune(key: Key) -> dict[int, int]:
+    return static_successes(*_trial(key))
+
+
+def _search(key: Key) -> dict[str, Any]:
+    return _row(find_plan(*_trial(key)))
+
+
+def _trial(key: Key) -> tuple[Trial, SearchOptions]:
+    from kairos_ros.lab.training.rollout import run_episodes
+
+    under_test, scene = policy_under_test(key["policy"]), key["scene"]
+    names = {name: key[name] for name in SearchOptions.__slots__}
+    options = SearchOptions(**names | {"ladder": tuple(key["ladder"])})
+
+    def trial(plan: HorizonPlan, seeds: Sequence[int]) -> list[tuple[bool, int]]:
+        decide = Calibrated(
+            HorizonCalibration(under_test.policy_id, under_test.chunk_size, {}, plan)
+        )
+        episodes = run_episodes(
+            under_test, scene, seeds, decide, arms(scene), key["disturbance"], key["lead"]
+        )
+        return [(episode.success, episode.rounds) for episode in episodes]
+
+    return trial, options
+
+
+def _row(found: Found) -> dict[str, Any]:
+    row = asdict(found)
+    plan: dict[str, Any] = row.pop("plan")
+    return plan | {name: round(v, 4) for name, v in row.items()}
+
+
+def _static_line(row: dict[str, int]) -> str:
+    return ", ".join(f"{h}: {ok}" for h, ok in row.items())
+
+
+def _line(row: dict[str, Any]) -> str:
+    plan = HorizonPlan(tuple(row["rounds"]), row["after"])
+    return (
+        f"{plan}; {row['rounds_per_episode']:.1f} rounds per episode instead of "
+        f"{row['reference_rounds']:.1f}, success {row['success']:.1%} "
+        f"(reference {row['reference_success']:.1%}), {row['episodes']} episodes"
+    )

@@ -1,0 +1,36 @@
+"""Where the things that a task is about are: in the cell, and in a camera's picture.
+
+Training alone knows it: a network that has to point at hand, object and goal is told what to look
+for, which three words about a whole picture do not.
+"""
+
+from typing import Any
+
+import numpy as np
+
+POINTS = ("hand", "object", "goal")
+
+
+def task_points(obs: np.ndarray) -> np.ndarray:
+    """float32 [3, 3], m: POINTS of Meta-World's observation `obs`."""
+    return np.stack([obs[0:3], obs[4:7], obs[36:39]]).astype(np.float32)
+
+
+def projected(env: Any, camera: str, points: np.ndarray) -> np.ndarray:
+    """Where `points` [N, 3] lie in the upright picture of a Meta-World corner camera.
+
+    float32 [N, 2]: right and down, shares of the picture, which is square; outside of it below 0
+    or above 1.
+    """
+    import mujoco
+
+    model = env.unwrapped.model
+    number = model.camera(camera).id
+    turn = np.zeros(9)
+    mujoco.mju_quat2Mat(turn, model.cam_quat[number])
+    seen = (points - model.cam_pos[number]) @ turn.reshape(3, 3)
+    focal = 0.5 / np.tan(np.radians(model.cam_fovy[number]) / 2)
+    ahead = np.maximum(-seen[:, 2], 1e-6)
+    upside_down: np.ndarray = 0.5 + focal * np.stack([seen[:, 0], -seen[:, 1]], 1) / ahead[:, None]
+    upright: np.ndarray = 1 - upside_down
+    return upright.astype(np.float32)

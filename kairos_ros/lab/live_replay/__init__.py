@@ -1,0 +1,1 @@
+"""Recorded tasks in real time, through real nodes."""

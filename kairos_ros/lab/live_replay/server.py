@@ -1,0 +1,154 @@
+"""The serving node of a replay, as it tells of itself, and one question to see what it answers."""
+
+import time
+import uuid
+
+import numpy as np
+from rclpy.node import Node
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.exchange import Observation, Request, RequestId
+from kairos_ros.core.wire_check import printable
+from kairos_ros.lab.live_replay.process_messages import RecordedTask
+from kairos_ros.lab.live_replay.topics import RobotTopics
+from kairos_ros.msg import ActionChunk, ChunkRequest, FleetState
+from kairos_ros.nodes.bounded import FLEET_BYTES, subscribe
+from kairos_ros.nodes.qos import TELEMETRY
+from kairos_ros.nodes.robot.messages import Identity, request_message
+from kairos_ros.nodes.vlm.side_node import SideNode
+from kairos_ros.robot.adapter import RobotSpec
+
+PROBE = "replay_probe"
+PROBE_EVERY_S = 2.0
+PROBE_WITHIN_S = 30.0
+
+
+class ServerWatch:
+    """Listens to /kairos/fleet_state. A context manager."""
+
+    def __init__(self) -> None:
+        self.state: FleetState | None = None
+        """The newest one."""
+        self.heard_s = time.monotonic()
+        """When it came."""
+        self._side = SideNode("replay")
+        subscribe(
+            self._side.node,
+            FleetState,
+            "/kairos/fleet_state",
+            self._on_state,
+            TELEMETRY,
+            most_bytes=FLEET_BYTES,
+        )
+
+    def __enter__(self) -> "ServerWatch":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._side.close()
+
+    def spin(self, for_s: float) -> None:
+        self._side.spin(for_s)
+
+    @property
+    def active(self) -> bool:
+        return self.state is not None and self.state.active
+
+    @property
+    def policy(self) -> str:
+        """Id of the policy that is served; empty while it is not known."""
+        engines = self.state.engines if self.state is not None else []
+        return engines[0].policy if engines else ""
+
+    def progress(self) -> str:
+        if self.state is None:
+            return "waiting for a serving node"
+        if self.active:
+            return "serving node ready"
+        return ", ".join(f"engine {e.state}" for e in self.state.engines) or "starting"
+
+    def counters(self) -> dict[str, int]:
+        state = self.state or FleetState()
+        return dict(zip(state.counter_names, state.counter_values, strict=False))
+
+    def probe(self, task: RecordedTask, spec: RobotSpec) -> "Probe":
+        """A robot that asks the first question of `task`, whatever comes back."""
+        return Probe(self._side.beside(PROBE), task, spec)
+
+    def _on_state(self, message: FleetState) -> None:
+        self.state = message
+        self.heard_s = time.monotonic()
+
+
+class Probe:
+    """Asks until there is an answer, so that what a server refuses is known before the start."""
+
+    def __init__(self, node: Node, task: RecordedTask, spec: RobotSpec) -> None:
+        """`node` is its own, and in no executor, which would take the answers away."""
+        self._node = node
+        self._topics = topics = RobotTopics(node)
+        self._task = task
+        self._who = Identity(PROBE, uuid.uuid4().hex, spec)
+        self._began_s = time.monotonic()
+        self._asked_s: float | None = None
+        self._attempt = 0
+        topics.open(self._who)
+
+    def answered(self) -> bool:
+        """Whether the server would serve the traces. Call it until it does.
+
+        Raises ConfigError when it refuses, or when it says nothing for long.
+        """
+        for message, _ in self._topics.take():
+            if message.kind == ActionChunk.REFUSED and message.retry_after_s <= 0:
+                raise ConfigError(
+                    f"the serving node refuses what was recorded: "
+                    f"{printable(message.reason, 500)}; replay it "
+                    f"with the policy of the traces, {self._task.trace.policy!r}"
+                )
+            if message.kind == ActionChunk.ACTIONS:
+                self._check(message)
+                return True
+        now_s = time.monotonic()
+        if now_s > self._began_s + PROBE_WITHIN_S:
+            raise ConfigError(
+                f"the serving node has not answered for {PROBE_WITHIN_S:.0f} s; is it in this ROS "
+                "domain (ROS_DOMAIN_ID), and active?"
+            )
+        due = self._asked_s is None or now_s > self._asked_s + PROBE_EVERY_S
+        if due and self._topics.ready(PROBE):
+            self._asked_s = now_s
+            self._topics.send(self._question())
+            self._attempt += 1
+        return False
+
+    def leave(self) -> None:
+        self._topics.close(PROBE)
+        self._node.destroy_node()
+
+    def _check(self, message: ActionChunk) -> None:
+        trace = self._task.trace
+        got = {"action_dim": message.action_dim, "chunk_size": message.chunk_size}
+        for name, value in got.items():
+            if value != getattr(trace, name):
+                raise ConfigError(
+                    f"the serving node's policy {message.policy!r} has {name} {value}, but the "
+                    f"traces, of policy {trace.policy!r}, have {getattr(trace, name)}"
+                )
+
+    def _question(self) -> ChunkRequest:
+        trace, horizon = self._task.trace, self._task.horizon
+        first = trace.rounds[0]
+        state = first.state
+        if state is None:
+            state = np.zeros(self._who.spec.state_dim, np.float32)
+        images = self._task.images[0] if self._task.images else {}
+        request = Request(
+            RequestId(PROBE, self._who.session, "probe", 1, self._attempt),
+            instruction=trace.instruction,
+            kind="probe",
+            horizon_policy=horizon or "static:1",
+            seed=trace.seed,
+            observation=Observation(state, images),
+        )
+        return request_message(self._who, request)

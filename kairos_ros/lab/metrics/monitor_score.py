@@ -1,0 +1,76 @@
+"""A monitor against the simulator's truth about the very pictures that it judged.
+
+The truth is recorded beside the answers (`/ROBOT/task_truth`); no judge and no robot hears it.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from kairos_ros.core.pipeline import Component, TaskState
+from kairos_ros.recording.runs.pipeline import Judged
+from kairos_ros.recording.runs.run import FleetRun
+
+
+@dataclass(frozen=True, slots=True)
+class Confusion:
+    """What the monitors said of the cells of one task class."""
+
+    scene: str
+    counts: Mapping[tuple[TaskState, TaskState], int]
+    """(truth, said) -> judgements."""
+    unknown: int
+    """Judgements of pictures whose truth is unclear or was not recorded."""
+    succeeded: int
+    """Tasks that ended because the monitor said "done" of a picture whose truth is known."""
+    confirmed: int
+    """Those of them in which it was."""
+
+    @property
+    def scored(self) -> int:
+        return sum(self.counts.values())
+
+    @property
+    def agreement(self) -> float:
+        """Share of the scored judgements that were right; NaN without any."""
+        right = sum(n for (truth, said), n in self.counts.items() if truth is said)
+        return right / self.scored if self.scored else float("nan")
+
+    def recall(self, truth: TaskState) -> float:
+        """Of the pictures that show `truth`, the share of which it was said; NaN without any."""
+        shown = sum(n for (one, _), n in self.counts.items() if one is truth)
+        return self.counts.get((truth, truth), 0) / shown if shown else float("nan")
+
+
+def confusions(run: FleetRun) -> list[Confusion]:
+    """By task class, in the order of their names; empty where no truth was recorded."""
+    judged = run.pipeline.judged if run.pipeline else ()
+    tasks = {(task.robot, task.task): task for task in run.tasks}
+    of_class: defaultdict[str, list[Judged]] = defaultdict(list)
+    decisive: dict[tuple[str, str], Judged] = {}
+    for one in judged:
+        task = tasks.get((one.robot, one.task))
+        if one.component is not Component.MONITOR or task is None:
+            continue
+        of_class[task.scene].append(one)
+        if task.success and one.said == TaskState.DONE and one.answered_s <= task.ended_s:
+            decisive[one.robot, one.task] = one
+    if not any(one.truth for mine in of_class.values() for one in mine):
+        return []
+    return [
+        _confusion(
+            scene, mine, [o for key, o in decisive.items() if tasks[key].scene == scene and o.truth]
+        )
+        for scene, mine in sorted(of_class.items())
+    ]
+
+
+def _confusion(scene: str, mine: list[Judged], decisive: list[Judged]) -> Confusion:
+    known = [one for one in mine if one.truth is not None]
+    return Confusion(
+        scene,
+        Counter((one.truth, TaskState(one.said)) for one in mine if one.truth is not None),
+        len(mine) - len(known),
+        len(decisive),
+        sum(one.truth is TaskState.DONE for one in decisive),
+    )

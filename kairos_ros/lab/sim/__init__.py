@@ -1,0 +1,1 @@
+"""Virtual robots in virtual time, through the real scheduler."""

@@ -1,0 +1,1 @@
+"""Experiments over many simulated runs, and what they find."""

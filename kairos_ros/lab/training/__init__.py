@@ -1,0 +1,1 @@
+"""Training and examination of the demo policies."""

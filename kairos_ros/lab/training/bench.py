@@ -1,0 +1,44 @@
+"""A policy and its simulated arms, kept between the cells that one process runs."""
+
+from functools import lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kairos_ros.lab.training.rollout import PolicyUnderTest
+    from kairos_ros.robot.adapters.sim.sim import SimAdapter
+
+ARMS = 16
+"""Arms that share a policy call; loading their scenes costs 0.3 s each, once per process."""
+
+
+EPISODES = (
+    "core/calibration.py",
+    "core/horizon.py",
+    "engine/flow_mlp",
+    "engine/policies/policy.py",
+    "engine/policies/families/euler.py",
+    "engine/policies/sampler.py",
+    "robot/adapters/sim/metaworld_scenes.py",
+    "robot/adapters/sim/sim.py",
+    "lab/training/rollout.py",
+)
+"""Sources, below the package, that decide how an episode goes, besides the policy itself."""
+
+
+@lru_cache(maxsize=1)
+def policy_under_test(folder: str) -> "PolicyUnderTest":
+    import torch
+
+    from kairos_ros.lab.training.rollout import PolicyUnderTest
+
+    torch.set_num_threads(1)
+    return PolicyUnderTest(Path(folder))
+
+
+@lru_cache(maxsize=1)
+def arms(scene: str, most: int = ARMS) -> "list[SimAdapter]":
+    """At most `most` arms for `scene`: each keeps what it loaded."""
+    from kairos_ros.robot.adapters.sim.sim import SimAdapter
+
+    return [SimAdapter() for _ in range(min(most, ARMS))]

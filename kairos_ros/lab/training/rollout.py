@@ -1,0 +1,193 @@
+"""Simulated episodes for a policy folder: many arms of one scene share each policy call."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from kairos_ros.core.horizon import HorizonContext, HorizonPolicy
+from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
+from kairos_ros.engine.policies.policy import load_policy
+from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.robot.adapter import TaskGoal
+from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
+from kairos_ros.robot.adapters.sim.sim import SimAdapter
+
+MAX_ACTIONS = 500
+"""Meta-World's own limit on an episode."""
+
+
+@dataclass(frozen=True, slots=True)
+class Chunks:
+    """One policy call for B observations."""
+
+    updates: np.ndarray
+    """float32 [K, B, N, D], what each sampler step changed, normalised."""
+    normalised: np.ndarray
+    """float32 [B, N, D]."""
+    actions: np.ndarray
+    """float32 [B, N, D], in the robot's units."""
+
+
+@dataclass(frozen=True, slots=True)
+class EpisodeResult:
+    """What one simulated episode came to."""
+
+    scene: str
+    seed: int
+    success: bool
+    rounds: int
+    actions: int
+    seams: tuple[float, ...] = ()
+    """Jump of the hand's commanded motion at each switch of chunks, in action units."""
+    steps: tuple[float, ...] = ()
+    """The same jump between two actions of one chunk."""
+
+
+class PolicyUnderTest:
+    """A policy folder, loaded and sampled as the engine does it."""
+
+    def __init__(self, folder: Path, *, rtc: bool = False) -> None:
+        self._loaded = load_policy(EngineOptions(str(folder), device="cpu"), lambda _: None)
+        self._rtc = rtc
+        self._sampler = self._loaded.family.sampler(self._loaded.policy)
+        self.policy_id = self._loaded.policy_id
+        self.chunk_size = self._sampler.chunk_size
+        self._units = self._loaded.units(self._sampler.action_dim)
+
+    @torch.inference_mode()
+    def __call__(
+        self,
+        states: np.ndarray,
+        instruction: str,
+        seeds: Sequence[int],
+        committed: Sequence[np.ndarray] = (),
+    ) -> Chunks:
+        """Chunks for `states` float32 [B, S]; row b's noise depends on `seeds[b]` alone.
+
+        committed: float32 [L_b, D] each, for real-time chunking; without `rtc` it is not used.
+        """
+        batch = self._loaded.preprocess(
+            {"observation.state": torch.from_numpy(states), "task": [instruction] * len(states)}
+        )
+        chunk, updates = self._sample(batch, seeds, committed)
+        return Chunks(updates.numpy(), chunk.numpy(), self._loaded.postprocess(chunk).numpy())
+
+    def _sample(
+        self, batch: dict[str, Any], seeds: Sequence[int], committed: Sequence[np.ndarray]
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        if not self._rtc:
+            return self._sampler.sample(batch, seeds)
+        shape = self._sampler.chunk_size, self._sampler.action_dim
+        rows = [torch.from_numpy(actions) for actions in committed]
+        told = committed_of(rows, shape, *self._units)
+        return cast(GuidedSampler, self._sampler).sample(batch, seeds, told)
+
+
+@dataclass(slots=True)
+class _Arm:
+    body: SimAdapter
+    seed: int
+    rounds: int = 0
+    actions: int = 0
+    tail: np.ndarray | None = None
+    buffer: np.ndarray | None = None
+    """float32 [lead, D], executed while the next chunk is made; None before the first one."""
+    committed: np.ndarray | None = None
+    """The same as the policy gave it, before disturbance."""
+    seams: list[float] = field(default_factory=list)
+    steps: list[float] = field(default_factory=list)
+
+    @property
+    def over(self) -> bool:
+        return self.body.succeeded() or self.actions >= MAX_ACTIONS
+
+
+def run_episodes(
+    policy: PolicyUnderTest,
+    scene: str,
+    seeds: Sequence[int],
+    decide: HorizonPolicy,
+    bodies: Sequence[SimAdapter],
+    disturbance: float = 0.0,
+    lead: int = 0,
+) -> list[EpisodeResult]:
+    """One episode per seed under the horizon policy `decide`, up to `len(bodies)` at a time.
+
+    `lead`: actions of the running chunk, at most half its horizon, that are executed between an
+    observation and the first action of the chunk made from it, which skips as many: so robots plan
+    while they move (`robot.latency.lead_actions`). 0: the arm waits for its policy.
+
+    `disturbance`: standard deviation of white noise on the hand's motion at each action, in action
+    units. Everything is a function of the seeds, whatever the number of bodies.
+    """
+    results = []
+    for at in range(0, len(seeds), len(bodies)):
+        arms = [_Arm(b, s) for b, s in zip(bodies, seeds[at : at + len(bodies)], strict=False)]
+        for arm in arms:
+            arm.body.reset(TaskGoal(SCENES[scene], scene, arm.seed))
+        while running := [arm for arm in arms if not arm.over]:
+            _one_round(policy, scene, running, decide, disturbance, lead)
+        results += [
+            EpisodeResult(
+                scene,
+                arm.seed,
+                arm.body.succeeded(),
+                arm.rounds,
+                arm.actions,
+                tuple(arm.seams),
+                tuple(arm.steps),
+            )
+            for arm in arms
+        ]
+    return results
+
+
+def _one_round(
+    policy: PolicyUnderTest,
+    scene: str,
+    arms: list[_Arm],
+    decide: HorizonPolicy,
+    disturbance: float,
+    lead: int,
+) -> None:
+    states = np.stack([arm.body.observe().state for arm in arms])
+    seeds = [arm.seed * MAX_ACTIONS + arm.rounds for arm in arms]
+    nothing = np.zeros((0, 0), np.float32)
+    told = [nothing if arm.committed is None else arm.committed for arm in arms]
+    chunks = policy(states, SCENES[scene], seeds, told)
+    for row, arm in enumerate(arms):
+        chunk = chunks.normalised[row]
+        context = HorizonContext(scene, arm.rounds + 1, arm.tail)
+        length = decide(chunks.updates[:, row], chunk, context).length
+        rng = np.random.default_rng((arm.seed, arm.rounds, 1))
+        noise = disturbance * rng.standard_normal((length, chunk.shape[1]))
+        noise[:, -1] = 0.0  # the gripper is left alone
+        clean = chunks.actions[row, :length]
+        actions = np.clip(clean + noise, -1, 1).astype(np.float32)
+        if arm.buffer is not None and arm.committed is not None:
+            begun = len(arm.buffer)
+            _note_jumps(arm, arm.committed, clean[begun:])
+            actions = np.concatenate([arm.buffer, actions[begun:]])
+            clean = np.concatenate([arm.committed, clean[begun:]])
+        left = min(lead, length // 2)
+        arm.buffer = actions[len(actions) - left :]
+        arm.committed = clean[len(clean) - left :]
+        for action in actions[: len(actions) - left]:
+            arm.body.act(action)
+            arm.actions += 1
+            if arm.over:
+                break
+        arm.rounds += 1
+        arm.tail = chunk[length - left :]
+
+
+def _note_jumps(arm: _Arm, before: np.ndarray, after: np.ndarray) -> None:
+    """Of the hand's motion, whose first three numbers are its speed; `before` and `after` meet at a
+    switch of chunks."""
+    if len(before) and len(after):
+        arm.seams.append(float(np.linalg.norm(after[0, :3] - before[-1, :3])))
+    arm.steps += np.linalg.norm(np.diff(after[:, :3], axis=0), axis=1).tolist()

@@ -1,0 +1,335 @@
+"""The recorder node: everything that a fleet says, into one bag. `kairos record` is the same code.
+
+One thread looks at all topics in turn and hands what came to the thread that writes the bag.
+"""
+
+import importlib
+import math
+import sys
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+from rclpy.qos import DurabilityPolicy, ReliabilityPolicy
+
+from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.host.orphan import leave_with_launcher
+from kairos_ros.nodes import qos
+from kairos_ros.nodes.parameters import declare
+from kairos_ros.nodes.process import Stop, join_ros, stop_on_signals
+from kairos_ros.nodes.recorder.parameters import RECORDER_PARAMETERS
+from kairos_ros.nodes.recorder.topics import Tap, compatible, fitting, offered, tap
+from kairos_ros.recording.definition import Definitions, installed_prefixes
+from kairos_ros.recording.metadata import Topic
+from kairos_ros.recording.selection import parse_topics, selected
+from kairos_ros.recording.spool import Spool
+from kairos_ros.recording.writer import BagWriter
+
+DISCOVER_EVERY_S = 0.2
+"""A topic that appears is recorded at the latest so much later."""
+ADAPT_EVERY_S = 2.0
+SPIN_EVERY_S = 0.1
+LINGER_S = 1.0
+"""A node that is stopped together with its fleet hears the robots' last messages."""
+MOST_PER_LOOK = 500
+"""Messages of one topic before the others get their turn."""
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """How a recording goes."""
+
+    topics: int
+    messages: int
+    megabytes: float
+    """Of message data."""
+    megabytes_per_s: float
+    dropped: Mapping[str, int]
+    """By topic: the queue to the disk was full."""
+    lost: Mapping[str, int]
+    """By topic: sent, but never came."""
+    others: Mapping[str, str]
+    """By topic: publishers of other types than the recorded one, also those that have gone."""
+    refused: Mapping[str, str]
+    """By topic: why it is not recorded."""
+
+    def __str__(self) -> str:
+        text = (
+            f"{self.megabytes:.1f} MB, {self.messages} messages of {self.topics} topics, "
+            f"{self.megabytes_per_s:.2f} MB/s, {sum(self.dropped.values())} dropped, "
+            f"{sum(self.lost.values())} lost"
+        )
+        worst = Counter(self.dropped) + Counter(self.lost)
+        if worst:
+            text += f" ({', '.join(f'{n} of {topic}' for topic, n in worst.most_common(3))})"
+        if self.others:
+            text += f"; not recorded are publishers of other types: {_list(self.others)}"
+        if self.refused:
+            text += f"; topics that are not recorded: {_list(self.refused)}"
+        return text
+
+
+class RecorderNode(Node):
+    """Finds topics, takes their messages, tells how it goes.
+
+    Raises ConfigError for a parameter that is wrong and for a folder that cannot be made.
+    """
+
+    def __init__(self, **parameters: Any) -> None:
+        overrides = [Parameter(name, value=value) for name, value in parameters.items()]
+        super().__init__("recorder", namespace="kairos", parameter_overrides=overrides)
+        self.values = declare(self, RECORDER_PARAMETERS)
+        self._wanted = parse_topics(self.values["topics"])
+        self._definitions = Definitions(installed_prefixes())
+        default = Path("runs") / datetime.now().strftime("bag_%Y-%m-%d_%H-%M-%S")
+        self.folder = Path(self.values["out"] or default)
+        bag = BagWriter(
+            self.folder,
+            version=self.values["metadata_version"],
+            compression=self.values["compression"],
+        )
+        self._spool = Spool(bag, round(self.values["queue_mb"] * 1e6))
+        self._sources = rclpy.create_node(
+            "recorder_topics", namespace="kairos", use_global_arguments=False
+        )
+        self._taps: dict[str, tuple[Topic, Tap]] = {}
+        self._refused: dict[str, str] = {}
+        self._others: dict[str, str] = {}
+        """Publishers of other types that are there now, by topic; `_met`: that ever were."""
+        self._met: dict[str, str] = {}
+        self._lost: Counter[str] = Counter()
+        self._diagnosed = 0
+        self._before = (time.monotonic(), 0)
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self.create_timer(1.0, self._publish_diagnostics)
+
+    @property
+    def failure(self) -> str:
+        """Why nothing is written any more; empty while all is well."""
+        error = self._spool.failure
+        return f"cannot write {self.folder}: {error.strerror}" if error else ""
+
+    def discover(self) -> None:
+        """Subscribes to what has appeared."""
+        topics = dict(self._sources.get_topic_names_and_types())
+        full = self.values["full_updates"]
+        chosen = selected(topics, self._wanted, full_updates=full)
+        for name in self._others.keys() - chosen.keys():
+            del self._others[name]
+        for name in chosen.keys() - self._taps.keys():
+            self._subscribe(name, chosen[name])
+
+    def adapt(self) -> None:
+        """Subscribes anew where a publisher came that the subscription does not match."""
+        for name, (topic, have) in self._taps.items():
+            found = self._sources.get_publishers_info_by_topic(name)
+            publishers, others = fitting(found, topic.type, topic.rihs01)
+            self._tell_others(name, topic.type, others)
+            profile = compatible(publishers, self.values["depth"])
+            weaker = (
+                profile.reliability is ReliabilityPolicy.BEST_EFFORT
+                and have.profile.reliability is ReliabilityPolicy.RELIABLE
+            ) or (
+                profile.durability is DurabilityPolicy.VOLATILE
+                and have.profile.durability is DurabilityPolicy.TRANSIENT_LOCAL
+            )
+            if weaker:
+                self.get_logger().warning(f"{name} has a publisher of weaker QoS: subscribed anew")
+                self._take(topic, have)
+                self._sources.destroy_subscription(have.subscription)
+                self._taps[name] = topic, tap(self._sources, name, have.message_type, profile)
+
+    def look(self) -> None:
+        """Takes what has come on any topic."""
+        for topic, source in self._taps.values():
+            self._take(topic, source)
+
+    def status(self) -> Status:
+        """Rates are over the time since this was last asked."""
+        now, written = time.monotonic(), self._spool.bytes
+        then, before = self._before
+        self._before = now, written
+        return Status(
+            topics=len(self._taps),
+            messages=self._spool.messages,
+            megabytes=written / 1e6,
+            megabytes_per_s=(written - before) / 1e6 / max(now - then, 1e-9),
+            dropped=dict(self._spool.dropped),
+            lost=dict(+self._lost),
+            others=dict(self._met),
+            refused=dict(self._refused),
+        )
+
+    def close(self) -> Status:
+        """Takes what is still there, ends the bag and the node."""
+        self.look()
+        self._spool.close()
+        status = self.status()
+        self._sources.destroy_node()
+        self.destroy_node()
+        return status
+
+    def _subscribe(self, name: str, kinds: Sequence[str]) -> None:
+        """Where somebody publishes one of `kinds`, and nobody another of them."""
+        found = self._sources.get_publishers_info_by_topic(name)
+        published = sorted({p.topic_type for p in found}.intersection(kinds))
+        if len(published) != 1:
+            if published:
+                self._refuse(name, f"its publishers disagree: {', '.join(published)}")
+            else:
+                self._tell_others(name, kinds[0], fitting(found, kinds[0])[1])
+            return
+        (kind,) = published
+        try:
+            definition = self._definitions.of(kind)
+            message_type = _message_class(kind)
+        except (ConfigError, ImportError, AttributeError) as error:
+            self._refuse(name, str(error))
+            return
+        publishers, others = fitting(found, kind, definition.rihs01)
+        profile = compatible(publishers, self.values["depth"])
+        topic = Topic(name, kind, definition.rihs01, offered(publishers))
+        self._spool.add_topic(topic, definition)
+        self._taps[name] = topic, tap(self._sources, name, message_type, profile)
+        self._refused.pop(name, None)
+        self.get_logger().debug(f"recording {name} ({kind})")
+        self._tell_others(name, kind, others)
+
+    def _refuse(self, name: str, reason: str) -> None:
+        if self._refused.get(name) != reason:
+            self._refused[name] = reason
+            self.get_logger().warning(f"{name} is not recorded: {reason}")
+
+    def _tell_others(self, name: str, kind: str, others: Sequence[str]) -> None:
+        """Who publishes on a topic what is no message of it."""
+        text = ", ".join(others[:3]) + (f" and {len(others) - 3} more" if others[3:] else "")
+        if text and text != self._met.get(name):
+            self._met[name] = text
+            self.get_logger().warning(
+                f"{name} is recorded as {kind} only; it is published as something else, too: {text}"
+            )
+        if text:
+            self._others[name] = text
+        else:
+            self._others.pop(name, None)
+
+    def _take(self, topic: Topic, source: Tap) -> None:
+        for taken in source.take(MOST_PER_LOOK):
+            self._spool.put(topic, taken.received_ns, taken.published_ns, taken.data, taken.number)
+            if taken.lost:
+                self._lost[topic.name] += taken.lost
+
+    def _publish_diagnostics(self) -> None:
+        dropped, lost = self._spool.dropped.total(), self._lost.total()
+        status = DiagnosticStatus(name="kairos: recorder", hardware_id=str(self.folder))
+        status.level, status.message = DiagnosticStatus.OK, "recording"
+        warnings = []
+        if dropped + lost > self._diagnosed:
+            warnings.append(f"{dropped + lost - self._diagnosed} messages missed in a second")
+        if self._others:
+            warnings.append(f"publishers of other types: {_list(self._others)}")
+        if self._refused:
+            warnings.append(f"topics that are not recorded: {_list(self._refused)}")
+        if warnings:
+            status.level, status.message = DiagnosticStatus.WARN, "; ".join(warnings)
+        if self.failure:
+            status.level, status.message = DiagnosticStatus.ERROR, self.failure
+        self._diagnosed = dropped + lost
+        values = {
+            "messages": self._spool.messages,
+            "megabytes": round(self._spool.bytes / 1e6, 3),
+            "queued_megabytes": round(self._spool.queued_bytes / 1e6, 3),
+            "topics": len(self._taps),
+            "dropped": dropped,
+            "lost": lost,
+            "topics_with_other_types": len(self._met),
+            "topics_not_recorded": len(self._refused),
+        }
+        status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
+        message = DiagnosticArray(status=[status])
+        message.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(message)
+
+
+def _list(topics: Mapping[str, str]) -> str:
+    told = [f"{name} ({text})" for name, text in list(topics.items())[:3]]
+    return ", ".join(told) + (f" and {len(topics) - 3} more" if len(topics) > 3 else "")
+
+
+def _message_class(kind: str) -> type:
+    package, _, short = kind.split("/")
+    found: type = getattr(importlib.import_module(f"{package}.msg"), short)
+    return found
+
+
+def record(
+    stop: Stop, tell: Callable[[str], object], linger_s: float = 0.0, **parameters: Any
+) -> Path:
+    """Records until `stop` is set and `linger_s` more, or the duration is over; closes the bag.
+
+    Returns its folder. Raises KairosError where it cannot begin, or ended for want of space.
+    """
+    node = RecorderNode(**parameters)
+    executor = SingleThreadedExecutor()
+    executor.add_node(node)
+    tell(f"recording into {node.folder}; Ctrl-C ends it")
+    limit_s = node.values["duration_s"]
+    every_s = node.values["status_every_s"]
+    began = time.monotonic()
+    due = {"discover": began, "adapt": began + ADAPT_EVERY_S, "tell": began + every_s}
+    due["spin"] = began
+    stopping, end = False, began + limit_s if limit_s else math.inf
+    try:
+        while (now := time.monotonic()) < end and not node.failure:
+            if stop.is_set() and not stopping:
+                stopping, end = True, min(end, now + linger_s)
+            if now >= due["discover"]:
+                node.discover()
+                due["discover"] = now + DISCOVER_EVERY_S
+            if now >= due["adapt"]:
+                node.adapt()
+                due["adapt"] = now + ADAPT_EVERY_S
+            if now >= due["spin"]:
+                executor.spin_once(timeout_sec=0)
+                due["spin"] = now + SPIN_EVERY_S
+            node.look()
+            if now >= due["tell"]:
+                tell(str(node.status()))
+                due["tell"] = now + every_s
+            if stopping:
+                time.sleep(node.values["poll_s"])
+            else:
+                stop.wait(node.values["poll_s"])
+    finally:
+        failure = node.failure
+        executor.shutdown()
+        status = node.close()
+        tell(f"{node.folder}: {status}")
+    if failure := failure or node.failure:
+        raise KairosError(f"{failure}; what was recorded before can still be read")
+    return node.folder
+
+
+def main() -> int:
+    """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
+    stop = stop_on_signals()
+    leave_with_launcher()
+    logger = rclpy.logging.get_logger("kairos.recorder")
+    try:
+        join_ros()
+        record(stop, logger.info, LINGER_S)
+    except KairosError as error:
+        print(f"recorder_node: {error}", file=sys.stderr)
+        return 1
+    finally:
+        rclpy.try_shutdown()
+    return 0

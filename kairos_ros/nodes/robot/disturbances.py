@@ -1,0 +1,70 @@
+"""Things that happen in a simulated cell on demand: intruders and knocked objects, for drills."""
+
+from collections import deque
+from collections.abc import Callable
+from typing import Protocol, runtime_checkable
+
+import numpy as np
+from rclpy.node import Node
+
+from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.robot.adapters.sim.intruder import METAWORLD_CELL, Body, random_intruder
+from kairos_ros.srv import Disturb
+
+KNOCK_M_S = (2.5, 5.5)
+"""Fast enough to send most objects out of the arm's reach, before it has gripped them."""
+
+
+@runtime_checkable
+class Disturbable(Protocol):
+    """What a simulated body offers besides `RobotAdapter`."""
+
+    def show(self, body: Body) -> None: ...
+
+    def knock(self, velocity: np.ndarray) -> None: ...
+
+
+class RobotDisturbances:
+    """Service `disturb`. The control thread, which owns the body, does what it is asked for."""
+
+    def __init__(self, node: Node, robot: str, body: Disturbable) -> None:
+        self._log = node.get_logger()
+        self._robot, self._body = robot, body
+        self._ordered: deque[tuple[str, Callable[[], None]]] = deque()
+        node.create_service(Disturb, "disturb", self._on_disturb)
+
+    def period(self) -> None:
+        """In the control thread, once per control period."""
+        while self._ordered:
+            what, disturb = self._ordered.popleft()
+            try:
+                disturb()
+                self._log.info(f"disturbed: {what}")
+            except KairosError as error:
+                self._log.error(f"not disturbed: {error}")
+
+    def _on_disturb(self, request: Disturb.Request, response: Disturb.Response) -> Disturb.Response:
+        try:
+            if request.robot != self._robot:
+                raise ConfigError(f"this is {self._robot}, not {request.robot!r:.80}")
+            self._ordered.append((request.what, self._disturbance(request.what, request.seed)))
+        except ConfigError as error:
+            response.message = str(error)
+            return response
+        response.ok, response.message = True, f"{request.what}, in the next control period"
+        return response
+
+    def _disturbance(self, what: str, seed: int) -> Callable[[], None]:
+        rng = np.random.default_rng(seed)
+        match what:
+            case "intruder":
+                body = random_intruder(rng, METAWORLD_CELL)
+                return lambda: self._body.show(body)
+            case "clear":
+                return lambda: self._body.show(())
+            case "knock":
+                angle, speed = rng.uniform(0, 2 * np.pi), rng.uniform(*KNOCK_M_S)
+                up = rng.uniform(0.3, 3.0)
+                velocity = np.array([speed * np.cos(angle), speed * np.sin(angle), up])
+                return lambda: self._body.knock(velocity)
+        raise ConfigError(f"disturbance {what!r:.80} is none of intruder, knock, clear")

@@ -1,0 +1,268 @@
+"""Robot side: plain data of `kairos_ros.robot` to and from messages. Seconds there, ns here."""
+
+import math
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+from sensor_msgs.msg import CompressedImage, JointState
+
+from kairos_ros.action import ExecuteTask
+from kairos_ros.core.errors import RefusalCode, WireError
+from kairos_ros.core.exchange import (
+    Actions,
+    Answer,
+    Execution,
+    Observation,
+    Refetch,
+    Refusal,
+    Request,
+    RequestId,
+)
+from kairos_ros.core.fit import RobotInterface
+from kairos_ros.core.wire_check import (
+    TEXT_BYTES,
+    check_duration,
+    check_text,
+    duration_ns,
+    printable,
+)
+from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus, TaskEvent
+from kairos_ros.msg import Observation as ObservationMessage
+from kairos_ros.robot.adapter import RobotSpec, TaskGoal
+from kairos_ros.robot.control_report import Report
+from kairos_ros.robot.task import Task, TaskResult
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who a robot node is on the wire."""
+
+    robot: str
+    session: str
+    spec: RobotSpec
+    camera_map: Mapping[str, str] = field(default_factory=dict)
+    """Camera -> what requests call its pictures, where that differs."""
+    absent: tuple[str, ...] = ()
+    """Cameras of the policy that it is without."""
+    sends_pictures: bool = True
+
+    @property
+    def interface(self) -> RobotInterface:
+        """What its requests bring."""
+        cameras = self.spec.images if self.sends_pictures else {}
+        named = {self.camera_map.get(key, key): size for key, size in cameras.items()}
+        return RobotInterface(self.spec.state_dim, self.spec.action_dim, named, self.absent)
+
+
+def request_message(who: Identity, request: Request) -> ChunkRequest:
+    asked, observation = request.id, request.observation
+    return ChunkRequest(
+        server=request.server,
+        robot=asked.robot,
+        session=asked.session,
+        task=asked.task,
+        round=asked.round,
+        attempt=asked.attempt,
+        instruction=request.instruction,
+        task_kind=request.kind,
+        state=np.asarray(observation.state, np.float32),
+        image_keys=[who.camera_map.get(key, key) for key in observation.images],
+        images=_pictures(observation),
+        execution=execution_message(request.execution, who.spec.control_rate_hz),
+        horizon_policy=request.horizon_policy,
+        deadline_s=request.deadline_ns / 1e9,
+        observed_ago_s=request.observed_ago_ns / 1e9,
+        seed=request.seed,
+        committed_actions=len(request.committed),
+        committed=array("f", request.committed.astype(np.float32).tobytes()),
+        earlier=[
+            ObservationMessage(state=np.asarray(seen.state, np.float32), images=_pictures(seen))
+            for seen in request.earlier
+        ],
+        policy=request.policy,
+    )
+
+
+def _pictures(seen: Observation) -> list[CompressedImage]:
+    return [CompressedImage(format="jpeg", data=jpeg) for jpeg in seen.images.values()]
+
+
+def execution_message(execution: Execution, control_rate_hz: float) -> ExecutionInfo:
+    return ExecutionInfo(
+        round=execution.round,
+        started=execution.started,
+        holding=execution.holding,
+        started_ago_s=execution.started_ago_ns / 1e9,
+        ended_ago_s=execution.ended_ago_ns / 1e9,
+        actions_executed=execution.executed,
+        actions_remaining=execution.remaining,
+        chunk_index=execution.chunk_index,
+        control_rate_hz=control_rate_hz,
+        stalled_s=execution.stalled_ns / 1e9,
+    )
+
+
+def answer_from(message: ActionChunk) -> Answer:
+    """Actions whose count contradicts the sizes in the message come out as none, [0, action_dim].
+
+    Raises WireError for an unknown kind, and for durations that are negative, absurd or not finite.
+    """
+    retry_after_ns = duration_ns("retry_after_s", message.retry_after_s)
+    reason = printable(message.reason, TEXT_BYTES)
+    body: Actions | Refusal | Refetch
+    match message.kind:
+        case ActionChunk.ACTIONS:
+            body = _actions(message, reason)
+        case ActionChunk.REFUSED:
+            known = message.refusal in RefusalCode  # else of a newer serving node
+            code = RefusalCode(message.refusal) if known else RefusalCode.NONE
+            body = Refusal(code, reason, retry_after_ns)
+        case ActionChunk.REFETCH:
+            body = Refetch()
+        case kind:
+            raise WireError(f"answer kind {kind} is unknown; update one of the peers")
+    answered = RequestId(
+        message.robot, message.session, message.task, message.round, message.attempt
+    )
+    return Answer(answered, body, message.server)
+
+
+def _actions(message: ActionChunk, reason: str) -> Actions:
+    actions = np.asarray(message.actions, np.float32)
+    length, dim = message.horizon, message.action_dim
+    if len(actions) != length * dim:
+        actions, length = np.zeros(0, np.float32), 0
+    return Actions(
+        actions=actions.reshape(length, dim),
+        confidence=np.asarray(message.confidence, np.float32),
+        horizon_reason=message.horizon_reason,
+        chunk_size=message.chunk_size,
+        queued_ns=duration_ns("queued_s", message.queued_s),
+        compute_ns=duration_ns("compute_s", message.compute_s),
+        server_ns=duration_ns("server_s", message.server_s),
+        engine_latency_ns=duration_ns("engine_latency_s", message.engine_latency_s),
+        batch_size=message.batch_size,
+        tier=message.tier,
+        engine=message.engine,
+        policy=message.policy,
+        reason=reason,
+    )
+
+
+def status_message(who: Identity, report: Report) -> RobotStatus:
+    task = report.task
+    return RobotStatus(
+        robot=who.robot,
+        session=who.session,
+        state=report.state,
+        task=task.id if task else "",
+        instruction=report.instruction,
+        round=report.execution.round,
+        horizon=report.horizon,
+        buffered=report.execution.remaining,
+        tasks_done=report.tasks_done,
+        tasks_succeeded=report.tasks_succeeded,
+        control_rate_hz=who.spec.control_rate_hz,
+        stalled_s=report.execution.stalled_ns / 1e9,
+        actions_executed=report.actions_executed,
+        chunks_dropped=sum(report.dropped.values()),
+        actions_guarded=report.actions_guarded,
+        state_dim=who.spec.state_dim,
+        action_dim=who.spec.action_dim,
+        image_keys=list(who.spec.images),
+        image_height_px=[height for height, _ in who.spec.images.values()],
+        image_width_px=[width for _, width in who.spec.images.values()],
+        request_image_keys=list(who.interface.cameras),
+        absent_cameras=list(who.absent),
+        server=report.bound,
+        policy=report.policy,
+    )
+
+
+def check_goal(goal: ExecuteTask.Goal, control_rate_hz: float) -> None:
+    """Raises WireError for a goal that cannot be a task."""
+    if not goal.instruction:
+        raise WireError("it has no instruction")
+    for name in ("instruction", "task_kind", "scene", "horizon_policy", "policy"):
+        check_text(name, getattr(goal, name))
+    check_duration("max_duration_s", goal.max_duration_s)
+    if 0 < goal.max_duration_s < 1.0 / control_rate_hz:
+        raise WireError(
+            f"max_duration_s is {goal.max_duration_s:g}, less than one control period at "
+            f"{control_rate_hz:g} Hz; 0 is no limit"
+        )
+
+
+def feedback_message(report: Report) -> ExecuteTask.Feedback:
+    return ExecuteTask.Feedback(
+        round=report.execution.round,
+        horizon=report.horizon,
+        buffered=report.execution.remaining,
+        actions=report.task_actions,
+        stalled_s=report.execution.stalled_ns / 1e9,
+        holding=report.execution.holding,
+    )
+
+
+def result_message(result: TaskResult) -> ExecuteTask.Result:
+    return ExecuteTask.Result(
+        success=result.success,
+        outcome=result.outcome,
+        duration_s=result.duration_ns / 1e9,
+        rounds=len(result.round_executed),
+        actions=result.actions,
+        stalled_s=result.stalled_ns / 1e9,
+        first_wait_s=result.first_wait_ns / 1e9,
+        mean_horizon=result.mean_horizon,
+        round_latency_s=[latency / 1e9 for latency in result.round_latency_ns],
+        round_executed=list(result.round_executed),
+        refusals=result.refusals,
+        dropped=result.dropped,
+        guarded=result.guarded,
+    )
+
+
+def started_message(who: Identity, task: Task, goal: TaskGoal) -> TaskEvent:
+    return TaskEvent(
+        kind=TaskEvent.STARTED,
+        robot=who.robot,
+        session=who.session,
+        task=task.id,
+        instruction=task.instruction,
+        task_kind=task.kind,
+        scene=goal.scene,
+        seed=task.seed,
+        horizon_policy=task.horizon_policy,
+        policy=task.policy,
+        control_rate_hz=who.spec.control_rate_hz,
+    )
+
+
+def finished_message(
+    who: Identity, result: TaskResult, goal: TaskGoal, started_ago_s: float
+) -> TaskEvent:
+    message = started_message(who, result.task, goal)
+    message.kind = TaskEvent.FINISHED
+    message.success, message.outcome = result.success, result.outcome
+    message.duration_s = result.duration_ns / 1e9
+    message.first_request_ago_s = started_ago_s
+    message.actions = result.actions
+    message.stalled_s = result.stalled_ns / 1e9
+    message.first_wait_s = result.first_wait_ns / 1e9
+    message.refusals, message.dropped = result.refusals, result.dropped
+    message.guarded = result.guarded
+    message.round_latency_s = _seconds(result.round_latency_ns)
+    message.round_executed = list(result.round_executed)
+    message.round_started_s = _seconds(result.round_started_ns)
+    message.round_ended_s = _seconds(result.round_ended_ns)
+    return message
+
+
+def joint_state_message(names: list[str], state: np.ndarray) -> JointState:
+    return JointState(name=names, position=np.asarray(state, np.float64))
+
+
+def _seconds(durations_ns: Iterable[float | None]) -> list[float]:
+    return [math.nan if ns is None else ns / 1e9 for ns in durations_ns]

@@ -1,0 +1,469 @@
+"""The robot node: one robot per process, named by its namespace. Thin over `kairos_ros.robot`.
+
+Three threads: the control thread owns the body and the loop (`robot.control`), the executor thread
+serves ROS, and the main thread waits for the signal to stop.
+"""
+
+import threading
+import time
+import uuid
+from collections import deque
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import cast
+
+import numpy as np
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.action import ActionServer, CancelResponse, GoalResponse
+from rclpy.action.server import ServerGoalHandle
+from rclpy.duration import Duration
+from rclpy.event_handler import PublisherEventCallbacks, QoSPublisherMatchedInfo
+from rclpy.node import Node
+from rclpy.task import Future
+from sensor_msgs.msg import JointState
+
+from kairos_ros.action import ExecuteTask
+from kairos_ros.core.errors import ConfigError, KairosError, WireError
+from kairos_ros.core.exchange import Observation, Request
+from kairos_ros.core.robot_state import RobotState
+from kairos_ros.core.server_status import ServerStatus
+from kairos_ros.core.wire_check import NAME_CHARS, is_name, printable
+from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus, TaskEvent
+from kairos_ros.msg import ServerStatus as ServerStatusMessage
+from kairos_ros.nodes import qos
+from kairos_ros.nodes.bounded import PICTURE_BYTES, subscribe
+from kairos_ros.nodes.parameters import declare
+from kairos_ros.nodes.process import begin, give_up, log_by
+from kairos_ros.nodes.robot.cameras import RobotCameras
+from kairos_ros.nodes.robot.diagnostics import robot_diagnostic
+from kairos_ros.nodes.robot.disturbances import Disturbable, RobotDisturbances
+from kairos_ros.nodes.robot.messages import (
+    Identity,
+    answer_from,
+    check_goal,
+    execution_message,
+    feedback_message,
+    finished_message,
+    joint_state_message,
+    request_message,
+    result_message,
+    started_message,
+    status_message,
+)
+from kairos_ros.nodes.robot.parameters import (
+    ROBOT_PARAMETERS,
+    adapter_options,
+    guard_limits,
+    initial_latency,
+    loop_config,
+)
+from kairos_ros.nodes.robot.pipeline import RobotPipeline
+from kairos_ros.nodes.robot.ros2_body import ros2_body
+from kairos_ros.nodes.robot.truth import Knowing, RobotTruth
+from kairos_ros.nodes.server_messages import server_from
+from kairos_ros.nodes.throttle import Throttle
+from kairos_ros.nodes.topic_publishers import strange_publishers
+from kairos_ros.robot.adapter import TaskGoal
+from kairos_ros.robot.adapters.registry import make_adapter
+from kairos_ros.robot.body_log import BodyLog, LoggedBody, log_path
+from kairos_ros.robot.cameras.camera_map import read_camera_map
+from kairos_ros.robot.control import Controller
+from kairos_ros.robot.control_events import (
+    Arrived,
+    Cancel,
+    Malformed,
+    ServerFound,
+    ServerHeard,
+    Start,
+    Stop,
+)
+from kairos_ros.robot.control_report import Report
+from kairos_ros.robot.guard import ActionGuard
+from kairos_ros.robot.loop import Loop
+from kairos_ros.robot.server_binding import ServerBinding
+from kairos_ros.robot.supervision.rules_text import parse_rules
+from kairos_ros.robot.supervision.supervisor import Supervisor
+from kairos_ros.robot.task import Task, TaskResult
+
+STATUS_TOPIC = "/kairos/robot_status"
+SERVER_TOPIC = "/kairos/server_status"
+FEEDBACK_PERIOD_S = 0.5
+HEARTBEAT_PERIOD_S = 1.0
+LAST_RESULT_S = 1.0
+LAST_CALLBACKS = 10
+
+
+class RobotNode(Node):
+    """Topics, action and parameters of one robot; the `ControlListener` of its controller.
+
+    Raises ConfigError for anything wrong in the parameters or the namespace, and SystemExit for a
+    body that cannot be used.
+    """
+
+    def __init__(self) -> None:
+        super().__init__("robot")
+        log_by(self)
+        values = declare(self, ROBOT_PARAMETERS)
+        self._values = values
+        robot = self.get_namespace().strip("/")
+        if not is_name(robot):
+            raise ConfigError(
+                f"a robot is named by its namespace, one name of at most {NAME_CHARS} characters "
+                f"and not '{printable(robot)}'; start with -r __ns:=/arm_1"
+            )
+        self._throttle = Throttle(self.get_logger(), burst=5, every_s=1.0)
+        rate_hz = values["control_rate_hz"]
+        options = adapter_options(values["adapter_options"])
+        bodies = {"ros2": partial(ros2_body, self)}
+        try:
+            adapter = make_adapter(values["adapter"], rate_hz, options, bodies)
+        except KairosError as error:
+            give_up(self, error)
+        spec, self._body = adapter.spec, adapter
+        self._who = Identity(
+            robot,
+            session=uuid.uuid4().hex,
+            spec=spec,
+            camera_map=read_camera_map(values["camera_map"], spec.images),
+            absent=tuple(values["absent_cameras"]),
+            sends_pictures=values["request_images"],
+        )
+        self._body_log: BodyLog | None = None
+        if values["body_log"]:
+            path = log_path(Path(values["body_log"]), robot, self._who.session)
+            self._body_log = BodyLog(path)
+            adapter = LoggedBody(adapter, self._body_log)
+        config = loop_config(values, robot, self._who.session, spec.action_dim)
+        guard = ActionGuard(
+            guard_limits(values, self._body), spec.action_dim, spec.state_dim, rate_hz
+        )
+        binding = ServerBinding(robot, self._who.interface, values["policy"])
+        loop = Loop(config, initial_latency(values), binding)
+        self._cameras = RobotCameras(self, list(spec.images), values["camera_rate_hz"])
+        if isinstance(self._body, Knowing):
+            self._cameras.published = RobotTruth(self, self._who, self._body).tell
+        self._disturbances: RobotDisturbances | None = None
+        if values["disturbances"]:
+            if not isinstance(self._body, Disturbable):
+                raise ConfigError(
+                    f"parameter disturbances: adapter {values['adapter']!r} is no simulated body"
+                )
+            self._disturbances = RobotDisturbances(self, robot, self._body)
+        self._pipeline: RobotPipeline | None = None
+        if values["rules"]:
+            supervisor = Supervisor(loop, parse_rules(values["rules"]))
+            self._pipeline = RobotPipeline(self, self._who, supervisor, self._cameras)
+            judged = (supervisor, self._pipeline)
+            self.controller = Controller(adapter, loop, guard, self, judged)
+            self._pipeline.controller = self.controller
+        else:
+            self.controller = Controller(adapter, loop, guard, listener=self)
+
+        self._goal: tuple[str, Future] | None = None  # running task's id and result
+        self._goal_handle: ServerGoalHandle | None = None
+        self._tasks = 0
+        self._results: deque[TaskResult] = deque()
+        self._results_came = self.create_guard_condition(self._deliver_results)
+        self._diagnosed = Report()
+        self._held_since: float | None = None
+        self._foreign_publishers: list[str] = []
+
+        self._status = self.create_publisher(RobotStatus, STATUS_TOPIC, qos.ANNOUNCEMENT)
+        self._requests = self.create_publisher(
+            ChunkRequest,
+            "chunk_request",
+            qos.EXCHANGE,
+            event_callbacks=PublisherEventCallbacks(matched=self._on_matched),
+        )
+        self._events = self.create_publisher(TaskEvent, "task_events", qos.EVENTS)
+        self._joints = self.create_publisher(
+            JointState,
+            "joint_states",
+            qos.EVENTS,
+            event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+        )
+        self._joint_names = list(spec.state_names) or [f"state_{i}" for i in range(spec.state_dim)]
+        self._periods = 0
+        self._info = self.create_publisher(ExecutionInfo, "execution_info", qos.TELEMETRY)
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        subscribe(
+            self,
+            ActionChunk,
+            "action_chunk",
+            self._on_chunk,
+            qos.EXCHANGE,
+            most_bytes=PICTURE_BYTES,
+            refused=self._on_unreadable,
+        )
+        subscribe(
+            self,
+            ServerStatusMessage,
+            SERVER_TOPIC,
+            self._on_server,
+            qos.ROSTER,
+            refused=self._on_unreadable_server,
+        )
+        self._action = ActionServer(
+            self,
+            ExecuteTask,
+            "execute_task",
+            self._execute,
+            goal_callback=self._on_goal,
+            cancel_callback=self._on_cancel,
+        )
+        self.create_timer(HEARTBEAT_PERIOD_S, self._on_heartbeat)
+        self.create_timer(FEEDBACK_PERIOD_S, self._on_feedback)
+        if values["execution_info_rate_hz"] > 0:
+            self.create_timer(1.0 / values["execution_info_rate_hz"], self._on_info)
+        self.changed(self.controller.report)
+        self.get_logger().info(
+            f"robot {robot} is up: adapter={values['adapter']} rate_hz={rate_hz:g} "
+            f"session={self._who.session[:8]}"
+        )
+
+    # Called by the controller, in the control thread.
+
+    def send(self, request: Request) -> None:
+        observation, earlier = request.observation, request.earlier
+        observed_ns = time.monotonic_ns() - request.observed_ago_ns
+        self._cameras.show(observation, observed_ns, request.id.task)
+        if not self._values["request_images"]:
+            observation = Observation(observation.state)
+            earlier = tuple(Observation(seen.state) for seen in earlier)
+        deadline_ns = round(self._values["deadline_s"] * 1e9)
+        sent = replace(request, observation=observation, earlier=earlier, deadline_ns=deadline_ns)
+        self._requests.publish(request_message(self._who, sent))
+
+    def changed(self, report: Report) -> None:
+        message = status_message(self._who, report)
+        if (goal := self._goal) is not None and not message.task:
+            message.task, message.state = goal[0], RobotState.HOLDING  # the body is being prepared
+        self._status.publish(message)
+
+    def finished(self, result: TaskResult) -> None:
+        self._results.append(result)
+        self._results_came.trigger()
+
+    def period(self, state: Callable[[], np.ndarray]) -> None:
+        self._periods += 1
+        if self._pipeline is not None:
+            self._pipeline.period()
+        if self._disturbances is not None:
+            self._disturbances.period()
+        report = self.controller.report
+        if report.task is not None and report.instruction:  # else there is nothing to judge by
+            self._cameras.look(self._body.observe, report.task.id)
+        every = self._values["joint_states_every"]
+        if every and self._periods % every == 0 and self._joints.get_subscription_count():
+            message = joint_state_message(self._joint_names, state())
+            message.header.stamp = self.get_clock().now().to_msg()
+            self._joints.publish(message)
+
+    # Callbacks of the executor thread.
+
+    def _on_chunk(self, message: ActionChunk) -> None:
+        now_ns = time.monotonic_ns()
+        try:
+            self.controller.post(Arrived(answer_from(message), now_ns))
+        except WireError as error:
+            self._on_unreadable(error)
+
+    def _on_unreadable(self, error: WireError, raw: bytes = b"") -> None:
+        self.get_logger().warning(f"dropped a chunk: {error}", throttle_duration_sec=5.0)
+        self.controller.post(Malformed())
+
+    @property
+    def server(self) -> ServerStatus | None:
+        """The newest status of the serving node that this robot asks; None where there is none."""
+        return self.controller.report.server
+
+    def _on_server(self, message: ServerStatusMessage) -> None:
+        now_ns = time.monotonic_ns()
+        try:
+            self.controller.post(ServerHeard(server_from(message), now_ns))
+        except WireError as error:
+            self._on_unreadable_server(error)
+
+    def _on_unreadable_server(self, error: WireError, raw: bytes = b"") -> None:
+        self.get_logger().warning(f"ignored {error}", throttle_duration_sec=5.0)
+
+    def _on_matched(self, info: QoSPublisherMatchedInfo) -> None:
+        if info.current_count_change > 0:
+            self.controller.post(ServerFound())
+
+    def _on_goal(self, goal: ExecuteTask.Goal) -> GoalResponse:
+        if self._goal is not None:
+            self._throttle.warning("busy", f"goal rejected: task {self._goal[0]} is still running")
+            return GoalResponse.REJECT
+        try:
+            check_goal(goal, self._who.spec.control_rate_hz)
+        except WireError as error:
+            self._throttle.warning("goal", f"goal rejected: {error}")
+            return GoalResponse.REJECT
+        self._tasks += 1
+        self._goal = (str(self._tasks), Future())
+        return GoalResponse.ACCEPT
+
+    def _on_cancel(self, handle: ServerGoalHandle) -> CancelResponse:
+        if self._goal is None:
+            return CancelResponse.REJECT
+        self.controller.post(Cancel(self._goal[0]))
+        return CancelResponse.ACCEPT
+
+    async def _execute(self, handle: ServerGoalHandle) -> ExecuteTask.Result:
+        assert self._goal is not None  # set when the goal was accepted
+        task_id, done = self._goal
+        self._goal_handle = handle
+        try:
+            result = await self._run_task(task_id, handle.request, done)
+        finally:  # whatever went wrong, the next goal is welcome
+            self._goal_handle = self._goal = None
+        self._log_end(result)
+        if result.success:
+            handle.succeed()
+        elif result.outcome == "canceled" and handle.is_cancel_requested:
+            handle.canceled()
+        else:
+            handle.abort()
+        return result_message(result)
+
+    def _log_end(self, result: TaskResult) -> None:
+        text = (
+            f"task {result.task.id} ended: {printable(result.outcome, 500)} "
+            f"actions={result.actions} rounds={len(result.round_executed)} "
+            f"stalled_s={result.stalled_ns / 1e9:.2f}"
+        )
+        if result.outcome.startswith("failed"):
+            self.get_logger().error(text)
+        elif result.outcome.startswith("refused"):
+            self.get_logger().warning(text)
+        else:
+            self.get_logger().info(text)
+
+    async def _run_task(self, task_id: str, goal: ExecuteTask.Goal, done: Future) -> TaskResult:
+        task = Task(
+            id=task_id,
+            instruction=goal.instruction,
+            kind=goal.task_kind or goal.instruction,
+            horizon_policy=goal.horizon_policy or self._values["horizon_policy"],
+            seed=goal.seed,
+            max_actions=goal.max_actions,
+            max_duration_ns=round(goal.max_duration_s * 1e9),
+            policy=goal.policy or self._values["policy"],
+        )
+        scene = TaskGoal(goal.instruction, goal.scene, goal.seed)
+        where = f", scene {printable(goal.scene)}" if goal.scene else ""
+        self.get_logger().info(f"task {task_id} begins: '{printable(goal.instruction)}'{where}")
+        self._events.publish(started_message(self._who, task, scene))
+        if self._body_log is not None:
+            self._body_log.write("task", task_id)
+        self.controller.post(Start(task, scene))
+        result = cast(TaskResult, await done)
+        ago_s = (time.monotonic_ns() - result.started_ns) / 1e9
+        self._events.publish(finished_message(self._who, result, scene, ago_s))
+        return result
+
+    def _deliver_results(self) -> None:
+        while self._results:
+            result = self._results.popleft()
+            if self._goal is not None and self._goal[0] == result.task.id:
+                self._goal[1].set_result(result)
+
+    def _on_feedback(self) -> None:
+        report = self.controller.report
+        if self._goal_handle is not None and report.task is not None:
+            self._goal_handle.publish_feedback(feedback_message(report))
+
+    def _on_info(self) -> None:
+        rate_hz = self._who.spec.control_rate_hz
+        self._info.publish(execution_message(self.controller.report.execution, rate_hz))
+
+    def _on_heartbeat(self) -> None:
+        report = self.controller.report
+        self.changed(report)
+        if report.misfit and report.misfit != self._diagnosed.misfit:
+            self.get_logger().error(f"{report.server} cannot serve this robot: {report.misfit}")
+        if report.state is not RobotState.HOLDING:
+            self._held_since = None
+        elif self._held_since is None:
+            self._held_since = time.monotonic()
+        held_s = time.monotonic() - self._held_since if self._held_since is not None else 0.0
+        if self._pipeline is not None and report.task is None:
+            self._pipeline.publish()  # what a body that failed no longer gets to tell
+        pipeline = self._pipeline
+        status = robot_diagnostic(
+            self._who.robot,
+            report,
+            self._diagnosed,
+            held_s,
+            self._values,
+            unused=pipeline.dropped if pipeline else {},
+            last=pipeline.last if pipeline else None,
+            strange=self._strange(report),
+        )
+        self._diagnosed = report
+        message = DiagnosticArray(status=[status])
+        message.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(message)
+
+    def _strange(self, report: Report) -> list[str]:
+        """Who publishes on this robot's topics and should not; logged when that changes."""
+        strange = strange_publishers(self, report.server)
+        if strange and strange != self._foreign_publishers:
+            self.get_logger().error(f"others act as this robot or its server: {'; '.join(strange)}")
+        self._foreign_publishers = strange
+        return strange
+
+    @property
+    def busy(self) -> bool:
+        """A goal was accepted and its result is not out yet."""
+        return self._goal is not None
+
+    def leave(self) -> None:
+        """Says goodbye; the robot's id is free at once. After the executor has stopped."""
+        message = status_message(self._who, self.controller.report)
+        message.state = RobotState.LEAVING
+        self._status.publish(message)
+        self._status.wait_for_all_acked(Duration(seconds=1))
+
+
+def main() -> int:
+    """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
+    node, executor, stop = begin("robot_node", RobotNode)
+    ended_well: list[str] = []
+
+    def control() -> None:
+        try:
+            node.controller.run()
+            ended_well.append("control")
+        finally:
+            stop.set()
+
+    def serve() -> None:
+        try:
+            while not stop.is_set():
+                executor.spin_once(timeout_sec=0.1)
+            ended_well.append("executor")
+        finally:
+            stop.set()
+
+    threads = [threading.Thread(target=run, name=run.__name__) for run in (control, serve)]
+    for thread in threads:
+        thread.start()
+    stop.wait()
+    node.controller.post(Stop())
+    for thread in threads:
+        thread.join()
+    give_up = time.monotonic() + LAST_RESULT_S
+    while node.busy and time.monotonic() < give_up:
+        executor.spin_once(timeout_sec=0.05)
+    for _ in range(LAST_CALLBACKS):  # so that a waiting action client has its result
+        executor.spin_once(timeout_sec=0.01)
+    executor.shutdown()
+    node.leave()
+    node.destroy_node()
+    rclpy.shutdown()
+    return 0 if len(ended_well) == len(threads) else 1

@@ -1,0 +1,190 @@
+"""The engines of a serving node: started, stopped, and what they report told to the dispatcher."""
+
+import json
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rclpy.impl.rcutils_logger import RcutilsLogger
+
+from kairos_ros.core.errors import ConfigError, RefusalCode
+from kairos_ros.core.profile import EngineProfile
+from kairos_ros.core.wire_check import printable
+from kairos_ros.engine.client.engine_link import EngineLink
+from kairos_ros.engine.client.events import (
+    BatchDone,
+    BatchFailed,
+    EngineDown,
+    EngineDraining,
+    EngineEvent,
+    EngineLoading,
+    EngineReady,
+    EngineUnreachable,
+    LinkChanged,
+)
+from kairos_ros.engine.client.remote_spec import NamedRemote
+from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
+from kairos_ros.engine.worker.process import WorkerSpec
+from kairos_ros.nodes.serving.parameters import EDGE, engine_options, remote_policy
+from kairos_ros.serving.batching import Effect, Submit
+from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.engines import warmup_profile
+
+
+class ServingEngines:
+    """Their threads only queue events; everything else happens in the thread of `handle_events`."""
+
+    def __init__(
+        self,
+        values: Mapping[str, Any],
+        remotes: Sequence[NamedRemote],
+        logger: RcutilsLogger,
+        wake: Callable[[], None],
+        carry_out: Callable[[list[Effect]], None],
+    ) -> None:
+        """values: the node's parameters. wake: there are events; called from any thread.
+        carry_out: takes what the dispatcher wants done."""
+        self._values = values
+        self._remotes = remotes
+        self._logger = logger
+        self._wake = wake
+        self._carry_out = carry_out
+        self._clients: dict[str, EngineLink] = {}
+        self._profiles = {remote.name: remote.profile for remote in remotes}
+        self._events: deque[tuple[str, EngineEvent]] = deque()
+
+    def start(self, dispatcher: Dispatcher) -> None:
+        """Raises ConfigError or zmq.ZMQError for a link that is impossible."""
+        self._dispatcher = dispatcher
+        here = {}
+        for policy, options in engine_options(self._values).items():
+            name = f"{EDGE}/{policy}" if policy else EDGE
+            dispatcher.add_engine(name, "edge", policy=policy, device=EDGE)
+            worker = WorkerSupervisor(WorkerSpec(options))
+            self._clients[name] = here[name] = EngineLink(worker, partial(self._queue, name))
+        for remote in self._remotes:
+            policy = remote_policy(self._values, remote)
+            dispatcher.add_engine(remote.name, "cloud", policy=policy)
+            engine = EngineLink(remote.spec, partial(self._queue, remote.name))
+            engine.start()
+            self._clients[remote.name] = engine
+        for engine in here.values():
+            engine.start()
+
+    def stop(self) -> None:
+        """May be called at any time."""
+        for engine in self._clients.values():
+            engine.stop()
+        self._clients.clear()
+        self._events.clear()
+
+    def can_serve(self) -> bool:
+        """The engines of this host are up; where there is none, any."""
+        slots = self._dispatcher.engines.values()
+        here = [slot.state == "ready" for slot in slots if slot.tier == "edge"]
+        return all(here) if here else any(slot.state == "ready" for slot in slots)
+
+    def submit(self, batch: Submit) -> None:
+        """Never blocks; what does not fit on the wire comes back as a failed batch."""
+        self._clients[batch.engine].submit(batch.batch, batch.requests, batch.expected_s)
+
+    def handle_events(self) -> tuple[bool, EngineDown | None]:
+        """Whether any engine went down, and the newest EngineDown of an engine of this host that
+        no other worker follows, else the newest of any of this host, if any.
+
+        Raises ConfigError for a profile of that one that is wrong.
+        """
+        any_down, edge_down = False, None
+        here = {name for name, slot in self._dispatcher.engines.items() if slot.tier == "edge"}
+        while self._events:
+            name, event = self._events.popleft()
+            self._handle(time.monotonic_ns(), name, event)
+            if isinstance(event, EngineDown):
+                any_down = True
+                if name in here and not (edge_down and edge_down.retry_in_s is None):
+                    edge_down = event
+        return any_down, edge_down
+
+    def _queue(self, engine: str, event: EngineEvent) -> None:
+        self._events.append((engine, event))
+        self._wake()
+
+    def _handle(self, now_ns: int, name: str, event: EngineEvent) -> None:
+        dispatcher, logger = self._dispatcher, self._logger
+        match event:
+            case EngineLoading():
+                if dispatcher.engine_not_up(name, "loading", event.stage):
+                    logger.info(f"{name}: {event.stage} ({event.seconds:.0f} s)")
+            case EngineUnreachable():
+                if dispatcher.engine_not_up(name, "unreachable", event.reason):
+                    logger.warning(f"{name}: unreachable {event.reason}")
+            case EngineReady():
+                try:
+                    self._ready(now_ns, name, event)
+                except ConfigError as error:
+                    if dispatcher.engines[name].tier == "edge":
+                        raise
+                    dispatcher.engine_not_up(name, "refused", str(error))
+                    logger.error(f"{name} is not used: {error}")
+            case BatchDone():
+                slot = dispatcher.engines[name]
+                before = slot.state
+                self._carry_out(
+                    dispatcher.batch_done(
+                        now_ns, name, event.batch, event.outcomes, event.compute_s
+                    )
+                )
+                if slot.state != before:  # what it answered is no chunk of the policy
+                    logger.error(f"{name} is not used: {slot.last_error}")
+            case BatchFailed():
+                logger.warning(
+                    f"{name}: batch {event.batch} failed: {printable(event.reason, 500)}",
+                    throttle_duration_sec=1.0,
+                )
+                crashed = event.code is not RefusalCode.ENGINE_DOWN
+                self._carry_out(
+                    dispatcher.batch_failed(
+                        now_ns, name, event.batch, event.reason, crashed=crashed
+                    )
+                )
+            case EngineDown():
+                again = f"; {len(event.lost)} batches queued again" if event.lost else ""
+                logger.error(f"{name} down: {event.reason}{again}")
+                wait_s = event.retry_in_s
+                effects = dispatcher.engine_down(
+                    now_ns,
+                    name,
+                    event.reason,
+                    crashed=event.crashed,
+                    failures=event.failures,
+                    retry_ns=None if wait_s is None else now_ns + round(wait_s * 1e9),
+                )
+                self._carry_out(effects)
+            case EngineDraining():
+                logger.warning(f"{name} takes no more: {event.reason}")
+                dispatcher.engine_draining(now_ns, name, event.reason)
+            case LinkChanged():
+                self._carry_out(dispatcher.link_changed(now_ns, name, event.state))
+
+    def _ready(self, now_ns: int, name: str, event: EngineReady) -> None:
+        profile = self._profile(name, event)
+        effects = self._dispatcher.engine_ready(now_ns, name, event.description, profile)
+        slot = self._dispatcher.engines[name]
+        self._logger.info(
+            f"{name} ready after {event.seconds:.1f} s: {event.description.policy_id} "
+            f"on {event.description.device}, batches up to {len(slot.latency_ns)}, "
+            f"{slot.latency_of(1) / 1e6:.1f} ms for one robot"
+        )
+        self._carry_out(effects)
+
+    def _profile(self, name: str, ready: EngineReady) -> EngineProfile:
+        path = self._profiles.get(name, self._values["profile"])
+        if not path:
+            return warmup_profile(ready.description)
+        try:
+            return EngineProfile.from_dict(json.loads(Path(path).read_text()))
+        except (OSError, ValueError) as error:
+            raise ConfigError(f"profile {path!r} cannot be read: {error}") from error

@@ -1,0 +1,177 @@
+"""Parameters of the serving node, and what they configure."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from kairos_ros.core.calibration import HorizonCalibration
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.wire_check import ROBOTS
+from kairos_ros.engine.client.remote_spec import NamedRemote, parse_remote
+from kairos_ros.engine.registry import NAME, registry_of
+from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.nodes.parameters import STRINGS, ParameterSpec
+from kairos_ros.serving.calibration_file import find_calibration
+from kairos_ros.serving.options import ServingOptions
+from kairos_ros.transport.key_folder import KeyFolder, default_folder
+
+EDGE = "edge"
+"""Name of the engine that the serving node starts itself; of several, `edge/POLICY`. They have one
+device."""
+NOWHERE = "/nonexistent"
+"""Policy folder where there is none: the calibration beside this process is not meant."""
+
+SERVING_PARAMETERS = (
+    ParameterSpec(
+        "policy", "", "LeRobot policy folder, hub id, or emulated:...; empty: no engine here"
+    ),
+    ParameterSpec(
+        "policies",
+        STRINGS,
+        "In the place of policy: NAME=POLICY of each one, the default first; NAME alone: only "
+        "engines elsewhere serve it",
+    ),
+    ParameterSpec(
+        "policy_swaps",
+        STRINGS,
+        "OLD=NEW: new tasks that ask for OLD get NEW, running ones keep theirs",
+        live=True,
+    ),
+    ParameterSpec(
+        "engines", STRINGS, "Engines elsewhere, NAME=tcp://HOST:PORT,... (docs/cloud.md)"
+    ),
+    ParameterSpec("keys", "", "Folder of keys; empty: KAIROS_KEYS, else ~/.config/kairos/keys"),
+    ParameterSpec(
+        "placement",
+        "completion",
+        "How edge and cloud are compared",
+        choices=("completion", "printed"),
+    ),
+    ParameterSpec(
+        "hedge_budget",
+        0.0,
+        "Share of requests that may be sent to edge and cloud where the answer may be late",
+        0.0,
+        1.0,
+    ),
+    ParameterSpec("device", "auto", "auto, cpu, cuda or cuda:N"),
+    ParameterSpec("dtype", "auto", "Precision", choices=("auto", "float32", "bfloat16")),
+    ParameterSpec("threads", 1, "CPU threads of one forward pass", 1, 256),
+    ParameterSpec("max_batch", 16, "Largest batch, besides the profile's saturation", 1, 256),
+    ParameterSpec("profile", "", "JSON of kairos profile; empty: measured while warming up"),
+    ParameterSpec("tokenizer", "", "Replaces the tokenizer that the saved policy names"),
+    ParameterSpec("allowed_steps", "", "Further processor steps the policy may load: A,B"),
+    ParameterSpec("rtc", False, "Guide chunks to begin with what their robots have committed"),
+    ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options"),
+    ParameterSpec(
+        "horizon", "tail_agreement:t=0.8,h_min=5", "Horizon policy of requests that name none"
+    ),
+    ParameterSpec(
+        "horizon_calibration", "", "JSON of kairos calibrate; empty: the policy folder's, if any"
+    ),
+    ParameterSpec("stale_after_s", 0.05, "Age at which an observation is refetched", 0.0, 60.0),
+    ParameterSpec("default_deadline_s", 10.0, "For requests that name none", 0.01, 3600.0),
+    ParameterSpec("max_queue", 1000, "More pending requests are refused", 1, 1_000_000),
+    ParameterSpec("max_message_mb", 8.0, "Larger observations are refused", 0.001, 256.0),
+    ParameterSpec("max_robots", ROBOTS, "More at a time are ignored", 1, 10_000),
+    ParameterSpec(
+        "robots", STRINGS, "Names of the robots to serve, such as 'left_*'; empty: every robot"
+    ),
+    ParameterSpec("autostart", True, "Configure and activate at start"),
+    ParameterSpec("fleet_state_hz", 5.0, "Rate of /kairos/fleet_state", 0.1, 50.0),
+    ParameterSpec("warn_queued_s", 1.0, "Longer in the queue is a warning", 0.0, 3600.0),
+    ParameterSpec("warn_engine_load", 0.95, "More load is a warning", 0.0, 1.0),
+)
+
+
+def policy_names(values: Mapping[str, Any]) -> tuple[str, ...]:
+    """Of the policies that are served, the default first; "" of the only one of parameter
+    `policy`."""
+    return tuple(text.partition("=")[0] for text in values["policies"]) or ("",)
+
+
+def engine_options(values: Mapping[str, Any]) -> dict[str, EngineOptions]:
+    """How each policy that this host has an engine for shall run, by name. Raises ConfigError."""
+    options = EngineOptions(**{field.name: values[field.name] for field in fields(EngineOptions)})
+    if not values["policies"]:
+        return {"": options} if options.policy else {}
+    for single in ("policy", "profile", "horizon_calibration"):
+        if values[single]:
+            raise ConfigError(
+                f"parameter {single} is {values[single]!r} and parameter policies names several; "
+                f"leave out one: {single} is for one policy"
+            )
+    asked = policy_names(values)
+    for name in asked:
+        if asked.count(name) > 1 or not NAME.fullmatch(name):
+            raise ConfigError(
+                f"parameter policies: {name!r} cannot be the name of a policy, or is that of two; "
+                "use 1 to 64 letters, digits, '.', '-' and '_', first a letter or digit"
+            )
+    return registry_of([text for text in values["policies"] if "=" in text], options)
+
+
+def policy_swaps(texts: Sequence[str]) -> dict[str, str]:
+    """Policy -> the one that new tasks get in its place. Raises ConfigError."""
+    for text in texts:
+        if "=" not in text:
+            raise ConfigError(f"parameter policy_swaps: {text!r} must read OLD=NEW")
+    return dict(text.split("=", 1) for text in texts)
+
+
+def remote_policy(values: Mapping[str, Any], remote: NamedRemote) -> str:
+    """The name at this server of what an engine elsewhere serves. Raises ConfigError."""
+    served = policy_names(values)
+    if served == ("",):
+        return ""
+    if remote.spec.policy not in served:
+        raise ConfigError(
+            f"engine {remote.name!r} serves policy {remote.spec.policy or '(none named)'}; add "
+            f",policy=NAME with one of parameter policies: {', '.join(served)}"
+        )
+    return remote.spec.policy
+
+
+def remote_engines(values: Mapping[str, Any]) -> list[NamedRemote]:
+    """The engines elsewhere. Raises ConfigError."""
+    keys = KeyFolder(Path(values["keys"]) if values["keys"] else default_folder())
+    remotes = [parse_remote(text, keys) for text in values["engines"]]
+    names = [remote.name for remote in remotes]
+    for name in names:
+        if names.count(name) > 1 or name == EDGE:
+            raise ConfigError(f"parameter engines: the name {name!r} is taken; choose another")
+    for remote in remotes:
+        remote_policy(values, remote)
+    if not remotes and not engine_options(values):
+        raise ConfigError(
+            "parameter policy is empty, and so is policies; give a LeRobot policy folder or hub "
+            "id, or name engines elsewhere in parameter engines"
+        )
+    return remotes
+
+
+def _calibrations(values: Mapping[str, Any]) -> dict[str, HorizonCalibration]:
+    found = {
+        name: find_calibration(options.policy) for name, options in engine_options(values).items()
+    }
+    return {name: calibration for name, calibration in found.items() if calibration}
+
+
+def serving_options(values: Mapping[str, Any]) -> ServingOptions:
+    """How requests are served. Raises ConfigError for a policy that is named wrongly."""
+    return ServingOptions(
+        scheduling=parse_scheduling(values["scheduling"]),
+        horizon_policy=values["horizon"],
+        stale_after_ns=round(values["stale_after_s"] * 1e9),
+        default_deadline_ns=round(values["default_deadline_s"] * 1e9),
+        max_queue=values["max_queue"],
+        max_bytes=round(values["max_message_mb"] * 1e6),
+        batch_cap=values["max_batch"],
+        comparison=values["placement"],
+        hedge_budget=values["hedge_budget"],
+        calibration=find_calibration(values["policy"] or NOWHERE, values["horizon_calibration"]),
+        policies=policy_names(values),
+        calibrations=_calibrations(values) if values["policies"] else {},
+    )

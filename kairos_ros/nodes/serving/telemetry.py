@@ -1,0 +1,88 @@
+"""What a serving node tells people and tools: `/kairos/fleet_state` and `/diagnostics`."""
+
+import time
+from collections import Counter, deque
+from collections.abc import Mapping
+from typing import Any
+
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.node import Node
+
+from kairos_ros.msg import FleetState
+from kairos_ros.nodes import qos
+from kairos_ros.nodes.fleet_messages import diagnostics, fleet_state, server_diagnostic
+from kairos_ros.nodes.serving.announcement import ServerAnnouncement
+from kairos_ros.serving.dispatcher import Dispatcher
+
+DIAGNOSTICS_PERIOD_S = 1.0
+
+
+class ServingTelemetry:
+    """values: the node's parameters."""
+
+    def __init__(
+        self, node: Node, values: Mapping[str, Any], announcement: ServerAnnouncement
+    ) -> None:
+        self.counters: Counter[str] = Counter()
+        """What was refused or ignored before it came to the dispatcher, since `restart`."""
+        self._requests = 0
+        self._node, self._values, self._announcement = node, values, announcement
+        self._samples: deque[tuple[int, int, int]] = deque(maxlen=11)
+        self._diagnosed: Counter[str] = Counter()
+        self._diagnosed_s = 0.0
+        self._fleet_state = node.create_publisher(FleetState, "/kairos/fleet_state", qos.TELEMETRY)
+        self._diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+
+    def restart(self) -> None:
+        """Counts from zero, as a new dispatcher does."""
+        self.counters.clear()
+        self._samples.clear()
+        self._requests = 0
+
+    def count_request(self) -> None:
+        """A request came for this server."""
+        self._requests += 1
+
+    def tell(self, dispatcher: Dispatcher) -> None:
+        """The fleet state, now."""
+        now_ns = time.monotonic_ns()
+        state = fleet_state(now_ns, dispatcher, self.counters)
+        state.stamp = self._node.get_clock().now().to_msg()
+        state.server = self._announcement.server
+        state.active, state.reason = self._announcement.serving, self._announcement.reason
+        state.scheduling, state.horizon = self._values["scheduling"], self._values["horizon"]
+        state.requests_per_s, state.chunks_per_s = self._per_s(now_ns, dispatcher)
+        self._fleet_state.publish(state)
+
+    def diagnose_if_due(self, dispatcher: Dispatcher) -> None:
+        """The diagnostics, once a second."""
+        if time.monotonic() - self._diagnosed_s >= DIAGNOSTICS_PERIOD_S:
+            self.diagnose(dispatcher)
+
+    def diagnose(self, dispatcher: Dispatcher) -> None:
+        """The diagnostics, now. A server that another one keeps out tells that, and no more: what
+        the other one says has the same names."""
+        self._diagnosed_s = time.monotonic()
+        announcement, values = self._announcement, self._values
+        out = announcement.reason if announcement.in_conflict else ""
+        message = diagnostics(
+            time.monotonic_ns(),
+            dispatcher,
+            self.counters,
+            self._diagnosed,
+            values["warn_queued_s"],
+            values["warn_engine_load"],
+        )
+        self._diagnosed = dispatcher.counters + self.counters
+        who = server_diagnostic(out, announcement.waiting(), values["robots"])
+        message.status = [who] if out else [who, *message.status]
+        message.header.stamp = self._node.get_clock().now().to_msg()
+        self._diagnostics.publish(message)
+
+    def _per_s(self, now_ns: int, dispatcher: Dispatcher) -> tuple[float, float]:
+        """Requests and chunks per second over about the last two seconds."""
+        computed = sum(slot.requests for slot in dispatcher.engines.values())
+        self._samples.append((now_ns, self._requests, computed))
+        then_ns, requests, chunks = self._samples[0]
+        seconds = max(now_ns - then_ns, 1) / 1e9
+        return (self._requests - requests) / seconds, (computed - chunks) / seconds

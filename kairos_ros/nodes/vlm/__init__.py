@@ -1,0 +1,1 @@
+"""The safety, monitor and planner nodes."""

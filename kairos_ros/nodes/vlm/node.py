@@ -1,0 +1,101 @@
+"""The models around the policy as ROS nodes: safety, monitor and planner, each alone or together.
+
+Components in one node share one queue, where they name the same model. Each alone is
+a process of its own that can fail alone.
+"""
+
+from collections.abc import Sequence
+from functools import partial
+
+import rclpy
+from diagnostic_msgs.msg import DiagnosticArray
+from rclpy.node import Node
+
+from kairos_ros.core.errors import KairosError
+from kairos_ros.core.pipeline import Component
+from kairos_ros.nodes import qos
+from kairos_ros.nodes.parameters import ParameterSpec, declare
+from kairos_ros.nodes.process import begin
+from kairos_ros.nodes.vlm.component_service import open_services
+from kairos_ros.nodes.vlm.parameters import MODEL_PARAMETERS, NAMES, component_parameters
+from kairos_ros.vlm.embedded.planner import MODEL, RulePlanner
+from kairos_ros.vlm.judge import Judge
+from kairos_ros.vlm.judge_threads import JudgeThreads
+from kairos_ros.vlm.judgement_queue import order_called
+from kairos_ros.vlm.loading import ENDPOINT, load_judge
+
+ALL = (Component.SAFETY, Component.MONITOR, Component.SYSTEM2)
+
+
+def parameters(components: Sequence[Component]) -> tuple[ParameterSpec, ...]:
+    """Of the node of these components."""
+    several = len(components) > 1
+    return MODEL_PARAMETERS + tuple(
+        spec
+        for component in components
+        for spec in component_parameters(component, f"{NAMES[component]}." if several else "")
+    )
+
+
+class VlmNode(Node):
+    """Raises ConfigError for a parameter that is wrong and for a model that does not load."""
+
+    def __init__(self, components: Sequence[Component]) -> None:
+        name = NAMES[components[0]] if len(components) == 1 else "vlm"
+        super().__init__(name, namespace="kairos")
+        self._values = declare(self, parameters(components))
+        self._judge_threads: dict[str, JudgeThreads] = {}
+        try:
+            self._components = open_services(self, components, self._judges_of, self._values)
+        except KairosError:
+            self.close()
+            raise
+        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self.create_timer(1.0, self._publish_diagnostics)
+        models = ", ".join(self._judge_threads)
+        self.get_logger().info(f"{', '.join(NAMES[one] for one in components)}: judged by {models}")
+
+    @property
+    def broken(self) -> bool:
+        """It cannot go on."""
+        return any(judges.broken for judges in self._judge_threads.values())
+
+    def close(self) -> None:
+        """After the executor has stopped, if it ever began."""
+        for judges in self._judge_threads.values():
+            judges.close()
+        self.destroy_node()
+
+    def _judges_of(self, model: str) -> JudgeThreads:
+        if model not in self._judge_threads:
+            values = self._values
+            judges = [self._judge(model) for _ in range(values["in_flight"])]
+            order = order_called(values["order"])
+            # an endpoint's judge sends the questions of a batch side by side, as so many requests
+            batch = 1 if model.startswith(ENDPOINT) else values["batch"]
+            self._judge_threads[model] = JudgeThreads(judges, batch=batch, order=order)
+        return self._judge_threads[model]
+
+    def _judge(self, model: str) -> Judge:
+        return RulePlanner() if model == MODEL else load_judge(model, self._values["timeout_s"])
+
+    def _publish_diagnostics(self) -> None:
+        message = DiagnosticArray(status=[service.diagnostic() for service in self._components])
+        message.header.stamp = self.get_clock().now().to_msg()
+        self._diagnostics.publish(message)
+
+
+def main(*names: str) -> int:
+    """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error.
+
+    names: of its components; all of them where none is named.
+    """
+    components = tuple(map(Component, names)) or ALL
+    node, executor, stop = begin("vlm_node", partial(VlmNode, components))
+    while not stop.is_set() and not node.broken:
+        executor.spin_once(timeout_sec=0.1)
+    broken = node.broken
+    executor.shutdown()
+    node.close()
+    rclpy.shutdown()
+    return int(broken)

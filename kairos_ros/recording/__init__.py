@@ -1,0 +1,1 @@
+"""Bags: what is recorded, written, read and repaired."""

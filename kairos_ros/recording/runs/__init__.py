@@ -1,0 +1,1 @@
+"""Runs: what robots and tasks did, from bags or from files."""

@@ -1,0 +1,86 @@
+"""Which topics of a fleet belong into a bag."""
+
+import re
+from collections.abc import Mapping, Sequence
+
+from kairos_ros.core.errors import ConfigError
+
+UPDATES = "/kairos/chunk_updates"
+FULL_UPDATES = "/kairos/chunk_updates/full"
+SENSORS = (
+    "sensor_msgs/msg/JointState",
+    "sensor_msgs/msg/Image",
+    "sensor_msgs/msg/CompressedImage",
+)
+FLEET = {
+    "/kairos/robot_status": "kairos_ros/msg/RobotStatus",
+    "/kairos/server_status": "kairos_ros/msg/ServerStatus",
+    "/kairos/fleet_state": "kairos_ros/msg/FleetState",
+    UPDATES: "kairos_ros/msg/ChunkUpdates",
+    FULL_UPDATES: "kairos_ros/msg/ChunkUpdates",
+    "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
+}
+"""Topics of the fleet, and their types whatever else is published there."""
+ROBOT = {
+    "chunk_request": "kairos_ros/msg/ChunkRequest",
+    "action_chunk": "kairos_ros/msg/ActionChunk",
+    "task_events": "kairos_ros/msg/TaskEvent",
+    "execution_info": "kairos_ros/msg/ExecutionInfo",
+    "joint_states": "sensor_msgs/msg/JointState",
+    "safety_verdict": "kairos_ros/msg/SafetyVerdict",
+    "task_progress": "kairos_ros/msg/TaskProgress",
+    "task_refusal": "kairos_ros/msg/TaskRefusal",
+    "task_truth": "kairos_ros/msg/TaskProgress",
+    "plan_request": "kairos_ros/msg/PlanRequest",
+    "plan": "kairos_ros/msg/Plan",
+    "pipeline_events": "kairos_ros/msg/PipelineEvent",
+    "rules": "std_msgs/msg/String",
+}
+"""The same below the name of each robot."""
+_REQUEST = "/chunk_request"
+
+
+def parse_topics(text: str) -> re.Pattern[str] | None:
+    """A regular expression for whole topic names; None where empty. Raises ConfigError."""
+    try:
+        return re.compile(text) if text else None
+    except re.error as error:
+        raise ConfigError(f"topics {text!r} is no regular expression: {error}") from error
+
+
+def selected(
+    topics: Mapping[str, Sequence[str]], wanted: re.Pattern[str] | None, *, full_updates: bool
+) -> dict[str, tuple[str, ...]]:
+    """The topics to record, of all that exist (name -> types), and the types they may have.
+
+    A topic of the fleet has its one type, also where only others publish. Any other topic may have
+    each of its types.
+
+    wanted: names that match as a whole; None: what the fleet says (requests with their images,
+    chunks with their updates, execution, tasks, states, verdicts and what robots did about them,
+    diagnostics) and, below a robot's namespace, joint states and images.
+    """
+    robots = [
+        name.removesuffix(_REQUEST)
+        for name, kinds in topics.items()
+        if name.endswith(_REQUEST) and ROBOT[_REQUEST[1:]] in kinds
+    ]
+    robots.sort(key=len, reverse=True)  # one without a namespace has what no other has
+    unwanted = UPDATES if full_updates else FULL_UPDATES
+    chosen: dict[str, tuple[str, ...]] = {}
+    for name, kinds in topics.items():
+        inside = next((name[len(r) + 1 :] for r in robots if name.startswith(f"{r}/")), "")
+        known = FLEET.get(name) or ROBOT.get(inside)
+        if wanted is not None:
+            if wanted.fullmatch(name):
+                chosen[name] = (known,) if known else tuple(kinds)
+        elif known:
+            if name != unwanted:
+                chosen[name] = (known,)
+        elif inside and (fitting := tuple(filter(_belongs, kinds))):
+            chosen[name] = fitting
+    return chosen
+
+
+def _belongs(kind: str) -> bool:
+    return kind.startswith("kairos_ros/msg/") or kind in SENSORS

@@ -1,1 +1,0 @@
-"""Recorded tasks against a live serving node, in real time, over DDS."""

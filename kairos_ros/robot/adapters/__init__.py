@@ -1,0 +1,1 @@
+"""Bodies: how a robot is observed and moved."""

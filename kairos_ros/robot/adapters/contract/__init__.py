@@ -1,0 +1,1 @@
+"""Robots behind ROS 2 drivers, described by a contract."""

@@ -1,0 +1,1 @@
+"""Robots by LeRobot's own drivers."""

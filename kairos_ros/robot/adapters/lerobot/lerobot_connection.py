@@ -1,0 +1,157 @@
+"""A LeRobot robot and its ports: connected safely, given back whole, and what its errors mean."""
+
+import contextlib
+import logging
+import os
+import time
+from collections.abc import Callable, Collection
+from typing import Any
+
+from kairos_ros.robot.adapters.lerobot.lerobot_arms import (
+    Arm,
+    arms_of,
+    bound,
+    claim,
+    close_port,
+    gone,
+    prepare,
+    release,
+    silent,
+)
+from kairos_ros.robot.adapters.lerobot.lerobot_faults import (
+    ADVICE,
+    CABLE,
+    CALIBRATION,
+    SILENT,
+    STALE,
+    TORN,
+    TRANSIENT,
+    reason_of,
+)
+from kairos_ros.robot.body_error import BodyError
+
+log = logging.getLogger(__name__)
+
+TRIES = 3
+"""LeRobot's drivers give up connecting over one packet that was lost."""
+CONNECT_TIMEOUT_MS = 250.0
+"""For a reply while nothing moves; a busy host may be late by so much."""
+CONTROL_TIMEOUT_MS = 50.0
+"""While the arm is controlled: LeRobot's own, one or two periods."""
+
+
+class Connection:
+    """The driver that `build` makes, anew for every time it is opened.
+
+    calibrate: the command that calibrates it. Used from one thread only.
+    """
+
+    def __init__(self, build: Callable[[], Any], calibrate: str) -> None:
+        self._build = build
+        self._calibrate = calibrate
+        self._held: list[int] = []
+        self.robot = build()
+        self.arms: tuple[Arm, ...] = arms_of(self.robot, self.robot.action_features)
+        self.opened = False
+        self._used = False  # a driver is opened once
+        # of the monotonic clock, to that of LeRobot's cameras
+        self._ahead_ns = time.monotonic_ns() - time.perf_counter_ns()
+
+    def open(self) -> None:
+        """Connects. The torque comes on where the joints are; nothing is calibrated.
+
+        Raises BodyError where that does not work; everything is closed then.
+        """
+        for left in reversed(range(TRIES)):
+            if self._used:
+                self.robot = self._build()
+                self.arms = arms_of(self.robot, self.robot.action_features)
+            self._used = True
+            try:
+                self._open()
+                self.opened = True
+                return
+            except Exception as error:  # a driver raises whatever it likes
+                if left and reason_of(error) in TRANSIENT:
+                    log.warning("connecting again: %s", reason_of(error))
+                    self.close()
+                    continue
+                fault = error if isinstance(error, BodyError) else self.named(error)
+                self.close()
+                raise fault from error
+
+    def _open(self) -> None:
+        for arm in self.arms:
+            self._held.append(claim(arm.bus.port))
+        for arm in self.arms:
+            bound(arm, CONNECT_TIMEOUT_MS)
+            prepare(arm, self._calibrate)
+        self.robot.connect(calibrate=False)
+        if not self.robot.is_calibrated:
+            raise BodyError(
+                CALIBRATION, f"the robot is not calibrated; beside it, run: {self._calibrate}"
+            )
+        for arm in self.arms:
+            bound(arm, CONTROL_TIMEOUT_MS)
+
+    def close(self) -> None:
+        """Closes ports and cameras, whatever state they are in. Torque stays as it is."""
+        with contextlib.suppress(Exception):  # what is gone cannot be disconnected
+            self.robot.disconnect()
+        for arm in self.arms:
+            close_port(arm)
+        for camera in self._cameras():
+            with contextlib.suppress(Exception):  # of cameras that are disconnected already
+                camera.disconnect()
+        for held in self._held:
+            os.close(held)
+        self._held.clear()
+        self.opened = False
+
+    def release(self) -> list[str]:
+        """Switches the torque off; motors that did not hear."""
+        return [motor for arm in self.arms for motor in release(arm)]
+
+    def stale_camera(self, max_age_s: float) -> str:
+        """Which camera has no picture younger than that; empty where all have, or do not tell."""
+        for name, camera in getattr(self.robot, "cameras", {}).items():
+            taken_s = getattr(camera, "latest_timestamp", None)
+            age_s = time.perf_counter() - taken_s if taken_s is not None else 0.0
+            if age_s > max_age_s:
+                return f"camera {name} has given no picture for {age_s:.1f} s"
+        return ""
+
+    def taken_ns(self) -> int:
+        """Monotonic time of the oldest among the cameras' newest pictures; those of a camera that
+        does not tell are of now. The same for the same pictures."""
+        told = [getattr(camera, "latest_timestamp", None) for camera in self._cameras()]
+        taken_ns: list[int] = [
+            round(at_s * 1e9) + self._ahead_ns for at_s in told if at_s is not None
+        ]
+        return min([time.monotonic_ns(), *taken_ns])
+
+    def named(self, error: Exception) -> BodyError:
+        """A driver's error with its reason, and which port, motors or camera it is about."""
+        reason = reason_of(error)
+        arms = list(self.arms)
+        told = error.args[1] if len(error.args) == 2 else error  # (number, text) of the system
+        said = " ".join(str(told).split()) or type(error).__name__
+        if reason in (SILENT, TORN):
+            quiet: dict[str, list[str]] = {}
+            with contextlib.suppress(Exception):  # the port may be gone by now
+                quiet = {arm.prefix: motors for arm in arms if (motors := silent(arm))}
+            motors = [motor for of_arm in quiet.values() for motor in of_arm]
+            spoiled = reason == TORN and len(motors) == sum(len(arm.bus.motors) for arm in arms)
+            if motors and not spoiled:
+                reason, said = SILENT, f"no answer from {', '.join(motors)}"
+                arms = [arm for arm in arms if arm.prefix in quiet]
+        elif reason == CABLE:
+            arms = [arm for arm in arms if gone(arm)] or arms
+        elif reason == STALE:
+            said, arms = self.stale_camera(0.0) or said, []
+        ports = ", ".join(arm.bus.port for arm in arms)
+        place = f" ({ports})" if ports else ""
+        return BodyError(reason, f"{reason}: {said}; {ADVICE[reason]}{place}")
+
+    def _cameras(self) -> Collection[Any]:
+        return getattr(self.robot, "cameras", {}).values()

@@ -1,0 +1,1 @@
+"""Simulated bodies: Gymnasium and Meta-World."""

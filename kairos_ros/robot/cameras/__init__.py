@@ -1,0 +1,1 @@
+"""A robot's cameras: names, sizes, pictures."""

@@ -1,0 +1,1 @@
+"""URDF, kinematics, and the arms that are known by name."""

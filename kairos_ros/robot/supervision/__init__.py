@@ -1,0 +1,1 @@
+"""The state machine of a robot, and who drives it."""

@@ -1,0 +1,110 @@
+"""The rules of a robot's tasks as one line of YAML: what a robot host needs of the fleet file.
+
+    components: {safety: {slo_ms: 300, freq_hz: 5, fallback: stop_and_replan}, ...}
+    max_task_retries: 3 ...
+
+The names are the fleet file's (001, Figure 3).
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.pipeline import (
+    ESCALATIONS,
+    FALLBACKS,
+    PERIODIC,
+    Component,
+    ComponentRules,
+    Fallback,
+    TaskRules,
+)
+from kairos_ros.document.marked_yaml import MarkedYaml, MarkedYamlError
+
+LIMITS = ("max_task_retries", "max_consecutive_safety_replan", "max_consecutive_slo_violation")
+ENDS = ("on_max_task_retries", "on_max_violation")
+RATIO = "system2_to_system1_call_ratio"
+
+
+def rules_text(rules: TaskRules) -> str:
+    """One line that `parse_rules` turns back into `rules`."""
+    components = {}
+    for component, one in rules.components.items():
+        components[component.value] = {"slo_ms": one.slo_ns / 1e6, "fallback": one.fallback.value}
+        if one.period_ns:
+            components[component.value]["freq_hz"] = 1e9 / one.period_ns
+    return json.dumps(
+        {
+            "components": components,
+            **{name: getattr(rules, name) for name in LIMITS},
+            **{name: getattr(rules, name).value for name in ENDS},
+            RATIO: rules.system2_ratio,
+        }
+    )
+
+
+def parse_rules(text: str) -> TaskRules:
+    """Raises ConfigError that names the field, what it is, and what it may be."""
+    try:
+        given = MarkedYaml(text).data
+    except MarkedYamlError as error:
+        raise ConfigError(f"rules are no YAML: {' '.join(str(error).split())}") from error
+    given = _mapping("rules", given, {"components", *LIMITS, *ENDS, RATIO})
+    named = _mapping("components", given.get("components"), set(Component))
+
+    def count(name: str) -> int:
+        return _count(name, given.get(name))
+
+    def end(name: str) -> Fallback:
+        return _choice(name, given.get(name), ESCALATIONS)
+
+    return TaskRules(
+        components={Component(name): _component(name, one) for name, one in named.items()},
+        max_task_retries=count("max_task_retries"),
+        on_max_task_retries=end("on_max_task_retries"),
+        max_consecutive_safety_replan=count("max_consecutive_safety_replan"),
+        max_consecutive_slo_violation=count("max_consecutive_slo_violation"),
+        on_max_violation=end("on_max_violation"),
+        system2_ratio=_count(RATIO, given.get(RATIO, 1), least=1),
+    )
+
+
+def _component(name: str, given: object) -> ComponentRules:
+    component = Component(name)
+    fields = {"slo_ms", "fallback"} | ({"freq_hz"} if component in PERIODIC else set())
+    one = _mapping(f"components.{name}", given, fields)
+    slo_ms = _positive(f"components.{name}.slo_ms", one.get("slo_ms"))
+    hz = _positive(f"components.{name}.freq_hz", one.get("freq_hz")) if "freq_hz" in fields else 0
+    return ComponentRules(
+        slo_ns=round(slo_ms * 1e6),
+        fallback=_choice(f"components.{name}.fallback", one.get("fallback"), FALLBACKS[component]),
+        period_ns=round(1e9 / hz) if hz else 0,
+    )
+
+
+def _mapping(where: str, given: object, fields: set[str]) -> Mapping[str, Any]:
+    allowed = ", ".join(sorted(fields))
+    if not isinstance(given, dict):
+        raise ConfigError(f"{where} is {given!r:.80}; give a mapping of {allowed}")
+    if unknown := sorted(str(key) for key in given.keys() - fields):
+        raise ConfigError(f"{where} has no {unknown[0]!r:.80}; it has {allowed}")
+    return given
+
+
+def _positive(where: str, given: object) -> float:
+    if isinstance(given, bool) or not isinstance(given, int | float) or not 0 < given < 1e9:
+        raise ConfigError(f"{where} is {given!r:.80}; give a positive number")
+    return float(given)
+
+
+def _count(where: str, given: object, least: int = 0) -> int:
+    if isinstance(given, bool) or not isinstance(given, int) or given < least:
+        raise ConfigError(f"{where} is {given!r:.80}; give a whole number of at least {least}")
+    return given
+
+
+def _choice(where: str, given: object, allowed: tuple[Fallback, ...]) -> Fallback:
+    if not isinstance(given, str) or given not in allowed:
+        raise ConfigError(f"{where} is {given!r:.80}; choose from {', '.join(allowed)}")
+    return Fallback(given)

@@ -1,0 +1,88 @@
+"""Which of a server's policies a task gets: by name, by weights, or the default one."""
+
+from collections.abc import Mapping, Sequence
+
+from kairos_ros.core.errors import ConfigError, RefusalCode
+from kairos_ros.core.exchange import Refusal
+from kairos_ros.core.fit import RobotInterface, misfit
+from kairos_ros.core.server_status import ServedPolicy
+from kairos_ros.core.wire_check import printable
+from kairos_ros.serving.checks import policy_interface
+from kairos_ros.serving.engines import Engines
+from kairos_ros.serving.options import SECOND_NS
+from kairos_ros.transport.messages import EngineDescription
+
+
+class ServedPolicies:
+    """The policies of one server by name, and which of them stand in for others."""
+
+    def __init__(self, names: Sequence[str], engines: Engines) -> None:
+        """names: the default first; the one policy of a server that serves no other has none."""
+        self.names = tuple(names)
+        self.swaps: Mapping[str, str] = {}
+        """Name -> name of the policy that new tasks get in its place."""
+        self._engines = engines
+
+    def swap(self, swaps: Mapping[str, str]) -> None:
+        """From now on new tasks get these policies. Raises ConfigError for a name that is none."""
+        for name in (*swaps, *swaps.values()):
+            if name not in self.names or not name:
+                served = ", ".join(filter(None, self.names)) or "one policy, without a name"
+                raise ConfigError(
+                    f"no policy {printable(name)!r} is served here; this server has {served}"
+                )
+        self.swaps = {old: new for old, new in swaps.items() if old != new}
+
+    @property
+    def default(self) -> EngineDescription | None:
+        """What new tasks get that name no policy; None before an engine of it was up."""
+        return self.description(self.named(""))
+
+    def description(self, name: str | None) -> EngineDescription | None:
+        """Of the policy of this name; None before an engine of it was up."""
+        slot = self._engines.described(name) if name is not None else None
+        return slot.description if slot else None
+
+    def described(self) -> dict[str, EngineDescription]:
+        """Of the policies whose engines were up, by name, the default one first."""
+        found = {name: self.description(name) for name in self.names}
+        return {name: one for name, one in found.items() if one is not None}
+
+    def told(self) -> tuple[ServedPolicy, ...]:
+        """For robots: the policies whose engines were up; nothing where there is one only, without
+        a name."""
+        return tuple(
+            ServedPolicy(name, policy_interface(one), one.chunk_size, self.swaps.get(name, ""))
+            for name, one in self.described().items()
+            if name
+        )
+
+    def named(self, asked: str) -> str | None:
+        """The policy that a new task gets that asks for this name; None: it is no name here."""
+        name = asked or self.names[0]
+        return self.swaps.get(name, name) if name in self.names else None
+
+    def of(self, asked: str) -> str | Refusal:
+        """The name of the policy that a new task gets, or why there is none.
+
+        asked: a name, or type and fingerprint of weights: a task that began elsewhere names those,
+        and no other policy stands in for them.
+        """
+        name = self.named(asked)
+        weights = {one: described.policy_id for one, described in self.described().items()}
+        if name is None:
+            name = next((one for one, known in weights.items() if known == asked), None)
+        if name is not None:
+            return name
+        if loading := [name for name in self.names if name not in weights]:
+            which = ", ".join(filter(None, loading)) or "the engine"
+            text = f"policy {printable(asked)!r} is not served; {which} is still loading"
+            return Refusal(RefusalCode.ENGINE_DOWN, text, SECOND_NS)
+        served = ", ".join(f"{n} ({known})" if n else known for n, known in weights.items())
+        text = f"policy {printable(asked)!r} is not served here; this server serves {served}"
+        return Refusal(RefusalCode.UNKNOWN_POLICY, text)
+
+    def misfit(self, robot: RobotInterface, asked: str) -> str:
+        """Why the policy that a robot asks for cannot move it; empty if it can, or is not known."""
+        served = self.description(self.named(asked))
+        return misfit(robot, policy_interface(served)) if served else ""

@@ -1,0 +1,344 @@
+"""Messages as events: the one place where listeners, live or of a bag, take messages apart.
+
+Messages are known by their fields, as rclpy and bags have classes of their own for each type.
+Raises WireError for what contradicts itself; `AttributeError` where a bag's definition lacks a
+field that is needed.
+"""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from kairos_ros.core.errors import WireError
+from kairos_ros.core.pipeline import TaskState
+from kairos_ros.core.robot_state import RobotState
+from kairos_ros.core.wire_check import TEXT_BYTES, printable
+from kairos_ros.telemetry.events import (
+    CellJudged,
+    ChunkAnswered,
+    ChunkComputed,
+    ChunkRequested,
+    EngineReported,
+    Event,
+    ExecutionReported,
+    FleetReported,
+    Health,
+    HealthReported,
+    ModeChanged,
+    ProgressJudged,
+    RobotReported,
+    RobotScheduled,
+    TaskFinished,
+    TaskKey,
+    TaskStarted,
+)
+
+_ACTIONS, _REFUSED = 0, 1
+"""ActionChunk.kind."""
+_STARTED = 0
+"""TaskEvent.kind."""
+_PROGRESS = (TaskState.ONGOING, TaskState.DONE, TaskState.FAILED)
+"""By TaskProgress.state."""
+_LEVELS = ("ok", "warn", "error", "stale")
+"""By DiagnosticStatus.level."""
+
+
+def robot_reported(body: Any, robot: str, at_s: float) -> RobotReported:
+    if body.state not in list(RobotState):
+        raise WireError(f"state {body.state} is unknown; update one of the peers")
+    return RobotReported(
+        at_s=at_s,
+        robot=body.robot,
+        session=body.session,
+        state=RobotState(body.state),
+        task=body.task,
+        instruction=body.instruction,
+        round=body.round,
+        horizon=body.horizon,
+        buffered=body.buffered,
+        control_rate_hz=body.control_rate_hz,
+        stalled_s=body.stalled_s,
+        tasks_done=body.tasks_done,
+        tasks_succeeded=body.tasks_succeeded,
+        dropped=body.chunks_dropped,
+        guarded=body.actions_guarded,
+        state_dim=body.state_dim,
+        action_dim=body.action_dim,
+        cameras=tuple(body.image_keys),
+        server=getattr(body, "server", ""),  # older bags have no names of servers
+    )
+
+
+def chunk_requested(body: Any, robot: str, at_s: float) -> ChunkRequested:
+    doing, observed_s = body.execution, at_s - body.observed_ago_s
+    ended = doing.started and not doing.actions_remaining
+    return ChunkRequested(
+        at_s=observed_s,
+        key=_key(body),
+        round=body.round,
+        attempt=body.attempt,
+        kind=body.task_kind or body.instruction,
+        instruction=body.instruction,
+        seed=body.seed,
+        horizon_policy=body.horizon_policy,
+        state=np.asarray(body.state, np.float32),
+        executing=doing.round,
+        executed=doing.actions_executed,
+        remaining=doing.actions_remaining,
+        started_s=observed_s - doing.started_ago_s if doing.started else math.nan,
+        ended_s=observed_s - doing.ended_ago_s if ended else math.nan,
+        server=getattr(body, "server", ""),
+        control_rate_hz=doing.control_rate_hz,
+    )
+
+
+def chunk_answered(body: Any, robot: str, at_s: float) -> ChunkAnswered | None:
+    """None for a refetch, which is no answer."""
+    if body.kind not in (_ACTIONS, _REFUSED):
+        return None
+    actions = np.asarray(body.actions, np.float32)
+    shape = body.horizon, body.action_dim
+    fits = body.kind == _ACTIONS and actions.size > 0 and actions.size == shape[0] * shape[1]
+    return ChunkAnswered(
+        at_s=at_s,
+        key=_key(body),
+        round=body.round,
+        attempt=body.attempt,
+        refused=body.kind == _REFUSED,
+        reason=body.reason,
+        horizon=body.horizon,
+        chunk_size=body.chunk_size,
+        action_dim=body.action_dim,
+        actions=actions.reshape(shape) if fits else None,
+        confidence=np.asarray(body.confidence, np.float32),
+        horizon_reason=body.horizon_reason,
+        queued_s=body.queued_s,
+        compute_s=body.compute_s,
+        server_s=body.server_s,
+        batch_size=body.batch_size,
+        tier=body.tier,
+        engine=body.engine,
+        policy=body.policy,
+        server=getattr(body, "server", ""),
+    )
+
+
+def chunk_computed(body: Any, robot: str, at_s: float) -> ChunkComputed:
+    n, d, k = body.chunk_size, body.action_dim, body.steps
+    chunk, scale, norms, updates = (
+        np.asarray(values, np.float32)
+        for values in (body.chunk, body.action_scale, body.step_norms, body.updates)
+    )
+    if chunk.size != n * d or norms.size != k * n:
+        raise WireError("its chunk or its step_norms have another size than it says")
+    if updates.size not in (0, k * n * d):
+        raise WireError("its updates have another size than it says")
+    if not all(np.isfinite(one).all() for one in (chunk, norms, updates)):
+        raise WireError("its chunk or its updates are not finite")
+    if scale.size and not (scale > 0).all():
+        raise WireError("its action_scale is not positive")
+    return ChunkComputed(
+        at_s=at_s,
+        key=_key(body),
+        round=body.round,
+        attempt=body.attempt,
+        horizon_policy=body.horizon_policy,
+        chunk=chunk.reshape(n, d),
+        scale=scale if scale.size else None,
+        step_norms=norms.reshape(k, n),
+        updates=updates.reshape(k, n, d) if updates.size else None,
+    )
+
+
+def task_event(body: Any, robot: str, at_s: float) -> TaskStarted | TaskFinished:
+    key = _key(body)
+    goal = TaskStarted(
+        at_s=at_s,
+        key=key,
+        kind=body.task_kind or body.instruction,
+        instruction=body.instruction,
+        scene=body.scene,
+        seed=body.seed,
+        horizon_policy=body.horizon_policy,
+        control_rate_hz=body.control_rate_hz,
+    )
+    if body.kind == _STARTED:
+        return goal
+    return TaskFinished(
+        at_s=at_s,
+        key=key,
+        goal=goal,
+        first_request_s=at_s - body.first_request_ago_s,
+        success=body.success,
+        outcome=body.outcome,
+        duration_s=body.duration_s,
+        actions=body.actions,
+        stalled_s=body.stalled_s,
+        first_wait_s=body.first_wait_s,
+        refusals=body.refusals,
+        dropped=body.dropped,
+        guarded=body.guarded,
+        round_latency_s=tuple(body.round_latency_s.tolist()),
+        round_executed=tuple(body.round_executed.tolist()),
+        round_started_s=tuple(body.round_started_s.tolist()),
+        round_ended_s=tuple(body.round_ended_s.tolist()),
+    )
+
+
+def execution_reported(body: Any, robot: str, at_s: float) -> ExecutionReported:
+    return ExecutionReported(
+        at_s=at_s,
+        robot=robot,
+        round=body.round,
+        started=body.started,
+        holding=body.holding,
+        remaining=body.actions_remaining,
+        chunk_index=body.chunk_index,
+        control_rate_hz=body.control_rate_hz,
+    )
+
+
+def cell_judged(body: Any, robot: str, at_s: float) -> CellJudged:
+    return CellJudged(
+        at_s=at_s,
+        key=_key(body),
+        frame=(body.frame.sec, body.frame.nanosec),
+        service=body.service,
+        safe=body.safe,
+        probability=body.probability,
+        latency_s=body.latency_s,
+    )
+
+
+def progress_judged(body: Any, robot: str, at_s: float) -> ProgressJudged | None:
+    """None for a state that is not known here."""
+    if body.state >= len(_PROGRESS):
+        return None
+    return ProgressJudged(
+        at_s=at_s,
+        key=_key(body),
+        frame=(body.frame.sec, body.frame.nanosec),
+        service=body.service,
+        state=_PROGRESS[body.state],
+        latency_s=body.latency_s,
+    )
+
+
+def mode_changed(body: Any, robot: str, at_s: float) -> ModeChanged:
+    return ModeChanged(
+        at_s=at_s,
+        key=_key(body),
+        before=body.before,
+        after=body.after,
+        trigger=body.trigger,
+        component=body.component,
+        reason=body.reason,
+        effects=tuple(body.effects),
+        reacted_s=body.reacted_s,
+        frame_age_s=body.frame_age_s,
+    )
+
+
+def fleet_reported(body: Any, robot: str, at_s: float) -> FleetReported:
+    """Its texts are for people: in one line each, and cut."""
+    names = map(_text, body.counter_names)
+    return FleetReported(
+        at_s=at_s,
+        server=_text(body.server),
+        active=body.active,
+        scheduling=_text(body.scheduling),
+        horizon=_text(body.horizon),
+        queue=body.queue_length,
+        requests_per_s=body.requests_per_s,
+        chunks_per_s=body.chunks_per_s,
+        counters=dict(zip(names, map(int, body.counter_values), strict=False)),
+        robots=tuple(map(_robot_scheduled, body.robots)),
+        engines=tuple(map(_engine_reported, body.engines)),
+    )
+
+
+def health_reported(body: Any, robot: str, at_s: float) -> HealthReported:
+    """Its texts are for people: in one line each, and cut."""
+    return HealthReported(at_s, tuple(_health(one, at_s) for one in body.status))
+
+
+def _robot_scheduled(body: Any) -> RobotScheduled:
+    return RobotScheduled(
+        robot=body.robot,
+        horizon=body.horizon,
+        horizon_reason=_text(body.horizon_reason),
+        wait_ratio=body.wait_ratio,
+        pending=body.pending,
+        running=body.running,
+        reason=_text(body.reason),
+        policy=_text(getattr(body, "policy", "")),
+        policy_name=_text(getattr(body, "policy_name", "")),
+    )
+
+
+def _engine_reported(body: Any) -> EngineReported:
+    return EngineReported(
+        name=_text(body.engine),
+        tier=_text(body.tier),
+        state=_text(body.state),
+        batch=body.batch_size,
+        max_batch=body.max_batch,
+        load=body.load if math.isfinite(body.load) else 0.0,
+        batches=body.batches,
+        restarts=body.restarts,
+        error=_text(body.last_error),
+        rtt_s=body.rtt_s,
+        mbps=body.bandwidth_mbps,
+        in_flight=body.in_flight,
+        request_bytes=body.request_bytes,
+        policy=_text(body.policy),
+        requests=body.requests,
+    )
+
+
+def _health(body: Any, at_s: float) -> Health:
+    level = body.level[0] if isinstance(body.level, bytes) else body.level
+    return Health(
+        at_s=at_s,
+        name=_text(body.name),
+        hardware=body.hardware_id,
+        level=_LEVELS[level] if level < len(_LEVELS) else "stale",
+        message=_text(body.message),
+        values={value.key: _text(value.value) for value in body.values},
+    )
+
+
+def _text(text: str) -> str:
+    return printable(text, TEXT_BYTES)
+
+
+def _key(body: Any) -> TaskKey:
+    return TaskKey(body.robot, body.session, body.task)
+
+
+Decode = Callable[[Any, str, float], Event | None]
+"""Of a message, the first name of its topic, and when it came."""
+DECODE: dict[str, Decode] = {
+    "kairos_ros/msg/RobotStatus": robot_reported,
+    "kairos_ros/msg/ChunkRequest": chunk_requested,
+    "kairos_ros/msg/ActionChunk": chunk_answered,
+    "kairos_ros/msg/ChunkUpdates": chunk_computed,
+    "kairos_ros/msg/TaskEvent": task_event,
+    "kairos_ros/msg/ExecutionInfo": execution_reported,
+    "kairos_ros/msg/SafetyVerdict": cell_judged,
+    "kairos_ros/msg/TaskProgress": progress_judged,
+    "kairos_ros/msg/PipelineEvent": mode_changed,
+    "kairos_ros/msg/FleetState": fleet_reported,
+    "diagnostic_msgs/msg/DiagnosticArray": health_reported,
+}
+"""By type of message."""
+
+
+def decode(kind: str, topic: str, body: Any, at_s: float) -> Event | None:
+    """kind: such as `kairos_ros/msg/RobotStatus`. topic: `/ROBOT/...`, or one of the whole fleet.
+
+    None for a message that says nothing to listeners. Raises WireError, see above.
+    """
+    return DECODE[kind](body, topic.lstrip("/").partition("/")[0], at_s)

@@ -1,1 +1,0 @@
-"""Trains the policy that ships with the demo, from scripted demonstrations in simulation."""

@@ -1,0 +1,327 @@
+"""A policy folder comes from somebody else: what it may make us do, and how it is refused."""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from lerobot.processor import PolicyProcessorPipeline
+from observations import observation, options
+from safetensors.torch import load_file, save_file
+from tiny_policies import save_policy, small_pi
+
+from kairos_ros.core.errors import ConfigError, PolicyError
+from kairos_ros.engine.policies import policy_folder
+from kairos_ros.engine.policies.policy_folder import PROCESSORS, read_policy_folder
+from kairos_ros.engine.policies.served import REFUSED
+from kairos_ros.engine.worker.loading import load_engine
+from kairos_ros.transport.messages import InferResult
+
+pytestmark = pytest.mark.slow
+
+DOUBLING = """
+from dataclasses import dataclass
+from lerobot.processor import PolicyActionProcessorStep
+
+@dataclass
+class DoublingStep(PolicyActionProcessorStep):
+    def action(self, action):
+        return 2 * action
+
+    def transform_features(self, features):
+        return features
+"""
+"""A processor step of somebody's own plugin, registered by nobody."""
+
+
+@pytest.fixture
+def copy(folder_of, tmp_path):
+    """A flow_mlp folder to change."""
+    return Path(shutil.copytree(folder_of("flow_mlp"), tmp_path / "policy"))
+
+
+def edit(file, change):
+    data = json.loads(file.read_text())
+    change(data)
+    file.write_text(json.dumps(data))
+
+
+def add_step(folder, step, name=PROCESSORS[0]):
+    edit(folder / name, lambda data: data["steps"].append(step))
+
+
+def edit_step(folder, name, **config):
+    """Of the preprocessor."""
+    edit(
+        folder / PROCESSORS[0],
+        lambda data: next(step for step in data["steps"] if step["registry_name"] == name)[
+            "config"
+        ].update(config),
+    )
+
+
+def command(marker):
+    """A processor step that LeRobot would run while it loads the folder."""
+    return {"class": "subprocess.check_output", "config": {"args": ["touch", str(marker)]}}
+
+
+def refused(policy, **changes):
+    """The one line that refuses it."""
+    with pytest.raises(PolicyError) as error:
+        load_engine(options(policy, **changes), lambda _: None)
+    text = str(error.value)
+    assert "\n" not in text
+    assert len(text) < 700
+    return text
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_a_processor_that_runs_a_command_is_refused_and_the_command_is_not_run(
+    copy, tmp_path, name
+):
+    marker = tmp_path / "was_here"
+    add_step(copy, command(marker), name)
+    assert "'subprocess.check_output' would be imported by its path" in refused(copy)
+    assert not marker.exists()
+    with pytest.raises(TypeError, match="must inherit from ProcessorStep"):  # it ran it by then
+        PolicyProcessorPipeline.from_pretrained(copy, config_filename=name)
+    assert marker.exists()
+
+
+def test_a_hub_repository_is_judged_like_a_folder(copy, tmp_path, monkeypatch):
+    marker = tmp_path / "was_here"
+    add_step(copy, command(marker))
+    commit = "0123abcd" * 5
+    repository = tmp_path / "hub" / "models--someone--reacher"  # the hub client's cache on disk
+    shutil.copytree(copy, repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    assert "would be imported by its path" in refused("someone/reacher")
+    assert not marker.exists()
+
+
+def test_a_registered_step_that_runs_code_from_the_hub_is_refused(copy):
+    step = {"registry_name": "action_tokenizer_processor", "config": {"trust_remote_code": False}}
+    add_step(copy, step)
+    assert "may load models or code" in refused(copy)
+    edit(copy / PROCESSORS[0], lambda d: d["steps"][-1]["config"].update(trust_remote_code=True))
+    assert "wants to run code from the hub" in refused(copy)
+
+
+@pytest.mark.parametrize(
+    ("step", "said"),
+    [
+        ("no object", "no JSON object"),
+        ({"registry_name": "device_processor", "config": ["x"]}, "no JSON object"),
+        ({"registry_name": 3}, "a step without a name"),
+        ({"config": {}}, "a step without a name"),
+        ({"registry_name": None, "class": "os.system"}, "a step without a name"),
+        ({"registry_name": "nobody_has_it"}, "nobody registers the processor step"),
+        ({"registry_name": "device_processor", "state_file": "../secret"}, "no file beside it"),
+        ({"registry_name": "device_processor", "state_file": "/etc/passwd"}, "no file beside it"),
+        ({"registry_name": "device_processor", "state_file": "gone"}, "has no gone"),
+    ],
+)
+def test_a_step_that_is_not_what_lerobot_saves_is_refused(copy, step, said):
+    add_step(copy, step)
+    assert said in refused(copy)
+
+
+def test_a_step_of_ones_own_is_loaded_where_it_is_named(copy, tmp_path, monkeypatch, engine_of):
+    (tmp_path / "my_plugin.py").write_text(DOUBLING)
+    monkeypatch.syspath_prepend(tmp_path)
+    add_step(copy, {"class": "my_plugin.DoublingStep"}, PROCESSORS[1])
+    assert "allowed_steps" in refused(copy)
+    mine = options(copy, allowed_steps="something.else, my_plugin.DoublingStep")
+    (outcome,) = load_engine(mine, lambda _: None).infer([observation(0)])
+    (plain,) = engine_of("flow_mlp").infer([observation(0)])
+    assert isinstance(outcome, InferResult)
+    assert outcome.chunk == pytest.approx(2 * plain.chunk)
+
+
+@pytest.mark.parametrize("content", [b"{", b"[1]", b"\xff", b"[" * 100_000, b" " * 5_000_000])
+def test_a_configuration_that_is_no_json_object_is_refused(copy, content):
+    (copy / "config.json").write_bytes(content)
+    assert "config.json" in refused(copy)
+
+
+@pytest.mark.parametrize("kind", [*REFUSED, "no such type" * 100])
+def test_a_type_that_is_not_served_is_refused_in_a_line_and_before_torch_is_imported(
+    folder_of, tmp_path, kind
+):
+    (tmp_path / "config.json").write_text(json.dumps({"type": kind}))
+    program = (
+        "import sys, time\n"
+        "from kairos_ros.core.errors import PolicyError\n"
+        "from kairos_ros.engine.worker.loading import load_engine\n"
+        "from kairos_ros.engine.seam import EngineOptions\n"
+        "start = time.process_time()\n"
+        "try: load_engine(EngineOptions(sys.argv[1]), print)\n"
+        "except PolicyError as error: print(error)\n"
+        "assert time.process_time() - start < 2\n"
+        "assert not {'torch', 'lerobot'} & set(sys.modules)\n"
+    )
+    ran = subprocess.run(
+        [sys.executable, "-c", program, tmp_path], capture_output=True, text=True, check=True
+    )
+    (line,) = ran.stdout.splitlines()
+    why = f": {REFUSED[kind]}" if kind in REFUSED else "; served are act, "
+    assert line.startswith(f"policies of type {kind!r:.60} are not served{why}")
+    assert len(line) < 400
+
+
+def test_a_peft_adapter_is_called_one_before_its_weights_are_missed(copy):
+    (copy / "model.safetensors").unlink()
+    (copy / "adapter_config.json").write_text("{}")
+    assert "is a PEFT adapter; merge it" in refused(copy)
+    (copy / "adapter_config.json").unlink()
+    edit(copy / "config.json", lambda data: data.update(use_peft=True))
+    assert "is a PEFT adapter; merge it" in refused(copy)
+
+
+def test_a_tokenizer_that_is_not_on_this_host_is_missed_at_once_and_by_its_option(folder_of):
+    pi0 = folder_of("pi0")
+    start = time.process_time()
+    assert "give a folder that holds it as option `tokenizer`" in refused(pi0, tokenizer="")
+    assert "needs the tokenizer 'some/other'" in refused(pi0, tokenizer="some/other")
+    assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "field"),
+    [
+        ("smolvla", "vlm_model_name"),
+        ("dit_ddim", "vision_encoder_name"),
+        ("dit_ddim", "text_encoder_name"),
+    ],
+)
+def test_a_backbone_that_is_not_on_this_host_is_missed_at_once(folder_of, tmp_path, kind, field):
+    copy = Path(shutil.copytree(folder_of(kind), tmp_path / "policy"))
+    edit(copy / "config.json", lambda data: data.update({field: "some/clip"}))
+    start = time.process_time()
+    assert "built on 'some/clip'" in (said := refused(copy))
+    assert f"write its folder into {field} of config.json" in said
+    assert time.process_time() - start < 2
+
+
+def test_a_vqbet_that_has_not_learnt_to_choose_actions_yet_is_refused(folder_of, tmp_path):
+    copy = Path(shutil.copytree(folder_of("vqbet"), tmp_path / "policy"))
+    weights = load_file(copy / "model.safetensors")
+    weights["vqbet.action_head.vqvae_model.discretized"] = torch.tensor(False)
+    save_file(weights, copy / "model.safetensors")
+    assert "ended before n_vqvae_training_steps (20000)" in refused(copy)
+
+
+def test_what_groot_and_eo1_read_their_instructions_with_is_missed_at_once(folder_of, tmp_path):
+    """Their own steps load it, GR00T's under a name that LeRobot hard-codes."""
+    start = time.process_time()
+    said = refused(folder_of("groot"), tokenizer="")
+    assert "needs the tokenizer 'nvidia/Cosmos-Reason2-2B'" in said
+    assert "option `tokenizer`" in said
+    copy = Path(shutil.copytree(folder_of("eo1"), tmp_path / "policy"))
+    edit_step(copy, "eo1_qwen_processor", processor_name="some/qwen")
+    assert "needs the tokenizer 'some/qwen'" in refused(copy)
+    assert time.process_time() - start < 2
+    edit(copy / "config.json", lambda data: data.update(vlm_config=None))
+    assert "has no vlm_config" in refused(copy)
+
+
+def test_an_eo1_takes_its_processor_from_option_tokenizer(folder_of, tmp_path, engine_of):
+    copy = Path(shutil.copytree(folder_of("eo1"), tmp_path / "policy"))
+    edit_step(copy, "eo1_qwen_processor", processor_name="some/qwen")
+    qwen = str(folder_of("eo1").parent / "qwen")
+    (outcome,) = load_engine(options(copy, tokenizer=qwen), print).infer([observation(0)])
+    (same,) = engine_of("eo1").infer([observation(0)])
+    assert outcome.chunk == pytest.approx(same.chunk)
+
+
+def test_code_of_what_groot_is_built_on_is_not_run(folder_of, tmp_path, monkeypatch):
+    """LeRobot reads its base and its tokenizer with `trust_remote_code`."""
+    shutil.copytree(folder_of("groot").parent, tmp_path / "copy")
+    copy, base, qwen = (tmp_path / "copy" / part for part in ("policy", "base", "tokenizer"))
+    (qwen / "evil.py").write_text(f"open({str(tmp_path / 'was_here')!r}, 'w')")
+    code = {"auto_map": {"AutoTokenizer": ["evil.Evil", None], "AutoConfig": "evil.Evil"}}
+    edit(qwen / "tokenizer_config.json", lambda data: data.update(code))
+    assert "brings code of its own" in refused(copy)
+    edit(qwen / "tokenizer_config.json", lambda data: data.pop("auto_map"))
+    edit(qwen / "config.json", lambda data: data.update(code))
+    edit(base / "config.json", lambda data: data.update(model_name=str(qwen)))
+    edit(copy / "config.json", lambda data: data.update(base_model_path=str(base)))
+    fresh = str(folder_of("groot").parent / "tokenizer")
+    assert "brings code of its own" in refused(copy, tokenizer=fresh)
+    assert not (tmp_path / "was_here").exists()
+
+    commit = "0123abcd" * 5
+    repository = tmp_path / "hub" / "models--someone--backbone"  # the hub client's cache on disk
+    shutil.copytree(folder_of("groot").parent / "tokenizer", repository / "snapshots" / commit)
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path / "hub"))
+    said = refused(folder_of("groot"), tokenizer="someone/backbone")
+    assert "'someone/backbone' may run code of its own" in said
+    edit(base / "config.json", lambda data: data.update(model_name="someone/backbone"))
+    assert "'someone/backbone' may run code of its own" in refused(copy, tokenizer=fresh)
+
+
+def test_the_base_of_a_groot_that_is_not_on_this_host_is_missed_at_once(folder_of, tmp_path):
+    copy = Path(shutil.copytree(folder_of("groot"), tmp_path / "policy"))
+    tokenizer = str(folder_of("groot").parent / "tokenizer")
+    edit(copy / "config.json", lambda data: data.update(base_model_path="nvidia/GR00T-N1.7-3B"))
+    said = refused(copy, tokenizer=tokenizer)
+    assert "built on 'nvidia/GR00T-N1.7-3B', which is not on this host" in said
+    assert "base_model_path" in said
+
+
+def test_an_xvla_that_would_see_the_instructions_of_others_is_refused(folder_of, tmp_path):
+    copy = Path(shutil.copytree(folder_of("xvla"), tmp_path / "policy"))
+    edit_step(copy, "tokenizer_processor", padding="longest")
+    assert "its tokenizer pads to 'longest'" in refused(copy)
+
+
+def test_what_a_policy_takes_from_a_hard_coded_repository_is_missed_at_once(folder_of):
+    start = time.process_time()
+    line = refused(folder_of("fastwam"))  # without the small VAE that other tests have
+    assert "hf download Wan-AI/Wan2.2-TI2V-5B-Diffusers --include 'vae/*'" in line
+    assert time.process_time() - start < 2
+
+
+def test_a_package_that_a_policy_imports_is_missed_at_once_and_with_what_installs_it(
+    copy, monkeypatch
+):
+    edit(copy / "config.json", lambda data: data.update(type="wall_x"))
+    monkeypatch.setattr(policy_folder, "find_spec", lambda name: None)
+    assert "(peft, qwen_vl_utils, torchdiffeq): install lerobot[wallx]" in refused(copy)
+
+
+def test_a_tokenizer_for_a_policy_without_one_is_refused(folder_of):
+    with pytest.raises(ConfigError, match="has none to replace"):
+        read_policy_folder(options(folder_of("flow_mlp"), tokenizer="some/tokenizer"))
+
+
+def test_processors_that_an_old_lerobot_did_not_save_are_missed_with_what_writes_them(copy):
+    (copy / PROCESSORS[1]).unlink()
+    assert "migrate_policy_normalization --pretrained-path" in refused(copy)
+
+
+def test_somebody_at_a_terminal_is_not_asked_whether_to_run_code_of_a_tokenizer(
+    tmp_path, monkeypatch
+):
+    pi0 = save_policy("pi0", tmp_path)
+    tokenizer = tmp_path / "tokenizer"
+    (tokenizer / "evil.py").write_text(f"open({str(tmp_path / 'was_here')!r}, 'w')")
+    edit(
+        tokenizer / "tokenizer_config.json",
+        lambda data: data.update(
+            tokenizer_class="Evil", auto_map={"AutoTokenizer": ["evil.Evil", "evil.Evil"]}
+        ),
+    )
+    edit_step(pi0, "tokenizer_processor", tokenizer_name=str(tokenizer))
+    monkeypatch.setattr("builtins.input", lambda _: pytest.fail("somebody was asked"))
+    with small_pi():
+        assert "does not load" in refused(pi0, tokenizer="")
+    assert not (tmp_path / "was_here").exists()

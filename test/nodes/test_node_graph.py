@@ -1,0 +1,88 @@
+"""The plan against the graph that comes of it: names of nodes, and what their parameters say."""
+
+import pytest
+from rcl_interfaces.msg import ParameterType
+from rcl_interfaces.srv import DescribeParameters, GetParameters, ListParameters
+from wire import PATIENCE_S, done, in_executor, until
+
+from kairos_ros.bringup import plan as bringup
+from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.robot import one_robot
+
+POLICY = "emulated:latency_ms=5,chunk=20,state=3,dim=1"
+NODES = ("serving", "robot", "viz", "recorder", "safety", "monitor", "planner", "driver")
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture(scope="module")
+def specs(start_for_module, tmp_path_factory) -> dict[str, NodeSpec]:
+    """One of each node, running."""
+    arm = {"adapter_options": ["env_id=Pendulum-v1"]}
+    bag = tmp_path_factory.mktemp("runs") / "bag"
+    planned = bringup.plan(1, serve={"policy": POLICY}, robot_parameters=arm, view=True, record=bag)
+    planned = [
+        one_robot("arm_1", adapter_options=arm["adapter_options"][0])
+        if spec.name == "robot"
+        else spec
+        for spec in planned
+    ]
+    planned += [bringup.vlm(name, model="embedded:factory_judge") for name in NODES[4:6]]
+    planned += [bringup.vlm("planner", model="openai:http://127.0.0.1:9/v1#none")]
+    planned += [NodeSpec("sim_driver_node", "driver", namespace="so101")]
+    for spec in planned:
+        start_for_module(spec)
+    return {spec.name: spec for spec in planned}
+
+
+def path(spec: NodeSpec) -> str:
+    return f"/{spec.namespace}/{spec.name}"
+
+
+def test_nodes_are_called_as_the_plan_and_the_docs_say(specs, wire):
+    wanted = {path(spec) for spec in specs.values()}
+    assert wanted == {
+        *("/kairos/serving", "/kairos/viz", "/kairos/recorder", "/arm_1/robot", "/so101/driver"),
+        *("/kairos/safety", "/kairos/monitor", "/kairos/planner"),
+    }
+
+    def there() -> set[str]:
+        found = wire.node.get_node_names_and_namespaces()
+        return {f"{namespace.rstrip('/')}/{name}" for name, namespace in found}
+
+    until(lambda: wanted <= there(), what=f"for {wanted}")
+    assert not {one for one in there() if one.count("/") == 1} - {
+        wire.node.get_fully_qualified_name()
+    }
+
+
+@pytest.mark.parametrize("name", NODES)
+def test_all_parameters_of_a_node_come_in_one_reply_as_ros2_param_dump_asks_for_them(
+    specs, wire, name
+):
+    node = path(specs[name])
+    clients = {
+        kind: wire.node.create_client(kind, f"{node}/{service}")
+        for kind, service in (
+            (ListParameters, "list_parameters"),
+            (DescribeParameters, "describe_parameters"),
+            (GetParameters, "get_parameters"),
+        )
+    }
+    for client in clients.values():
+        assert client.wait_for_service(PATIENCE_S)
+    names = done(clients[ListParameters].call_async(ListParameters.Request())).result.names
+    assert len(names) > 5
+    asked = GetParameters.Request(names=names)
+    values = done(clients[GetParameters].call_async(asked)).values
+    assert len(values) == len(names)
+    assert all(value.type != ParameterType.PARAMETER_NOT_SET for value in values)
+    asked = DescribeParameters.Request(names=names)
+    described = done(clients[DescribeParameters].call_async(asked)).descriptors
+    assert [one.type for one in described] == [value.type for value in values]
+    ours = {one.name: one for one in described if one.description}
+    lists = {n for n, one in ours.items() if one.type >= ParameterType.PARAMETER_BYTE_ARRAY}
+    changeable = {n for n in lists if not ours[n].read_only}
+    assert changeable <= {"policy_swaps"}  # it is there to be set while the node runs
+    for client in clients.values():
+        in_executor(wire.executor, client.destroy)

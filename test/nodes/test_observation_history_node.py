@@ -1,0 +1,102 @@
+"""A robot whose policy reads three observations, over DDS: real nodes, and an engine whose actions
+tell which observations it was given."""
+
+import itertools
+
+import numpy as np
+import pytest
+from kairos_ros.msg import ActionChunk, Observation
+from picture_probe import Rounds
+from wire import Operator, WireRobot, until
+
+from kairos_ros.bringup import plan as bringup
+from kairos_ros.core.errors import RefusalCode
+from kairos_ros.robot.body_log import read_body_log
+
+NAME, STATE_DIM = "mover", 39
+POLICY = f"emulated:latency_ms=60,state={STATE_DIM},dim=4,chunk=20,steps=4,observations=3"
+
+ROUNDS = itertools.count(2)
+"""Of the robot that is none, in one task."""
+
+
+@pytest.fixture(scope="module")
+def logs(tmp_path_factory):
+    return tmp_path_factory.mktemp("body")
+
+
+@pytest.fixture(scope="module")
+def rounds(wire):
+    return Rounds(wire.node, [NAME])
+
+
+@pytest.fixture(scope="module")
+def operator(start_for_module, wire, rounds, logs):
+    start_for_module(bringup.serving(policy=POLICY, horizon="static:10"))
+    start_for_module(bringup.robot(NAME, body_log=str(logs)))
+    wire.serving_since()
+    operator = Operator(wire, NAME)
+    yield operator
+    operator.close()
+
+
+def test_the_engine_is_given_what_the_body_saw_in_the_last_control_periods(operator, rounds, logs):
+    goal = {"instruction": "reach", "scene": "reach-v3", "max_actions": 60}
+    assert operator.result(operator.give(**goal)).actions == 60
+    until(lambda: len(rounds.served()) >= 5)
+    (log,) = logs.iterdir()
+    body = [event for event in read_body_log(log) if event.kind in ("observe", "act", "hold")]
+    begun = next(i for i, event in enumerate(body) if event.kind == "observe")
+    kinds = ["look" if event.kind == "observe" else "motion" for event in body[begun:]]
+    looks = [event.state for event in body if event.kind == "observe"]
+    assert kinds[: 2 * len(looks)] == ["look", "motion"] * len(looks)  # one in every period
+    assert np.ptp([state[0] for state in looks]) > 1e-3  # it moved
+
+    for request, chunk in rounds.served():
+        newest = next(i for i, s in enumerate(looks) if np.array_equal(s, request.state))
+        expected = [looks[max(0, newest - 2)], looks[max(0, newest - 1)], looks[newest]]
+        sent = [*(seen.state for seen in request.earlier), request.state]
+        assert np.array_equal(sent, expected)
+        # 0 is the newest, 2 and 3 are the ones before; 1 is the row
+        told = np.reshape(chunk.actions, (-1, 4))[:, [3, 2, 0]]
+        assert np.array_equal(told, np.tile([state[0] for state in expected], (len(told), 1)))
+    assert len({seen.state[0] for seen in request.earlier} | {request.state[0]}) == 3
+
+
+@pytest.fixture(scope="module")
+def older(operator, wire):
+    """A robot that knows nothing of history."""
+    robot = WireRobot(wire, "older", state=[0.5] * STATE_DIM)
+    yield robot.join()
+    robot.leave()
+
+
+def test_a_robot_that_sends_one_observation_is_served_and_warned_of_once(older, wire):
+    logged = wire.rosout()
+    for _ in range(2):
+        answer = older.ask(next(ROUNDS))
+        assert answer.kind == ActionChunk.ACTIONS
+    until(lambda: wire.counter("repeated_observation") >= 3)  # with the one that it joined with
+
+    def warnings():
+        return [text for _, text in list(logged) if "older sends 1 of the 3" in text]
+
+    until(warnings)
+    assert len(warnings()) == 1
+
+
+@pytest.mark.parametrize(
+    ("earlier", "code"),
+    [
+        ([[0.5] * STATE_DIM] * 3, RefusalCode.MALFORMED),
+        ([[0.5] * STATE_DIM] * 16, RefusalCode.TOO_LARGE),
+        ([[0.5] * STATE_DIM, [0.5]], RefusalCode.BAD_STATE),
+        ([[0.5] * STATE_DIM, [float("nan")] * STATE_DIM], RefusalCode.NOT_FINITE),
+    ],
+)
+def test_a_wrong_history_is_refused_to_its_robot_only(older, operator, wire, earlier, code):
+    refused = older.ask(next(ROUNDS), earlier=[Observation(state=state) for state in earlier])
+    assert (refused.kind, refused.refusal) == (ActionChunk.REFUSED, code)
+    until(lambda: wire.counter(f"refused_{code.name.lower()}") >= 1)
+    result = operator.result(operator.give(instruction="reach", scene="reach-v3", max_actions=10))
+    assert result.actions == 10

@@ -1,0 +1,206 @@
+"""A robot node with adapter `ros2`, its simulated driver and a serving node as real processes."""
+
+import re
+import signal
+import sys
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+from sensor_msgs.msg import JointState
+from std_srvs.srv import SetBool
+from trajectory_msgs.msg import JointTrajectory
+from wire import Operator, done, until
+
+from kairos_ros.bringup.arms import arm_plan
+from kairos_ros.lab.demos.arm_demo import do_task, finding
+from kairos_ros.lab.demos.arm_figure import draw_task
+from kairos_ros.lab.demos.arm_recording import ArmRecorder
+from kairos_ros.lab.testbed.fleet_client import FleetClient
+from kairos_ros.lab.testbed.live import LiveFleet
+from kairos_ros.lab.testbed.processes import wait_until
+from kairos_ros.nodes import qos
+from kairos_ros.robot.adapters.contract.contract_file import contract_path, read_contract
+from kairos_ros.telemetry.fleet_view import RobotView
+
+ROBOT, DRIVER = "so101_1", "so101"
+THINKS_NOTHING = "emulated:state=9,dim=6,chunk=30,steps=4"
+DIAGNOSTIC = f"kairos: {ROBOT}"
+
+
+class Cell:
+    """The processes of one arm's plan, and what its driver is told and tells."""
+
+    def __init__(self, wire, start) -> None:
+        self.wire, self.start = wire, start
+        self.plan = arm_plan("so101", {"policy": THINKS_NOTHING, "horizon": "static:15"})
+        self.trajectories: list[JointTrajectory] = []
+        self.states: list[JointState] = []
+        listen = wire.node.create_subscription
+        topic = f"/{DRIVER}/joint_trajectory_controller/joint_trajectory"
+        listen(JointTrajectory, topic, self.trajectories.append, qos.EVENTS)
+        listen(JointState, f"/{DRIVER}/joint_states", self.states.append, qos.TELEMETRY)
+        self._silence = wire.node.create_client(SetBool, f"/{DRIVER}/fault/silent")
+        self._reject = wire.node.create_client(SetBool, f"/{DRIVER}/fault/reject")
+        self.nodes = {spec.name: start(spec) for spec in self.plan}
+        wire.serving_since()
+        self.operator = Operator(wire, ROBOT)
+
+    def task(self, **goal):
+        """Gives a task; the future of its result."""
+        return self.operator.give(instruction="touch the ball", **goal)
+
+    def silence(self, on: bool) -> None:
+        until(self._silence.service_is_ready, what="for the driver's faults")
+        done(self._silence.call_async(SetBool.Request(data=on)))
+
+    def reject(self, on: bool) -> None:
+        until(self._reject.service_is_ready, what="for the driver's faults")
+        done(self._reject.call_async(SetBool.Request(data=on)))
+
+    def moves(self, since: int) -> bool:
+        """Whether something was commanded after the first `since` trajectories."""
+        return len(self.trajectories) > since
+
+    def nothing_moves(self) -> None:
+        """For half a second."""
+        sent = len(self.trajectories)
+        time.sleep(0.5)
+        assert not self.moves(sent)
+
+
+@pytest.fixture(scope="module")
+def cell(wire, start_for_module):
+    cell = Cell(wire, start_for_module)
+    yield cell
+    cell.operator.close()
+
+
+def test_a_task_is_served_end_to_end(cell):
+    until(lambda: cell.states, what="for the driver")
+    before = cell.states[-1].position
+    result = cell.operator.result(cell.task(max_actions=60))
+    assert result.actions == 60
+    assert len(result.round_executed) >= 4
+    assert max(abs(a - b) for a, b in zip(cell.states[-1].position, before, strict=True)) > 0.1
+    told = cell.trajectories[-1]
+    assert list(told.joint_names) == list(cell.states[-1].name)
+    assert all(-2.75 <= at <= 2.85 for at in told.points[0].positions)
+
+
+def test_the_contract_fits_the_running_driver_and_who_commands_it_is_told(cell, start_for_module):
+    kairos = Path(sys.prefix, "bin", "kairos")
+    checked = start_for_module.__self__.run(
+        [kairos, "robot", "check", "so101", "--live", "--within", "40"]
+    )
+    assert checked.process.wait(60.0) == 0, checked.output()
+    assert "the drivers fit" in checked.output()
+    assert re.search(f"note: (/{ROBOT}/driver_link_|a node whose name)", checked.output())
+
+
+def test_a_second_robot_node_is_refused_and_the_first_goes_on(cell):
+    robot = next(spec for spec in cell.plan if spec.name == "robot")
+    options = [*robot.parameters["adapter_options"], "start_within_s=15.0"]
+    second = cell.start(
+        replace(
+            robot, namespace="so101_2", parameters={**robot.parameters, "adapter_options": options}
+        )
+    )
+    told = f"commanded by another: (/{ROBOT}/driver_link_|a node whose name)"
+    try:
+        until(lambda: re.search(told, second.output()), what="for the second one to see the first")
+    except AssertionError:
+        second.stop(signal.SIGABRT)  # one that hangs says where
+        print(second.output())
+        raise
+    second.stop()
+    assert cell.operator.result(cell.task(max_actions=10)).actions == 10
+
+
+def test_an_idle_arm_whose_driver_falls_silent_is_a_warning_until_the_driver_is_back(cell):
+    assert cell.operator.result(cell.task(max_actions=10)).actions == 10
+    logged = cell.wire.rosout()
+    level = lambda: cell.wire.reports[DIAGNOSTIC].level  # noqa: E731
+    until(lambda: level() == DiagnosticStatus.OK, what="for the arm to be well")
+    before = set(cell.wire.said)
+    why = "idle, and a task would fail now: /so101/joint_states has said nothing new for"
+    warned = lambda: cell.wire.reports[DIAGNOSTIC].message.startswith(why)  # noqa: E731
+    cell.silence(True)
+    try:
+        until(warned, what="for the warning")
+        assert level() == DiagnosticStatus.WARN
+    finally:
+        cell.silence(False)
+    until(lambda: level() == DiagnosticStatus.OK, what="for the arm to recover by itself")
+    assert int(cell.wire.diagnostic(DIAGNOSTIC, "body tolerated, stale joint states")) >= 1
+    assert {level for level, text in logged if text.startswith(why)} == {"WARN"}
+    assert ("INFO", "the body can be used again") in logged
+    news = {(name, level) for name, level, _ in cell.wire.said - before}
+    assert (DIAGNOSTIC, DiagnosticStatus.ERROR) not in news
+    assert cell.operator.result(cell.task(max_actions=10)).actions == 10
+
+
+def test_a_driver_that_falls_silent_fails_the_task_and_moves_nothing_when_it_is_back(cell):
+    logged = cell.wire.rosout()
+    sent = len(cell.trajectories)
+    running = cell.task(max_duration_s=60.0)
+    until(lambda: cell.moves(sent), what="for the arm to move")
+    cell.silence(True)
+    result = cell.operator.result(running)
+    assert not result.success
+    assert "/so101/joint_states has said nothing new for" in result.outcome
+    errors = lambda: " ".join(text for level, text in logged if level == "ERROR")  # noqa: E731
+    until(lambda: result.outcome in errors(), what="for the reason in /rosout")
+    refused = cell.operator.result(cell.task(max_actions=5))
+    assert "has said nothing new" in refused.outcome
+    counted = "body failed, stale joint states"
+    until(lambda: cell.wire.diagnostic(DIAGNOSTIC, counted), what="for /diagnostics")
+    assert cell.wire.reports[DIAGNOSTIC].message.startswith("the body failed: ")
+    cell.silence(False)
+    cell.nothing_moves()
+    assert cell.operator.result(cell.task(max_actions=10)).actions == 10
+
+
+def test_a_controller_that_rejects_what_it_is_told_fails_the_task(cell):
+    cell.reject(True)
+    result = cell.operator.result(cell.task(max_duration_s=60.0))
+    assert "its controller rejects what it is told" in result.outcome
+    until(lambda: cell.wire.diagnostic(DIAGNOSTIC, "body failed, not following"))
+    cell.reject(False)
+    cell.nothing_moves()
+    assert cell.operator.result(cell.task(max_actions=10)).actions == 10
+
+
+def test_a_driver_that_is_killed_and_restarted_moves_nothing_before_a_new_task(cell):
+    sent = len(cell.trajectories)
+    running = cell.task(max_duration_s=60.0)
+    until(lambda: cell.moves(sent), what="for the arm to move")
+    cell.nodes["driver"].stop(signal.SIGKILL)
+    assert cell.operator.result(running).outcome.startswith("failed: ")
+    cell.states.clear()
+    cell.nodes["driver"] = cell.start(next(s for s in cell.plan if s.name == "driver"))
+    until(lambda: cell.states, what="for the driver to be back")
+    cell.nothing_moves()
+    assert cell.operator.result(cell.task(max_actions=10)).actions == 10
+
+
+def test_the_demo_records_a_task_and_draws_joints_against_chunks(cell, tmp_path):
+    with FleetClient(LiveFleet({ROBOT: RobotView(ROBOT)})) as client:
+        recorder = ArmRecorder(client, ROBOT, DRIVER)
+
+        def wait(true, what, within_s):
+            wait_until(true, within_s, what, lambda _: client.spin(0.1))
+
+        wait(lambda: client.ready() and recorder.recording.positions, "ready", 60.0)
+        told = do_task(recorder, 1, 60.0, wait, max_actions=40)
+        seen = recorder.recording
+    assert told.actions == 40
+    assert len(told.round_executed) >= 2
+    assert seen.chunks
+    assert all(0 <= chunk.at_s < 60 and chunk.actions.shape == (15, 6) for chunk in seen.chunks)
+    assert len({positions["shoulder_pan"] for _, positions in seen.positions}) > 5
+    assert finding("so101", [told]).startswith("so101: 0 of 1 tasks succeeded, ")
+    draw_task(tmp_path / "arm.png", "one task", read_contract(contract_path("so101")), seen)
+    assert (tmp_path / "arm.png").read_bytes().startswith(b"\x89PNG")

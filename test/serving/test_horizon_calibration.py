@@ -1,0 +1,217 @@
+"""Calibrated horizons: plans and static horizons by task, as data that fits one policy only."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from kairos_ros.bringup.plan import check_horizon
+from kairos_ros.core.calibration import (
+    Calibrated,
+    HorizonCalibration,
+    HorizonPlan,
+    StaticHorizons,
+)
+from kairos_ros.core.conformance import check_horizon_policy
+from kairos_ros.core.errors import ConfigError, PolicyError
+from kairos_ros.core.horizon import HorizonContext, parse_horizon
+from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.nodes.serving.parameters import SERVING_PARAMETERS, serving_options
+from kairos_ros.serving.calibration_file import NAME, find_calibration, write_calibration
+from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.engines import warmup_profile
+from kairos_ros.serving.options import ServingOptions
+from kairos_ros.transport.messages import EngineDescription
+
+LEVER = HorizonPlan((10, 10, 20, 50), after=10)
+CALIBRATION = HorizonCalibration(
+    "flow_mlp-1234",
+    50,
+    {("lever-pull-v3", "pull the lever up"): LEVER, ("reach-v3",): HorizonPlan((), 50)},
+    unknown=HorizonPlan((), 5),
+    how={"disturbance": 0.1},
+)
+TUNED = replace(
+    CALIBRATION,
+    static=StaticHorizons(
+        {("lever-pull-v3", "pull the lever up"): 10, ("reach-v3",): 50}, general=15
+    ),
+)
+CHUNK = np.zeros((50, 4), np.float32)
+UPDATES = np.ones((10, 50, 4), np.float32)
+
+
+def horizon(task: str, round_: int, calibration=CALIBRATION):
+    return Calibrated(calibration)(UPDATES, CHUNK, HorizonContext(task, round_))
+
+
+def test_each_round_of_a_task_has_the_horizon_that_was_planned():
+    assert [horizon("lever-pull-v3", r).length for r in range(1, 7)] == [10, 10, 20, 50, 10, 10]
+    assert [horizon("reach-v3", r).length for r in range(1, 4)] == [50, 50, 50]
+
+
+def test_a_task_may_be_named_by_its_instruction():
+    assert horizon("pull the lever up", 4).length == 50
+    context = HorizonContext("line-2/lever", 4, instruction="pull the lever up")
+    named = Calibrated(CALIBRATION)(UPDATES, CHUNK, context)
+    assert (named.length, named.reason) == (50, "calibrated for round 4")
+
+
+def test_a_task_that_was_not_calibrated_gets_the_careful_horizon_and_says_so():
+    answer = horizon("make coffee", 1)
+    assert answer.length == 5
+    assert answer.reason == "calibrated for round 1, a task that was not calibrated"
+
+
+def test_a_task_past_its_plan_says_so():
+    assert horizon("lever-pull-v3", 5).reason == "calibrated for round 5, past its plan"
+
+
+def test_calibrated_does_what_every_horizon_policy_must():
+    check_horizon_policy(Calibrated(CALIBRATION))
+
+
+def test_a_chunk_of_another_length_is_refused():
+    with pytest.raises(PolicyError, match="chunks of 50 actions"):
+        Calibrated(CALIBRATION)(UPDATES[:, :30], CHUNK[:30], HorizonContext("reach-v3"))
+
+
+def test_calibrated_without_a_calibration_says_how_to_make_one():
+    with pytest.raises(ConfigError, match="kairos calibrate"):
+        parse_horizon("calibrated")
+    assert isinstance(parse_horizon("calibrated", CALIBRATION.policies()), Calibrated)
+
+
+@pytest.mark.parametrize("text", ["static:tuned", "static:h=tuned"])
+def test_static_tuned_executes_the_tasks_own_static_horizon_in_every_round(text):
+    tuned = parse_horizon(text, TUNED.policies())
+
+    def length(*context, **named):
+        return tuned(UPDATES, CHUNK, HorizonContext(*context, **named)).length
+
+    assert [length("lever-pull-v3", r) for r in (0, 1, 9)] == [10, 10, 10]
+    assert length("line-2/lever", instruction="pull the lever up") == 10
+    assert length("reach-v3", 1) == 50
+    unknown = tuned(UPDATES, CHUNK, HorizonContext("make coffee"))
+    assert (unknown.length, unknown.reason) == (
+        15,
+        "static 15, tuned, a task that was not calibrated",
+    )
+    assert (
+        parse_horizon("static:10", TUNED.policies())(UPDATES, CHUNK, HorizonContext()).length == 10
+    )
+
+
+def test_static_tuned_does_what_every_horizon_policy_must():
+    check_horizon_policy(TUNED.policies()["static:tuned"])
+
+
+@pytest.mark.parametrize("name", ["calibrated", "static:tuned"])
+def test_a_policy_without_a_sampler_can_be_calibrated_too(name):
+    """K = 0: there are no updates to judge by, and neither rule needs any."""
+    none = np.zeros((0, 50, 4), np.float32)
+    policy = parse_horizon(name, TUNED.policies())
+    assert policy(none, CHUNK, HorizonContext("lever-pull-v3", 1)).length == 10
+
+
+def test_static_tuned_of_an_untuned_calibration_says_what_to_run():
+    for known in ({}, CALIBRATION.policies()):
+        with pytest.raises(ConfigError, match=r"run 'kairos calibrate' \(--static-only"):
+            parse_horizon("static:tuned", known)
+
+
+def test_static_tuned_refuses_a_chunk_of_another_length():
+    with pytest.raises(PolicyError, match="static:tuned: made for chunks of 50 actions"):
+        TUNED.policies()["static:tuned"](UPDATES[:, :30], CHUNK[:30], HorizonContext("reach-v3"))
+
+
+@pytest.mark.parametrize("calibration", [CALIBRATION, TUNED])
+def test_a_calibration_survives_its_file(tmp_path, calibration):
+    """Also one of before static horizons were tuned."""
+    write_calibration(tmp_path / NAME, calibration)
+    assert find_calibration(str(tmp_path)) == calibration
+    assert find_calibration("emulated:latency", str(tmp_path / NAME)) == calibration
+    assert ("static" in json.loads((tmp_path / NAME).read_text())) == (calibration is TUNED)
+
+
+def test_a_policy_without_a_calibration_has_none_but_a_named_file_must_be_there(tmp_path):
+    assert find_calibration(str(tmp_path)) is None
+    assert find_calibration("emulated:latency") is None
+    with pytest.raises(ConfigError, match="No such file"):
+        find_calibration(str(tmp_path), str(tmp_path / "other.json"))
+
+
+@pytest.mark.parametrize(
+    ("change", "complaint"),
+    [
+        ({"format": 7}, "format 1"),
+        ({"policy_id": None, "tasks": [{"names": ["a"], "rounds": [60], "after": 5}]}, "60 of a"),
+        ({"tasks": [{"names": ["a"], "rounds": [0], "after": 5}]}, "not 0"),
+        ({"tasks": [{"names": ["a"], "rounds": [2.5], "after": 5}]}, "not 2.5"),
+        ({"tasks": [{"names": ["a"], "rounds": []}]}, "'after' is missing"),
+        ({"tasks": [{"names": [], "rounds": [], "after": 5}]}, "without names"),
+        ({"tasks": [{"names": ["a", "a"], "rounds": [], "after": 5}]}, "two plans"),
+        ({"tasks": 7}, "not iterable"),
+        ({"static": {"tasks": []}}, "'general' is missing"),
+        ({"static": {"tasks": [], "general": 0}}, "not 0"),
+        ({"static": {"tasks": [{"names": ["a"], "horizon": 60}], "general": 5}}, "60 of static:tu"),
+        ({"static": {"tasks": [{"names": ["a", "a"], "horizon": 6}], "general": 5}}, "two plans"),
+        ({"static": 7}, "not subscriptable"),
+    ],
+)
+def test_a_wrong_calibration_file_is_refused_with_the_reason(tmp_path, change, complaint):
+    file = tmp_path / NAME
+    file.write_text(json.dumps(CALIBRATION.to_dict() | change))
+    with pytest.raises(ConfigError, match=complaint) as error:
+        find_calibration(str(tmp_path))
+    assert str(file) in str(error.value)
+
+
+def test_a_file_that_is_no_json_is_refused(tmp_path):
+    (tmp_path / NAME).write_text("horizon: 5")
+    with pytest.raises(ConfigError, match="no JSON"):
+        find_calibration(str(tmp_path))
+
+
+def test_horizons_of_another_policy_are_refused():
+    CALIBRATION.require_policy("flow_mlp-1234")
+    with pytest.raises(ConfigError, match="flow_mlp-9999"):
+        CALIBRATION.require_policy("flow_mlp-9999")
+
+
+def test_the_serving_node_finds_the_calibration_in_the_policy_folder(tmp_path):
+    values = {spec.name: spec.default for spec in SERVING_PARAMETERS}
+    values |= {"policy": str(tmp_path), "policies": [], "horizon": "calibrated"}
+    with pytest.raises(ConfigError, match="kairos calibrate"):
+        serving_options(values)
+    write_calibration(tmp_path / NAME, CALIBRATION)
+    policy = serving_options(values).parse_horizon("calibrated")
+    assert policy(UPDATES, CHUNK, HorizonContext("lever-pull-v3", 3)).length == 20
+    with pytest.raises(ConfigError, match="--static-only"):
+        serving_options(values | {"horizon": "static:tuned"})
+    write_calibration(tmp_path / NAME, TUNED)
+    policy = serving_options(values | {"horizon": "static:tuned"}).parse_horizon("static:tuned")
+    assert policy(UPDATES, CHUNK, HorizonContext("lever-pull-v3", 3)).length == 10
+
+
+@pytest.mark.parametrize("name", ["calibrated", "static:tuned"])
+def test_the_demo_asks_for_a_calibration_before_it_starts_anything(tmp_path, name):
+    with pytest.raises(ConfigError, match="kairos calibrate"):
+        check_horizon(name, str(tmp_path))
+    write_calibration(tmp_path / NAME, TUNED)
+    check_horizon(name, str(tmp_path))
+
+
+def test_a_server_refuses_an_engine_whose_policy_was_not_calibrated():
+    engine = EngineDescription(
+        policy_id="flow_mlp-9999", policy_type="flow_mlp", state_dim=39, images={}, action_dim=4,
+        chunk_size=50, steps=10, instructions=None, device="cpu", dtype="float32", max_batch=4,
+        warmup=((1, 0.1), (4, 0.13)),
+    )  # fmt: skip
+    dispatcher = Dispatcher(
+        ServingOptions(parse_scheduling("fifo"), "static:5", calibration=CALIBRATION)
+    )
+    dispatcher.add_engine("edge", "edge")
+    with pytest.raises(ConfigError, match="flow_mlp-1234"):
+        dispatcher.engine_ready(0, "edge", engine, warmup_profile(engine))

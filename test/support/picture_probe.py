@@ -1,0 +1,118 @@
+"""A policy folder for robots with cameras, and what its chunks tell of the pictures.
+
+`python picture_probe.py FOLDER SPEC` saves it, in a process of its own: tests do not hold torch.
+"""
+
+import io
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+from kairos_ros.msg import ActionChunk, ChunkRequest
+
+from kairos_ros.nodes import qos
+
+PLUGIN = Path(__file__).parent / "plugin"
+ENVIRONMENT = {"PYTHONPATH": os.pathsep.join([str(PLUGIN), os.environ.get("PYTHONPATH", "")])}
+"""For processes that shall find the plugin."""
+JPEG_ERROR = 0.02
+"""Largest difference of mean colours that compression makes, of 0..1."""
+
+
+def save_probe(
+    folder: Path, cameras, state_dim: int, action_dim: int, *, gain=40.0, rename_map=None
+) -> Path:
+    """cameras: policy feature -> (height_px, width_px). gain: action per unit of mean colour."""
+    spec = {"cameras": cameras, "state": state_dim, "action": action_dim, "gain": gain}
+    spec["rename"] = rename_map
+    command = [sys.executable, __file__, str(folder), json.dumps(spec)]
+    subprocess.run(command, check=True, env=os.environ | ENVIRONMENT, timeout=120)
+    return folder
+
+
+class Rounds:
+    """What robots asked and were answered on their topics."""
+
+    def __init__(self, node, robots) -> None:
+        self.asked: dict[tuple, ChunkRequest] = {}
+        self.answered: dict[tuple, ActionChunk] = {}
+        for robot in robots:
+            node.create_subscription(
+                ChunkRequest, f"/{robot}/chunk_request", self._on_request, qos.EXCHANGE
+            )
+            node.create_subscription(
+                ActionChunk, f"/{robot}/action_chunk", self._on_chunk, qos.EXCHANGE
+            )
+
+    def _on_request(self, request):
+        self.asked[key_of(request)] = request
+
+    def _on_chunk(self, chunk):
+        if chunk.kind == ActionChunk.ACTIONS:
+            self.answered[key_of(chunk)] = chunk
+
+    def served(self, robot=""):
+        """(request, chunk) of every round that got actions."""
+        return [
+            (self.asked[key], chunk)
+            for key, chunk in list(self.answered.items())
+            if key in self.asked and key[0] == (robot or key[0])
+        ]
+
+
+def key_of(message) -> tuple:
+    return message.robot, message.session, message.task, message.round, message.attempt
+
+
+def told(chunk, cameras: int, gain: float) -> np.ndarray:
+    """What a chunk message tells of every camera: mean colours 0..1, float [cameras, channels]."""
+    actions = np.asarray(chunk.actions).reshape(chunk.horizon, chunk.action_dim)
+    channels = chunk.action_dim // cameras
+    return actions[0, : cameras * channels].reshape(cameras, channels) / gain
+
+
+def seen(request, keys) -> np.ndarray:
+    """Mean colours of the request's pictures, float [cameras, 3] in the order of `keys`."""
+    pictures = dict(zip(request.image_keys, request.images, strict=True))
+    return np.array([mean_colour(bytes(pictures[key].data)) for key in keys])
+
+
+def mean_colour(jpeg: bytes) -> np.ndarray:
+    """float [3] in 0..1."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(jpeg)) as image:
+        return np.asarray(image.convert("RGB")).reshape(-1, 3).mean(0) / 255
+
+
+def _save(folder: Path, spec) -> None:
+    from lerobot.configs import FeatureType, PolicyFeature
+    from lerobot.processor import make_default_pre_post_processors
+    from lerobot_policy_picture_probe import PictureProbeConfig, PictureProbePolicy
+
+    features = {
+        name: PolicyFeature(FeatureType.VISUAL, (3, *size))
+        for name, size in spec["cameras"].items()
+    }
+    config = PictureProbeConfig(
+        device="cpu",
+        gain=spec["gain"],
+        input_features={
+            "observation.state": PolicyFeature(FeatureType.STATE, (spec["state"],)),
+            **features,
+        },
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (spec["action"],))},
+    )
+    before, after = make_default_pre_post_processors(config, None, normalizer_device="cpu")
+    for step in before.steps:
+        if spec["rename"] and hasattr(step, "rename_map"):
+            step.rename_map = spec["rename"]
+    for part in (PictureProbePolicy(config), before, after):
+        part.save_pretrained(folder)
+
+
+if __name__ == "__main__":
+    _save(Path(sys.argv[1]), json.loads(sys.argv[2]))
