@@ -85,7 +85,7 @@ check: lint
 
 # modules in the order of test/support/slow_mark.py, not by their numbers of tests
 test: lint
-	@$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 bench: all
 	@$(BIN)/python -m bench $(ARGS)

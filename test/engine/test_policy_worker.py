@@ -54,7 +54,7 @@ def wait_for(events, kind, seen=None):
     return event
 
 
-@pytest.mark.parametrize("kind", ["smolvla", "xvla", "groot"])
+@pytest.mark.parametrize("kind", ["smolvla", "groot"])
 def test_a_worker_serves_what_the_engine_computes(start, folder_of, engine_of, kind):
     link, events = start(folder_of(kind))
     stages = []
