@@ -43,7 +43,7 @@ FAMILIES = {
     "recording": ("record", "traces"),
     "virtual_time": ("replay", "simulate"),
     "horizons": ("horizon_signals", "rtc"),
-    "engine": ("history",),
+    "engine": ("history", "engine_idle"),
 }
 """Folder -> what is measured there, a module each; `support` has what they share."""
 ABOUT = {
@@ -73,6 +73,7 @@ PROGRAMS = {
     "robot_driver": "what LeRobot's driver costs a robot node, and how soon it notices faults",
     "sim_driver": "what a simulated arm's driver costs, and how steady it is",
     "history": "what a policy that reads motion knows of it with one observation, and with two",
+    "engine_idle": "how long an engine waits between two batches at saturation",
     "pool": "what replicas behind one worker cost and bring",
 }
 """They have options of their own: `python -m bench NAME --help`."""

@@ -8,6 +8,7 @@ ARGUMENTS = {
     "scheduling": ("wait_ratio", "fifo, least_service, wait_ratio, oldest_task or admit"),
     "horizon": ("", "Default horizon policy, such as confidence:t=0.4; empty: as in serving.yaml"),
     "rtc": ("false", "true: guide every chunk to begin with what its robot executes meanwhile"),
+    "compile": ("false", "true: torch.compile the sampler; the first start takes minutes longer"),
     "device": ("auto", "auto, cpu, cuda or cuda:N"),
     "robots": ("", "Robots to serve, such as left_*, separated by commas; empty: every robot"),
 }
@@ -21,5 +22,5 @@ def _nodes(values):
     robots = [name.strip() for name in values.pop("robots", "").split(",") if name.strip()]
     policies = [text.strip() for text in values.pop("policies", "").split(";") if text.strip()]
     lists = {"robots": robots, "policies": policies}
-    values["rtc"] = flag("rtc", values["rtc"])
+    values |= {name: flag(name, values[name]) for name in ("rtc", "compile")}
     return [serving(**values, **{name: listed for name, listed in lists.items() if listed})]

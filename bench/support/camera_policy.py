@@ -1,10 +1,11 @@
 """The policy folder that the overhead benchmark serves; see plugin/lerobot_policy_camera_flow.py.
 
-    python -m bench.support.camera_policy FOLDER
+    python -m bench.support.camera_policy FOLDER [--size HEIGHTxWIDTH]
 
 A process of its own, so that a benchmark's other processes do not hold torch.
 """
 
+import argparse
 import sys
 from pathlib import Path
 
@@ -16,10 +17,11 @@ STATE_DIM = 7
 ACTION_DIM = 7
 CHUNK = 50
 INSTRUCTION = "look around"
-IMAGES = {f"observation.images.{camera}": (SIZE, SIZE) for camera in CAMERAS}
+FEATURES = [f"observation.images.{camera}" for camera in CAMERAS]
+IMAGES = dict.fromkeys(FEATURES, (SIZE, SIZE))
 
 
-def save(folder: Path) -> None:
+def save(folder: Path, size: tuple[int, int] = (SIZE, SIZE)) -> None:
     """Random weights: nothing about serving a policy depends on what they are."""
     import torch
     from lerobot.configs import FeatureType, PolicyFeature
@@ -36,7 +38,7 @@ def save(folder: Path) -> None:
         width=256,
         input_features={
             "observation.state": PolicyFeature(FeatureType.STATE, (STATE_DIM,)),
-            **{key: PolicyFeature(FeatureType.VISUAL, (3, *size)) for key, size in IMAGES.items()},
+            **{key: PolicyFeature(FeatureType.VISUAL, (3, *size)) for key in FEATURES},
         },
         output_features={"action": PolicyFeature(FeatureType.ACTION, (ACTION_DIM,))},
     )
@@ -50,4 +52,9 @@ def save(folder: Path) -> None:
 
 
 if __name__ == "__main__":
-    save(Path(sys.argv[1]))
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--size", default=f"{SIZE}x{SIZE}")
+    arguments = parser.parse_args()
+    height, width = map(int, arguments.size.split("x"))
+    save(arguments.folder, (height, width))

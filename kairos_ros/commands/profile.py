@@ -1,6 +1,8 @@
 """`kairos profile`: how long an engine needs for a batch, as a file the serving node reads."""
 
 import json
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
@@ -41,6 +43,10 @@ def profile_command(
         str,
         typer.Option(help="Further processor steps that may be loaded: A,B (docs/security.md)."),
     ] = "",
+    compile_: Annotated[
+        bool,
+        typer.Option("--compile", help="Compile the sampler, and measure it without as well."),
+    ] = False,
     instruction: Annotated[
         str, typer.Option(help="What a policy that reads free text is told.")
     ] = "pick up the cube",
@@ -49,6 +55,7 @@ def profile_command(
     """Measure latency against batch size and write profile and plot."""
     options = EngineOptions(policy, device, dtype, threads, max_batch, tokenizer, allowed_steps)
     sizes = _sizes(batches, max_batch)
+    compiled = replace(options, compile=True)
     if plot:
         require("matplotlib")
     console = Console(stderr=True)
@@ -57,12 +64,13 @@ def profile_command(
     bar = Progress(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console
     )
-    with bar, profiled_engine(options, log) as engine:
-        task = bar.add_task("starting", total=None)
-        engine.wait_ready(lambda stage: bar.update(task, description=stage))
-        total = (WARM_UP_ROUNDS + repeats) * len(sizes)
-        bar.update(task, description="measuring", total=total, completed=0)
-        profile = measure(engine, options, sizes, repeats, instruction, lambda: bar.advance(task))
+    with bar:
+        profile = _measured(bar, options, sizes, repeats, instruction, log)
+        if compile_:
+            eager = profile
+            profile = _measured(bar, compiled, eager.useful_batches, repeats, instruction, log)
+            without = eager.p50_s[: len(profile.batch_sizes)]
+            profile = replace(profile, eager_p50_s=without)
     log.unlink()  # it stays where something went wrong
     out = out or Path(f"{profile.policy_id}.profile.json")
     out.write_text(json.dumps(profile.to_dict(), indent=2) + "\n")
@@ -70,6 +78,23 @@ def profile_command(
         plot_profile(profile, out.with_suffix(".png"))
     console.print(_table(profile))
     console.print(f"wrote {out}" + (f" and {out.with_suffix('.png')}" if plot else ""))
+
+
+def _measured(
+    bar: Progress,
+    options: EngineOptions,
+    sizes: Sequence[int],
+    repeats: int,
+    instruction: str,
+    log: Path,
+) -> EngineProfile:
+    with profiled_engine(options, log) as engine:
+        task = bar.add_task("starting", total=None)
+        engine.wait_ready(lambda stage: bar.update(task, description=stage))
+        total = (WARM_UP_ROUNDS + repeats) * len(sizes)
+        what = "measuring, compiled" if options.compile else "measuring"
+        bar.update(task, description=what, total=total, completed=0)
+        return measure(engine, options, sizes, repeats, instruction, lambda: bar.advance(task))
 
 
 def _sizes(text: str, largest: int) -> tuple[int, ...]:
@@ -91,11 +116,14 @@ def _table(profile: EngineProfile) -> Table:
         title=f"{profile.policy_id} on {profile.device}, {profile.dtype}",
         caption=f"saturates at {best}; round trip to the worker {1e3 * profile.network_s:.2f} ms",
     )
-    for column in ("batch", "p50 ms", "p10", "p90", "ms per robot", "chunks/s"):
+    columns = ("batch", "p50 ms", "p10", "p90", "ms per robot", "chunks/s")
+    for column in (*columns, *(["p50 ms not compiled"] if profile.eager_p50_s else [])):
         table.add_column(column, justify="right")
-    rows = zip(profile.batch_sizes, profile.p50_s, profile.p10_s, profile.p90_s, strict=True)
-    for size, p50, p10, p90 in rows:
-        numbers = (1e3 * p50, 1e3 * p10, 1e3 * p90, 1e3 * p50 / size, size / p50)
+    eager = profile.eager_p50_s or (None,) * len(profile.p50_s)
+    measured = (profile.p50_s, profile.p10_s, profile.p90_s, eager)
+    for size, p50, p10, p90, without in zip(profile.batch_sizes, *measured, strict=True):
+        numbers = [1e3 * p50, 1e3 * p10, 1e3 * p90, 1e3 * p50 / size, size / p50]
+        numbers += [1e3 * without] if without else []
         style = "bold" if size == best else None
         table.add_row(str(size), *(f"{number:.1f}" for number in numbers), style=style)
     return table

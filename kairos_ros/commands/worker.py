@@ -73,6 +73,10 @@ def worker_command(
         bool,
         typer.Option(help="Guide chunks to begin with what robots have committed (docs/rtc.md)."),
     ] = False,
+    compile_: Annotated[
+        bool,
+        typer.Option("--compile", help="Compile samplers: loading takes minutes longer."),
+    ] = False,
     key: Annotated[str, typer.Option(help="Key of this host, where it has several.")] = "",
     server_key: Annotated[
         str, typer.Option(help="With --connect: name of the server to find there, of several.")
@@ -101,7 +105,9 @@ def worker_command(
     if endpoint.startswith("inproc://"):
         raise ConfigError(f"{endpoint}: nobody outside this process could reach it; use ipc://PATH")
     check_endpoint(endpoint, security=True, dial=bool(connect))
-    defaults = EngineOptions("", device, dtype, threads, max_batch, tokenizer, allowed_steps, rtc)
+    defaults = EngineOptions(
+        "", device, dtype, threads, max_batch, tokenizer, allowed_steps, rtc, compile_
+    )
     for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"):
         os.environ.setdefault(name, str(threads))
     plan = WorkerPlan(

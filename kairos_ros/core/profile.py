@@ -1,7 +1,7 @@
 """How long an engine needs for a batch: measured once, saved, used by scheduler and robots."""
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import pairwise
 from typing import Any
@@ -11,6 +11,13 @@ from kairos_ros.core.errors import ConfigError
 FORMAT = 1
 SATURATION_GAIN = 0.05
 """A larger batch is worth its latency only if it raises throughput by more than this fraction."""
+
+
+def saturation(batch_sizes: Sequence[int], seconds: Sequence[float]) -> int:
+    """Smallest batch whose throughput is within SATURATION_GAIN of the best one."""
+    throughput = [b / s for b, s in zip(batch_sizes, seconds, strict=True)]
+    enough = max(throughput) / (1 + SATURATION_GAIN)
+    return next(b for b, t in zip(batch_sizes, throughput, strict=True) if t >= enough)
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +40,8 @@ class EngineProfile:
     p90_s: tuple[float, ...]
     network_s: float = 0.0
     """Round trip between serving node and engine, seconds, without compute."""
+    eager_p50_s: tuple[float, ...] = ()
+    """As `p50_s`, of the same policy without compilation; empty where it was not compiled."""
 
     def __post_init__(self) -> None:
         sizes = self.batch_sizes
@@ -48,6 +57,11 @@ class EngineProfile:
         for low, middle, high in zip(self.p10_s, self.p50_s, self.p90_s, strict=True):
             if not low <= middle <= high:
                 raise ConfigError(f"profile: p10 {low} <= p50 {middle} <= p90 {high} does not hold")
+        if self.eager_p50_s and len(self.eager_p50_s) != len(sizes):
+            raise ConfigError(
+                f"profile: eager_p50_s must be empty or hold {len(sizes)} numbers, one per batch "
+                f"size, not {self.eager_p50_s}"
+            )
         if not (math.isfinite(self.network_s) and self.network_s >= 0):
             raise ConfigError(f"profile: network_s must be >= 0, not {self.network_s}")
 
@@ -57,9 +71,12 @@ class EngineProfile:
 
         Beyond it a batch costs every robot in it more latency without serving more of them.
         """
-        throughput = [b / s for b, s in zip(self.batch_sizes, self.p50_s, strict=True)]
-        enough = max(throughput) / (1 + SATURATION_GAIN)
-        return next(b for b, t in zip(self.batch_sizes, throughput, strict=True) if t >= enough)
+        return saturation(self.batch_sizes, self.p50_s)
+
+    @property
+    def useful_batches(self) -> tuple[int, ...]:
+        """Measured sizes up to saturation."""
+        return tuple(size for size in self.batch_sizes if size <= self.saturation_batch)
 
     def latency_s(self, batch: int) -> float:
         """Median seconds for a batch of this size, without network.
@@ -112,6 +129,7 @@ class EngineProfile:
                 p10_s=tuple(float(v) for v in data["p10_s"]),
                 p90_s=tuple(float(v) for v in data["p90_s"]),
                 network_s=float(data["network_s"]),
+                eager_p50_s=tuple(float(v) for v in data.get("eager_p50_s", ())),
             )
         except KeyError as error:
             raise ConfigError(f"profile: field {error.args[0]!r} is missing") from None

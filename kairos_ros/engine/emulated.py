@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.spec import split_options
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.engine.policies.observation import refusal
+from kairos_ros.engine.seam import PreparedBatch
 from kairos_ros.transport.messages import (
     EngineDescription,
     InferOutcome,
@@ -112,6 +114,10 @@ class EmulatedEngine:
             observations=spec.observations,
             warmup=tuple((b, spec.latency_s(b)) for b in sorted({1, max_batch})),
         )
+
+    def prepare(self, requests: Sequence[InferRequest]) -> PreparedBatch:
+        """There is nothing to prepare."""
+        return partial(self.infer, requests)
 
     def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
         """Sleeps for the emulated latency of the rows that pass the checks. Images stay encoded."""

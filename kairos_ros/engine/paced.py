@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.emulated import parse_emulated
-from kairos_ros.engine.seam import Engine
+from kairos_ros.engine.seam import Engine, PreparedBatch
 from kairos_ros.transport.messages import InferOutcome, InferRequest
 
 PREFIX = "paced:"
@@ -54,9 +54,18 @@ class PacedEngine:
             warmup=tuple((b, max(s, pace.latency_s(b))) for b, s in described.warmup),
         )
 
+    def prepare(self, requests: Sequence[InferRequest]) -> PreparedBatch:
+        """As the seam says."""
+        prepared, latency_s = self._engine.prepare(requests), self._pace.latency_s(len(requests))
+
+        def infer() -> list[InferOutcome]:
+            end = time.monotonic() + latency_s
+            outcomes = prepared()
+            time.sleep(max(0.0, end - time.monotonic()))
+            return outcomes
+
+        return infer
+
     def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
         """As the seam says."""
-        end = time.monotonic() + self._pace.latency_s(len(requests))
-        outcomes = self._engine.infer(requests)
-        time.sleep(max(0.0, end - time.monotonic()))
-        return outcomes
+        return self.prepare(requests)()

@@ -22,6 +22,9 @@ def plot_profile(profile: EngineProfile, file: Path) -> None:
     axes.plot(sizes, [p50[0] * b for b in sizes], "--", color=BASELINE, label="one after the other")
     axes.fill_between(sizes, p10, p90, color=OURS, alpha=0.2, lw=0, label="p10 to p90")
     axes.plot(sizes, p50, "o-", color=OURS, label="one batch, median")
+    if profile.eager_p50_s:
+        eager = [1e3 * s for s in profile.eager_p50_s]
+        axes.plot(sizes, eager, "o-", color=BASELINE, label="one batch, not compiled")
     axes.axvline(best, color=OURS, lw=0.8, ls=":")
     axes.annotate(
         f"saturates at {best} ", (best, 0.02 * p50[0] * sizes[-1]), ha="right", color=OURS

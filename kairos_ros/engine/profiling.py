@@ -50,7 +50,7 @@ class ProfiledEngine:
         return event.description
 
     def infer(self, requests: Sequence[InferRequest]) -> tuple[float, float]:
-        """Seconds of compute, and of the rest of the round trip, for one batch.
+        """Seconds of compute, and of the round trip without compute and decoding, for one batch.
 
         Raises PolicyError when any request fails.
         """
@@ -61,7 +61,8 @@ class ProfiledEngine:
                 for outcome in done.outcomes:
                     if isinstance(outcome, InferFailure):
                         raise PolicyError(f"the policy failed while profiled: {outcome.reason}")
-                return done.compute_s, max(0.0, done.round_trip_s - done.compute_s)
+                engine_s = done.prepare_s + done.compute_s
+                return done.compute_s, max(0.0, done.round_trip_s - engine_s)
             case BatchFailed(reason=reason) | EngineDown(reason=reason):
                 raise PolicyError(f"the engine failed while profiled: {reason}")
             case event:

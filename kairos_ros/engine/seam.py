@@ -15,14 +15,24 @@ class EngineLostError(KairosError):
     """The device is unusable and only a new process helps (a CUDA error is sticky, for example)."""
 
 
+PreparedBatch = Callable[[], list[InferOutcome]]
+"""Computes the batch that it was made of; see `Engine.infer`."""
+
+
 @runtime_checkable
 class Engine(Protocol):
-    """Turns observations of different robots into chunks, in one call. Used from one thread."""
+    """Turns observations of different robots into chunks. Used from one thread, but for
+    `prepare`."""
 
     description: EngineDescription
 
+    def prepare(self, requests: Sequence[InferRequest]) -> PreparedBatch:
+        """Does what can be done while another batch is computed: checks, and decodes pictures.
+        Called from any thread; what it returns is called from the engine's."""
+        ...
+
     def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
-        """One outcome per request, in order; a bad request fails alone.
+        """Prepares and computes: one outcome per request, in order; a bad request fails alone.
 
         An outcome depends on its own request only: not on batch-mates, nor on earlier calls.
         Raises EngineLostError, and nothing else, when no further call can succeed.
@@ -50,3 +60,5 @@ class EngineOptions:
     registered names, or import paths of steps that nobody registers. They run as this user."""
     rtc: bool = False
     """Real-time chunking: a chunk is guided to begin with what its robot has committed."""
+    compile: bool = False
+    """What every sampler step calls goes through torch.compile; loading takes minutes longer."""

@@ -137,7 +137,7 @@ class Batching:
             free_ns = slot.next_free_ns(now_ns)
             if not slot.newest.prefetched and self._freshness.wanted:
                 times.append(slot.prefetch_ns(now_ns))
-            if slot.link and free_ns > now_ns:
+            if (slot.link or slot.sent_early) and free_ns > now_ns:
                 times.append(max(free_ns, now_ns + SOONEST_NS))
         return min(times)
 

@@ -164,9 +164,16 @@ class Dispatcher:
         return self._batching.form(now_ns)
 
     def batch_done(
-        self, now_ns: int, name: str, batch: int, outcomes: Sequence[InferOutcome], compute_s: float
+        self,
+        now_ns: int,
+        name: str,
+        batch: int,
+        outcomes: Sequence[InferOutcome],
+        compute_s: float,
+        prepare_s: float = 0.0,
     ) -> list[Effect]:
-        """The engine's answer to a Submit.
+        """The engine's answer to a Submit. prepare_s: of the time before it was computed, what
+        preparing it took.
 
         An engine behind a link that answers what is no chunk of its policy is refused until it is
         found again; what it was given is served elsewhere.
@@ -182,7 +189,7 @@ class Dispatcher:
             return self._requeue_all(now_ns, slot, crashed=False) + self._batching.form(now_ns)
         away_s = (now_ns - slot.flight[batch].submitted_ns) / 1e9
         compute_s = min(max(0.0, compute_s), away_s)  # whatever an engine elsewhere claims
-        done = slot.end(now_ns, batch, compute_s)
+        done = slot.end(now_ns, batch, compute_s, min(max(0.0, prepare_s), away_s))
         effects: list[Effect] = []
         for entry, outcome in zip(done.entries, outcomes, strict=True):
             effects += self._answer(now_ns, slot, done, entry, outcome, compute_s)

@@ -27,6 +27,10 @@ SLACK_NS = 5_000_000
 waits costs more than a batch that does. (Never more than a round trip earlier.)"""
 
 
+PREPARING_NS = 1_000_000
+"""Decoding that takes less is not worth forming a batch earlier."""
+
+
 @dataclass(slots=True)
 class Running:
     """A batch in an engine, or on its way there or back."""
@@ -50,7 +54,8 @@ class Running:
 class EngineSlot:
     """An engine and its batches.
 
-    A local engine gets its next batch when the last one is answered. Behind a link (`link_changed`)
+    A local engine gets its next batch when the last one is answered, or so much earlier as
+    decoding its pictures takes, which is done beside the last one. Behind a link (`link_changed`)
     the next batch is sent so that it arrives when the engine is done with those before: the engine
     never waits for the network, and the batch is formed as late as possible.
 
@@ -62,7 +67,8 @@ class EngineSlot:
     tier: Tier
     network_ns: int = 0
     transfer_ns: int = 0
-    """What the upload of one more request takes."""
+    """What one more request takes before it can be computed: its upload, or (without a link) the
+    decoding of its pictures."""
     link: LinkState | None = None
     state: Literal["starting", "loading", "unreachable", "ready", "draining", "refused", "down"] = (
         "starting"
@@ -156,8 +162,10 @@ class EngineSlot:
     def is_free(self, now_ns: int) -> bool:
         """Whether it should be given a batch now."""
         link = self.link
-        if link is None or not self.flight:
-            return not self.flight and self.servers > 0 and not any(m.flight for m in self.mates)
+        if not self.flight:
+            return self.servers > 0 and not any(m.flight for m in self.mates)
+        if link is None:
+            return self.sent_early and now_ns >= self.next_free_ns(now_ns)
         if len(self.flight) >= MAX_IN_FLIGHT * link.replicas:
             return False
         newest_bytes = len(self.flight[next(reversed(self.flight))].entries) * link.request_bytes
@@ -170,12 +178,18 @@ class EngineSlot:
         if oldest is None or newest is None:
             return now_ns
         if self.link is None:
-            return oldest.expected_end_ns
+            return newest.expected_end_ns - self._preparing_ns
         rows = len(newest.entries)
         jitter_s = min(2 * self.link.jitter_s, self.link.min_rtt_s)
         lead_ns = self._upload_ns(rows) + SLACK_NS + round(1e9 * jitter_s)
         uploaded_ns = newest.submitted_ns + rows * self.transfer_ns + newest.history_ns
         return max(uploaded_ns, self._server_free_ns(now_ns) - lead_ns)
+
+    @property
+    def sent_early(self) -> bool:
+        """Whether a local engine gets its next batch before the running one is answered. Not where
+        a device has several: the next one may be another's turn."""
+        return len(self.flight) == 1 and len(self.mates) < 2 and self._preparing_ns > 0
 
     def prefetch_ns(self, now_ns: int) -> int:
         """When the observations of its next batch shall be asked for: a round trip to a robot
@@ -228,7 +242,9 @@ class EngineSlot:
         self._expect(running)
         self.flight[batch] = running
 
-    def end(self, now_ns: int, batch: int, compute_s: float | None) -> Running:
+    def end(
+        self, now_ns: int, batch: int, compute_s: float | None, prepare_s: float = 0.0
+    ) -> Running:
         """A batch in flight is over; `compute_s` is None when it failed."""
         done = self.flight.pop(batch)
         self._expect_those_behind(done, now_ns - self._download_ns)
@@ -241,8 +257,11 @@ class EngineSlot:
             self.drifted_ns = tuple(round(ns * self.drift) for ns in self.latency_ns)
             error_ns = abs(now_ns - done.expected_end_ns)
             self.surprise_ns += DRIFT_WEIGHT * (error_ns - self.surprise_ns)
+            if self.link is None:
+                measured_ns = round(1e9 * prepare_s / len(done.entries))
+                self.transfer_ns += round(DRIFT_WEIGHT * (measured_ns - self.transfer_ns))
             left_ns = now_ns - self._download_ns
-            began_ns = left_ns - round(compute_s * 1e9) if self.link else done.submitted_ns
+            began_ns = left_ns - round(compute_s * 1e9)
             self.busy_spans.append((began_ns, left_ns))
             oldest = now_ns - LOAD_WINDOW_NS
             while self.busy_spans and self.busy_spans[0][1] < oldest:
@@ -281,6 +300,14 @@ class EngineSlot:
                 other.start_ns = max(self._arrives_ns(other), heapq.heappop(free))
                 self._expect(other)
                 heapq.heappush(free, other.compute_end_ns)
+
+    @property
+    def _preparing_ns(self) -> int:
+        """How much earlier than a local engine is free its next batch is to be sent, so that it is
+        decoded by then; 0: it is not worth it."""
+        newest = self.newest
+        ns = self.transfer_ns * len(newest.entries) if newest else 0
+        return ns + SLACK_NS if ns >= PREPARING_NS else 0
 
     @property
     def _download_ns(self) -> int:

@@ -119,6 +119,8 @@ class EngineDescription:
     warmup: tuple[tuple[int, float], ...] = ()
     """(batch size, seconds) measured while warming up, ascending from 1: the engine's profile
     until `kairos profile` has measured a better one."""
+    eager: tuple[tuple[int, float], ...] = ()
+    """As `warmup`, of the same policy without compilation; empty where it was not compiled."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,6 +152,8 @@ class BatchResult:
     batch: int
     compute_s: float
     outcomes: tuple[InferOutcome, ...]
+    prepare_s: float = 0.0
+    """What checking and decoding took, before `compute_s` began."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,7 +245,12 @@ def result_message(result: BatchResult) -> Message:
         else:
             rows.append({"code": int(RefusalCode.NONE), "reason": ""})
             arrays += [outcome.chunk, outcome.updates]
-    fields = {"batch": result.batch, "compute_s": result.compute_s, "outcomes": rows}
+    fields = {
+        "batch": result.batch,
+        "compute_s": result.compute_s,
+        "prepare_s": result.prepare_s,
+        "outcomes": rows,
+    }
     return Message("result", fields, tuple(arrays))
 
 
@@ -250,7 +259,8 @@ def read_result(message: Message) -> BatchResult:
     arrays = iter(message.arrays)
     outcomes = tuple(_outcome(row, arrays) for row in _list(message.fields, "outcomes"))
     check_all_taken(arrays)
-    return BatchResult(batch, _number(message.fields, "compute_s"), outcomes)
+    fields = {"prepare_s": 0.0, **message.fields}
+    return BatchResult(batch, _number(fields, "compute_s"), outcomes, _number(fields, "prepare_s"))
 
 
 def error_message(error: BatchError) -> Message:
@@ -302,6 +312,7 @@ def read_description(message: Message) -> EngineDescription:
         instructions=_tuple(fields, "instructions", _is_text, "text"),
         action_scale=_tuple(fields, "action_scale", _positive, "positive numbers"),
         warmup=tuple(map(tuple, _list(fields, "warmup", _is_point, "[batch size, seconds]"))),
+        eager=tuple(map(tuple, _list(fields, "eager", _is_point, "[batch size, seconds]"))),
     )
 
 

@@ -145,3 +145,53 @@ def test_an_engine_that_was_slow_and_then_idle_is_given_another_chance():
     assert slot.capacity(30_000 * MS).latency_ns == slow
     slot.link_changed(40_000 * MS, LINK, 0.0)
     assert slot.capacity(40_000 * MS).latency_ns == slot.latency_ns
+
+
+def local(prepare_ms: float, batch: int = 4) -> EngineSlot:
+    """An engine of this host, of which it is known how long it decodes a request's pictures, and
+    which computes a batch since 0."""
+    slot = EngineSlot("edge", "edge")
+    slot.ready(SMALL_ENGINE, PROFILE, 1000)
+    slot.transfer_ns = round(prepare_ms * MS)
+    slot.begin(1, entries(batch), 0)
+    return slot
+
+
+def test_a_local_engine_gets_its_next_batch_as_much_earlier_as_decoding_takes():
+    slot = local(prepare_ms=6)  # decodes for 24 ms, computes for 80
+    (running,) = slot.flight.values()
+    assert (running.start_ns, running.expected_end_ns) == (24 * MS, 104 * MS)
+    sent_ns = (104 - 24 - 5) * MS
+    assert slot.next_free_ns(0) == sent_ns
+    assert not slot.is_free(sent_ns - 1)
+    assert slot.is_free(sent_ns)
+    slot.begin(2, entries(4), sent_ns)
+    second = slot.flight[2]
+    assert second.start_ns == 104 * MS  # decoded 5 ms before that
+    assert not slot.is_free(104 * MS)  # one ahead, no more
+    slot.end(110 * MS, 1, 0.08, 0.024)
+    assert second.start_ns == 110 * MS
+
+
+@pytest.mark.parametrize("prepare_ms", [0, 0.2])
+def test_a_local_engine_without_much_to_decode_gets_its_next_batch_when_it_is_done(prepare_ms):
+    slot = local(prepare_ms)
+    assert not slot.is_free(slot.running.expected_end_ns - 1)
+    assert not slot.is_free(slot.running.expected_end_ns + 1000 * MS)
+    slot.end(90 * MS, 1, 0.08, prepare_ms / 250)
+    assert slot.is_free(90 * MS)
+
+
+def test_no_batch_is_sent_ahead_where_the_next_one_may_be_of_another_policy():
+    slot, other = local(prepare_ms=6), EngineSlot("other", "edge")
+    slot.mates = other.mates = [slot, other]
+    assert not slot.is_free(1000 * MS)
+    assert not other.is_free(1000 * MS)
+
+
+def test_how_long_decoding_takes_is_learnt_from_answers():
+    slot = local(prepare_ms=0)
+    for batch in range(1, 40):
+        slot.end(batch * 200 * MS, batch, 0.08, 0.032)
+        slot.begin(batch + 1, entries(4), batch * 200 * MS)
+    assert slot.transfer_ns == pytest.approx(8 * MS, rel=0.05)

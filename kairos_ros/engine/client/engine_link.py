@@ -293,7 +293,8 @@ class EngineLink:
                 result = read_result(message)
                 took_s = self._monitor.answered(result.batch, len(result.outcomes), now)
                 self._peer.useful = True
-                self._emit(BatchDone(result.batch, result.outcomes, result.compute_s, took_s))
+                computed = result.compute_s, took_s, result.prepare_s
+                self._emit(BatchDone(result.batch, result.outcomes, *computed))
             case "error":
                 self._on_error(message)
             case "echo":

@@ -40,9 +40,11 @@ class BatchDone:
     batch: int
     outcomes: tuple[InferOutcome, ...]
     compute_s: float
-    """In the engine, decoding and postprocessing included."""
+    """In the engine, postprocessing included and decoding left out."""
     round_trip_s: float
-    """Since it was sent: waiting in the worker, compute and transport."""
+    """Since it was sent: preparing, waiting in the worker, compute and transport."""
+    prepare_s: float = 0.0
+    """What checking and decoding it took, beside the batch before it if there was one."""
 
 
 @dataclass(frozen=True, slots=True)

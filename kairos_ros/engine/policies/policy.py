@@ -25,7 +25,7 @@ from kairos_ros.engine.policies.policy_folder import (
 )
 from kairos_ros.engine.policies.sampler import FamilyCode
 from kairos_ros.engine.policies.saved_policy import PolicyInputs, saved_inputs
-from kairos_ros.engine.policies.served import FAMILIES, tokenizer_of
+from kairos_ros.engine.policies.served import FAMILIES, TOKENIZER, tokenizer_of
 from kairos_ros.engine.policies.unfilled import Unfilled
 from kairos_ros.engine.policies.weights import fingerprint, verify_weights
 from kairos_ros.engine.seam import EngineOptions, Progress
@@ -94,6 +94,10 @@ def load_policy(options: EngineOptions, progress: Progress) -> LoadedPolicy:
                 f"dtype {options.dtype!r}: {config.type} computes in {family.dtype} only"
             )
         dtype, autocast = family.dtype, False
+    if options.compile and not family.step:
+        raise PolicyError(
+            f"compile: policies of type {config.type!r} cannot be compiled here; leave it out"
+        )
     progress(f"loading {config.type} on {device}")
     policy_class = _third_party(options, get_policy_class, config.type)
     with Unfilled():
@@ -151,7 +155,7 @@ def _configure(config: PreTrainedConfig, device: torch.device, asked: str) -> tu
     """Adapts a saved configuration to serving; returns the dtype and whether to autocast."""
     config.device = str(device)
     if hasattr(config, "compile_model"):
-        config.compile_model = False  # would compile anew for every batch size
+        config.compile_model = False  # compiles what the tap is in, anew for every batch size
     if hasattr(config, "pretrained_backbone_weights"):
         config.pretrained_backbone_weights = None  # would be fetched only to be overwritten
     if hasattr(config, "use_bf16"):  # GR00T's own autocast
@@ -190,6 +194,8 @@ def _processor_overrides(
     if options.tokenizer:
         reader, name = tokenizer_of(folder.type)
         overrides[reader] = {name: options.tokenizer}
+    if options.compile and TOKENIZER[0] in steps:  # instructions of one length: one set of shapes
+        overrides.setdefault(TOKENIZER[0], {})["padding"] = "max_length"
     return overrides
 
 

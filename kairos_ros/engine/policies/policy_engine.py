@@ -1,22 +1,26 @@
 """The engine that runs a LeRobot policy: many robots, one forward pass."""
 
 import logging
+import os
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, cast
 
 import numpy as np
 import torch
 
 from kairos_ros.core.errors import PolicyError, RefusalCode
-from kairos_ros.core.profile import SATURATION_GAIN
+from kairos_ros.core.profile import SATURATION_GAIN, saturation
 from kairos_ros.core.wire_check import OBSERVATIONS
+from kairos_ros.engine.policies.compiled import bucket, compile_step, require_same
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
 from kairos_ros.engine.policies.observation import ImageError, decoded, open_images, size_of
 from kairos_ros.engine.policies.policy import LoadedPolicy, load_policy
 from kairos_ros.engine.policies.saved_policy import STATE_FEATURES
-from kairos_ros.engine.seam import EngineLostError, EngineOptions, Progress
+from kairos_ros.engine.seam import EngineLostError, EngineOptions, PreparedBatch, Progress
 from kairos_ros.transport.messages import (
     EngineDescription,
     InferFailure,
@@ -30,11 +34,18 @@ log = logging.getLogger(__name__)
 AFFINE_STEPS = ("unnormalizer_processor", "device_processor")
 """Steps of a postprocessor that treat every action alike, whatever was observed."""
 
+TOLERANCE = {"float32": 1e-3, "bfloat16": 5e-2}
+"""Normalised units by which a compiled sampler's actions may differ, by dtype."""
+
 MEASURED = 3
 """Timed passes per batch size; fewer where they take longer than PASSES_S together."""
 PASSES_S = 2.0
 WARM_UP_S = 10.0
 """Larger batches are tried while they bring something, and otherwise for so long."""
+
+
+Points = tuple[tuple[int, float], ...]
+"""(batch size, seconds), ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +63,8 @@ def load_policy_engine(options: EngineOptions, progress: Progress) -> "PolicyEng
     torch.set_num_threads(options.threads)
     engine = PolicyEngine(load_policy(options, progress), options)
     engine.measure(progress)
+    if options.compile:
+        engine.compile(progress)
     return engine
 
 
@@ -91,15 +104,24 @@ class PolicyEngine:
         own_resize = loaded.family.resize
         self._resize = own_resize(config) if own_resize and inputs.any_size else None
         self._offset, self._gain = loaded.units(self.description.action_dim)
+        decoders = max(1, len(os.sched_getaffinity(0)) // 2)
+        self._decoders = ThreadPoolExecutor(decoders, thread_name_prefix="decoder")
         self._rtc = options.rtc
+        self._compiled = False
         if self._rtc:
             self._check_guidance(options)
         steps = self.warm_up(1)
         self.description = replace(self.description, steps=steps, action_scale=self._scale())
 
+    def prepare(self, requests: Sequence[InferRequest]) -> PreparedBatch:
+        """Decodes the pictures, several at a time; that may be done beside a forward pass."""
+        return partial(self._infer, list(self._decoders.map(self._prepare, requests)))
+
     def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
         """One outcome per request, in order. Raises EngineLostError when the device is lost."""
-        prepared = [self._prepare(request) for request in requests]
+        return self.prepare(requests)()
+
+    def _infer(self, prepared: list[Row | InferFailure]) -> list[InferOutcome]:
         outcomes: dict[int, InferOutcome] = {}
         passes: dict[tuple[str, ...], list[int]] = {}  # one for each set of cameras
         for place, row in enumerate(prepared):
@@ -118,22 +140,8 @@ class PolicyEngine:
         Raises PolicyError when that does not work.
         """
         described = self.description
-        blank = {
-            key: [np.zeros((*size, 3), np.uint8)] * described.observations
-            for key, size in described.images.items()
-        }
-        request = InferRequest(
-            robot="",
-            session="",
-            task="",
-            round=0,
-            attempt=0,
-            seed=0,
-            instruction=described.instructions[0] if described.instructions else "warm up",
-            state=np.zeros(described.state_dim, np.float32),
-        )
         try:
-            chunk, updates = self._forward([Row(request, blank)] * size)
+            chunk, updates = self._forward([self._blank()] * size)
         except Exception as error:
             raise PolicyError(
                 f"{described.policy_id} fails on a zero observation: {error}"
@@ -148,15 +156,61 @@ class PolicyEngine:
             raise PolicyError(f"{described.policy_id} gives NaN or infinity on a zero observation")
         return len(updates)
 
-    def measure(self, progress: Progress) -> None:
-        """Warms batches of 1, 2, 4, ... up, and notes in the description how long they take without
-        image decoding: the fastest of a few, to see through what else the machine does.
+    def _blank(self) -> Row:
+        """A request with an observation of zeros."""
+        described = self.description
+        black = {
+            key: [np.zeros((*size, 3), np.uint8)] * described.observations
+            for key, size in described.images.items()
+        }
+        request = InferRequest(
+            robot="",
+            session="",
+            task="",
+            round=0,
+            attempt=0,
+            seed=0,
+            instruction=described.instructions[0] if described.instructions else "warm up",
+            state=np.zeros(described.state_dim, np.float32),
+        )
+        return Row(request, black)
+
+    def compile(self, progress: Progress) -> None:
+        """Compiles the sampler for the batches up to saturation, and measures those again.
+
+        Raises PolicyError where that fails or changes what the policy says.
+        """
+        loaded, eager = self._loaded, self.description.warmup
+        assert loaded.family.step is not None  # load_policy refuses the others
+        largest = saturation(*zip(*eager, strict=True))
+        before, _ = self._chunk([self._blank()])
+        step = compile_step(loaded.family.step(loaded.policy))
+        self._compiled = True
+        progress("compiling (up to minutes, the first time)")
+        try:
+            after, _ = self._chunk([self._blank()])
+            self.measure(lambda stage: progress(f"compiling: {stage}"), largest)
+        except Exception as error:  # whatever torch and its C++ compiler raise
+            cause = error.__cause__ if isinstance(error, PolicyError) else error
+            said = str(cause).strip().partition("\n")[0]
+            raise PolicyError(
+                f"compile: {type(cause).__name__}: {said}; leave compile out"
+            ) from error
+        require_same(after, before, TOLERANCE[loaded.dtype])
+        step.learning = False
+        self.description = replace(self.description, eager=eager)
+        log.info("compiled: %s", _faster(eager, self.description.warmup))
+
+    def measure(self, progress: Progress, largest: int | None = None) -> None:
+        """Warms batches of 1, 2, 4, ... `largest` (default: `max_batch`) up, and notes in the
+        description how long they take without image decoding: the fastest of a few, to see through
+        what else the machine does.
 
         Batches beyond the size at which throughput no longer grows are never formed
         (`EngineProfile.saturation_batch`). So that is the last size where the next would take the
         whole longer than WARM_UP_S. Raises PolicyError for a batch that fails.
         """
-        largest = self.description.max_batch
+        largest = largest or self.description.max_batch
         began, best = time.perf_counter(), 0.0
         measured: list[tuple[int, float]] = []
         for size in sorted({2**power for power in range(largest.bit_length())} | {largest}):
@@ -241,12 +295,21 @@ class PolicyEngine:
     @torch.inference_mode()
     def _forward(self, rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
         """Chunk float32 [B, N, D] in robot units and updates float32 [K, B, N, D]."""
+        count = len(rows)
+        if self._compiled:
+            rows = rows + rows[-1:] * (bucket(count, self.description.max_batch) - count)
+        chunk, updates = self._chunk(rows)
+        chunk = self._loaded.postprocess(chunk)[:count]
+        return chunk.float().cpu().numpy(), updates[:, :count].float().cpu().numpy()
+
+    @torch.inference_mode()
+    def _chunk(self, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+        """Chunk float32 [B, N, D] and updates [K, B, N, D] in the model's units."""
         loaded = self._loaded
         batch = loaded.preprocess(self._batch(rows))
         with torch.autocast(loaded.device.type, torch.bfloat16, enabled=loaded.autocast):
             chunk, updates = self._sample(batch, [row.request for row in rows])
-        chunk = loaded.postprocess(chunk.float())
-        return chunk.float().cpu().numpy(), updates.float().cpu().numpy()
+        return chunk.float(), updates
 
     def _sample(
         self, batch: dict[str, Any], requests: list[InferRequest]
@@ -303,6 +366,16 @@ def _outcome(chunk: np.ndarray, updates: np.ndarray) -> InferOutcome:
     if np.isfinite(chunk).all() and np.isfinite(updates).all():
         return InferResult(np.ascontiguousarray(chunk), np.ascontiguousarray(updates))
     return InferFailure(RefusalCode.ENGINE_FAILED, "the policy gave NaN or infinity")
+
+
+def _faster(eager: Points, compiled: Points) -> str:
+    """For the log: batch, seconds without and with compilation."""
+    before = dict(eager)
+    return ", ".join(
+        f"batch {size} takes {1e3 * seconds:.1f} ms (uncompiled {1e3 * before[size]:.1f})"
+        for size, seconds in compiled
+        if size in before
+    )
 
 
 def _device_name(device: torch.device) -> str:

@@ -126,6 +126,9 @@ class FamilyCode:
     renamed: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     """What LeRobot does to saved weights, by name, before it loads them: renames, leaves out and
     transposes them."""
+    step: Callable[[Any], tuple[Any, str]] | None = None
+    """Of a policy: the object, and the name of the method of it, that every sampler step calls and
+    that can be compiled. None: none can."""
     largest_batch: int | None = None
     """1 where the policy takes one robot at a time. None: what memory allows."""
     dtype: str | None = None

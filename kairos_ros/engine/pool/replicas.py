@@ -15,7 +15,7 @@ from kairos_ros.engine.pool.demand import Demand, ReplicaCount
 from kairos_ros.engine.seam import EngineLostError
 from kairos_ros.engine.worker.link import WorkerLink
 from kairos_ros.engine.worker.process import WorkerExit
-from kairos_ros.engine.worker.work_loop import WorkReport, work
+from kairos_ros.engine.worker.work_loop import WorkReport, one_by_one, work
 from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
 
 log = logging.getLogger(__name__)
@@ -129,7 +129,7 @@ class Pool:
                 self._joins(number, loaded, time.monotonic() - started)
                 served = True
                 try:
-                    work(replica.infer, link, report)
+                    work(one_by_one(replica.infer, link), link, report)
                 finally:
                     self._counts(-1)
                 if not link.stopping:
@@ -197,4 +197,4 @@ class Pool:
 
 def _model(described: EngineDescription) -> EngineDescription:
     """What must be the same in all replicas: not the GPU, nor how fast it is."""
-    return replace(described, device="", warmup=())
+    return replace(described, device="", warmup=(), eager=())

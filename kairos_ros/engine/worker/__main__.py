@@ -20,16 +20,16 @@ import zmq
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
 from kairos_ros.engine.pool.ray_pool import RayPlan, ray_replicas
 from kairos_ros.engine.pool.replicas import Pool
-from kairos_ros.engine.seam import EngineLostError, EngineOptions
+from kairos_ros.engine.seam import EngineLostError, EngineOptions, PreparedBatch
 from kairos_ros.engine.worker.link import WorkerLink
 from kairos_ros.engine.worker.loading import load_registry
 from kairos_ros.engine.worker.process import WorkerExit
-from kairos_ros.engine.worker.work_loop import WorkReport, work
+from kairos_ros.engine.worker.work_loop import PreparedAhead, WorkReport, work
 from kairos_ros.host.orphan import die_with_parent
 from kairos_ros.transport.endpoint import Insecure, is_local
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder, default_folder
-from kairos_ros.transport.messages import InferOutcome, InferRequest
+from kairos_ros.transport.messages import InferRequest
 from kairos_ros.transport.sockets import CurveClient, ListenKeys
 
 log = logging.getLogger(__name__)
@@ -73,6 +73,7 @@ def main(argv: list[str] | None = None) -> int:
         tokenizer=args.tokenizer,
         allowed_steps=args.allowed_steps,
         rtc=args.rtc,
+        compile=args.compile,
     )
     try:
         if args.parent_pid:
@@ -139,13 +140,14 @@ def _serve(plan: WorkerPlan, link: WorkerLink) -> WorkerExit:
     for number in SIGNALS:
         signal.signal(number, lambda *_: link.stop())
 
-    def infer(policy: str, requests: Sequence[InferRequest]) -> list[InferOutcome]:
+    def prepare(policy: str, requests: Sequence[InferRequest]) -> PreparedBatch:
         engine = engines[policy] if policy in engines else next(iter(engines.values()))
-        return engine.infer(requests)
+        return engine.prepare(requests)
 
     report = WorkReport(plan.report_s)
     try:
-        work(infer, link, report)
+        with PreparedAhead(prepare, link) as jobs:
+            work(jobs, link, report)
     except EngineLostError as error:
         log.error("%s", error)
         return WorkerExit.DEVICE_LOST
@@ -203,6 +205,9 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--rtc", action="store_true", help="guide chunks to begin with what is committed"
+    )
+    parser.add_argument(
+        "--compile", action="store_true", help="compile the sampler; loading takes minutes longer"
     )
     parser.add_argument("--key", default="", help="server key of this host, where it has several")
     parser.add_argument(

@@ -81,6 +81,7 @@ def _command(spec: WorkerSpec, endpoint: str) -> list[str]:
         *("--tokenizer", options.tokenizer),
         *("--allowed-steps", options.allowed_steps),
         *(["--rtc"] if options.rtc else []),
+        *(["--compile"] if options.compile else []),
         *("--parent-pid", str(os.getpid())),
         *("--exit-if-silent-s", str(spec.exit_if_silent_s)),
     ]

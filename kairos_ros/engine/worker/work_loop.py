@@ -1,12 +1,16 @@
-"""What a worker does all day: take a batch, infer it, answer it. A pool does it several times. And
-what it has done lately, as a line in its log."""
+"""The batches of a worker: prepared, computed, answered, and counted in a line of its log."""
 
 import logging
+import queue
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
 
 from kairos_ros.core.errors import RefusalCode
-from kairos_ros.engine.seam import EngineLostError
+from kairos_ros.engine.seam import EngineLostError, PreparedBatch
 from kairos_ros.engine.worker.link import Job, WorkerLink
 from kairos_ros.transport.messages import BatchResult, InferOutcome, InferRequest, result_message
 
@@ -14,6 +18,17 @@ log = logging.getLogger(__name__)
 
 Infer = Callable[[str, Sequence[InferRequest]], list[InferOutcome]]
 """As `Engine.infer`, of the policy of that name in the registry."""
+Prepare = Callable[[str, Sequence[InferRequest]], PreparedBatch]
+"""As `Engine.prepare`, of the policy of that name in the registry."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedJob:
+    """A batch that only needs to be computed."""
+
+    job: Job
+    infer: PreparedBatch
+    prepare_s: float
 
 
 class WorkReport:
@@ -72,13 +87,81 @@ class WorkReport:
             self.last()
 
 
-def work(infer: Infer, link: WorkerLink, report: WorkReport) -> None:
-    """Answers batches one after the other until the worker stops.
+def one_by_one(infer: Infer, link: WorkerLink) -> Iterator[PreparedJob]:
+    """The batches of a worker, each taken when the one before it is done."""
+    while (job := link.next_job()) is not None:
+        yield PreparedJob(job, partial(infer, job.policy, job.requests), 0.0)
+
+
+class PreparedAhead:
+    """The batches of a worker, one of them prepared while the one before it is computed.
+
+    A context: what was prepared but not taken when it is left is answered as not served.
+    """
+
+    def __init__(self, prepare: Prepare, link: WorkerLink) -> None:
+        self._prepare, self._link = prepare, link
+        self._prepared: queue.SimpleQueue[PreparedJob | Exception | None] = queue.SimpleQueue()
+        """None comes last."""
+        self._room = threading.Semaphore(1)
+        self._leaving = False
+        self._thread = threading.Thread(target=self._run, name="prepare", daemon=True)
+
+    def __enter__(self) -> Iterator[PreparedJob]:
+        self._thread.start()
+        return self._jobs()
+
+    def __exit__(self, *_: object) -> None:
+        self._leaving = True
+        self._room.release()
+        self._link.dismiss()
+        self._thread.join()
+        with suppress(queue.Empty):
+            while True:
+                left = self._prepared.get_nowait()
+                if isinstance(left, PreparedJob):
+                    self._refuse(left.job)
+
+    def _jobs(self) -> Iterator[PreparedJob]:
+        while (prepared := self._prepared.get()) is not None:
+            if isinstance(prepared, Exception):
+                raise prepared
+            self._room.release()
+            if self._link.stopping:
+                self._refuse(prepared.job)
+            else:
+                yield prepared
+
+    def _refuse(self, job: Job) -> None:
+        self._link.refuse(job, RefusalCode.ENGINE_DOWN, "the engine stops")
+
+    def _run(self) -> None:
+        try:
+            while not self._leaving:
+                self._room.acquire()
+                job = self._link.next_job()
+                if job is None:
+                    break
+                if self._leaving:
+                    self._refuse(job)
+                    break
+                self._link.begin(job)  # a picture that takes for ever is noticed as a batch is
+                start = time.monotonic()
+                infer = self._prepare(job.policy, job.requests)
+                self._prepared.put(PreparedJob(job, infer, time.monotonic() - start))
+        except Exception as error:  # the worker ends of it, as of any in its main thread
+            self._prepared.put(error)
+        self._prepared.put(None)
+
+
+def work(jobs: Iterable[PreparedJob], link: WorkerLink, report: WorkReport) -> None:
+    """Answers batches one after the other until there are no more.
 
     Those of clients that left are not computed. Raises EngineLostError once the batch that was lost
     with the engine is answered.
     """
-    while (job := link.next_job()) is not None:
+    for prepared in jobs:
+        job = prepared.job
         if link.clients.left(job.client):
             link.refuse(job, RefusalCode.ENGINE_DOWN, "your side was silent or gone")
             report.dropped(job)
@@ -86,10 +169,11 @@ def work(infer: Infer, link: WorkerLink, report: WorkReport) -> None:
         link.begin(job)
         start = time.monotonic()
         try:
-            outcomes = infer(job.policy, job.requests)
+            outcomes = prepared.infer()
         except EngineLostError as error:
             link.refuse(job, RefusalCode.ENGINE_FAILED, str(error))
             raise
         compute_s = time.monotonic() - start
-        link.finish(job, result_message(BatchResult(job.batch, compute_s, tuple(outcomes))))
+        result = BatchResult(job.batch, compute_s, tuple(outcomes), prepared.prepare_s)
+        link.finish(job, result_message(result))
         report.took(job, compute_s)

@@ -134,7 +134,12 @@ class ServingEngines:
                 before = slot.state
                 self._carry_out(
                     dispatcher.batch_done(
-                        now_ns, name, event.batch, event.outcomes, event.compute_s
+                        now_ns,
+                        name,
+                        event.batch,
+                        event.outcomes,
+                        event.compute_s,
+                        event.prepare_s,
                     )
                 )
                 if slot.state != before:  # what it answered is no chunk of the policy

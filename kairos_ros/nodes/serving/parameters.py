@@ -64,6 +64,7 @@ SERVING_PARAMETERS = (
     ParameterSpec("tokenizer", "", "Replaces the tokenizer that the saved policy names"),
     ParameterSpec("allowed_steps", "", "Further processor steps the policy may load: A,B"),
     ParameterSpec("rtc", False, "Guide chunks to begin with what their robots have committed"),
+    ParameterSpec("compile", False, "Compile the sampler: loading takes minutes longer"),
     ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options"),
     ParameterSpec(
         "horizon", "tail_agreement:t=0.8,h_min=5", "Horizon policy of requests that name none"

@@ -50,4 +50,4 @@ class DiffusionSampler:
         return chunk, updates[:, :, self._first : self._first + self.chunk_size]
 
 
-CODE = FamilyCode(DiffusionSampler)
+CODE = FamilyCode(DiffusionSampler, step=lambda policy: (policy.diffusion.unet, "forward"))

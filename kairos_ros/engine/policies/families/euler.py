@@ -55,4 +55,9 @@ def own_resize(config: Any) -> Resize:
     ).permute(0, 3, 1, 2)
 
 
-CODE = FamilyCode(EulerSampler, resize=own_resize, guided=True)
+def step(policy: Any) -> tuple[Any, str]:
+    model = policy.model
+    return model, "denoise_step" if hasattr(model, "denoise_step") else "forward"
+
+
+CODE = FamilyCode(EulerSampler, resize=own_resize, guided=True, step=step)

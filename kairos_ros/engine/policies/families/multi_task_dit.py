@@ -53,4 +53,4 @@ def tap_integrator(objective: Any, name: str) -> list[Tensor]:
     return updates
 
 
-CODE = FamilyCode(MultiTaskDitSampler)
+CODE = FamilyCode(MultiTaskDitSampler, step=lambda policy: (policy.noise_predictor, "forward"))

@@ -78,4 +78,9 @@ def renamed(saved: dict[str, Any]) -> dict[str, Any]:
     return saved
 
 
-CODE = FamilyCode(XVLASampler, resize=own_resize, renamed=renamed)
+CODE = FamilyCode(
+    XVLASampler,
+    resize=own_resize,
+    renamed=renamed,
+    step=lambda policy: (policy.model.transformer, "forward"),
+)

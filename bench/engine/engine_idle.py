@@ -1,0 +1,209 @@
+"""How long an engine waits between two batches at saturation: `python -m bench engine_idle`.
+
+32 robots with three VGA cameras each ask again as soon as they are answered, so that there is
+always a batch to compute. One worker, one link and one dispatcher, as in a serving node; robots are
+a loop of this process. The policy is a small one with cameras, and its worker is paced as slowly
+as a larger policy on a GPU would be (--latency), so that the CPU is free while a batch is computed,
+as it is beside a GPU. Pictures are real JPEGs and are decoded and copied for real.
+
+Blocks alternate between batches that are sent when the last one is answered, whose pictures the
+engine waits for, and batches that are sent so much earlier that they are decoded by then. Idle is
+the share of a block in which the worker computed nothing.
+"""
+
+import argparse
+import io
+import queue
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from PIL import Image
+from rich.console import Console
+from rich.table import Table
+
+from bench.support.camera import CAMERAS, picture
+from bench.support.camera_policy import INSTRUCTION, PLUGIN, STATE_DIM
+from kairos_ros.core.exchange import (
+    Announcement,
+    Answer,
+    Observation,
+    Refetch,
+    Refusal,
+    Request,
+    RequestId,
+)
+from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.engine.client.engine_link import EngineLink
+from kairos_ros.engine.client.events import BatchDone, EngineDown, EngineEvent, EngineReady
+from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
+from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.worker.process import WorkerSpec
+from kairos_ros.serving import engine_slot
+from kairos_ros.serving.batching import Effect, Submit
+from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.engines import warmup_profile
+from kairos_ros.serving.options import ServingOptions
+
+ROBOTS = 32
+HEIGHT, WIDTH = 480, 640
+PICTURES = 8
+"""Different ones per camera."""
+WITHIN_S = 120.0
+ARMS = {"sent when the last one is answered": 1 << 62, "sent ahead": engine_slot.PREPARING_NS}
+"""Decoding that is shorter than so many nanoseconds is not worth sending a batch earlier."""
+
+
+def jpegs() -> list[dict[str, bytes]]:
+    """What the cameras of a robot see, several times."""
+    seen = []
+    for number in range(PICTURES):
+        images = {}
+        for place, camera in enumerate(CAMERAS):
+            pixels = picture(number * len(CAMERAS) + place, WIDTH)[:HEIGHT]
+            buffer = io.BytesIO()
+            Image.fromarray(pixels).save(buffer, "JPEG", quality=90)
+            images[camera] = buffer.getvalue()
+        seen.append(images)
+    return seen
+
+
+class Saturated:
+    """A dispatcher and its engine, and robots that always want another chunk."""
+
+    def __init__(self, link: EngineLink, events: "queue.SimpleQueue[EngineEvent]") -> None:
+        self._link, self._events = link, events
+        self._pictures = jpegs()
+        self._rounds = dict.fromkeys((f"arm_{i}" for i in range(ROBOTS)), 1)
+        self._dispatcher = Dispatcher(
+            ServingOptions(scheduling=parse_scheduling("wait_ratio"), horizon_policy="static:10")
+        )
+        self._dispatcher.add_engine("edge", "edge")
+        self._beat_ns = 0
+
+    def wait_ready(self) -> None:
+        while not isinstance(event := self._events.get(timeout=WITHIN_S), EngineReady):
+            if isinstance(event, EngineDown):
+                raise SystemExit(f"the engine does not start: {event.reason}")
+        profile = warmup_profile(event.description)
+        self._dispatcher.engine_ready(self._now(), "edge", event.description, profile)
+
+    def run(self, seconds: float) -> tuple[float, float, float]:
+        """Idle share, robots answered per second, and mean batch, of a while."""
+        self._heartbeat()
+        for robot in self._rounds:
+            self._carry_out(self._ask(robot, self._rounds[robot], 0))
+        computed, answered, batches, began, ends = 0.0, 0, 0, 0.0, time.monotonic() + seconds
+        while (now := time.monotonic()) < ends:
+            self._heartbeat()
+            wake_ns = self._dispatcher.wakeup_ns(self._now())
+            left_s = ends - now if wake_ns is None else (wake_ns - self._now()) / 1e9
+            try:
+                event = self._events.get(timeout=min(max(left_s, 0.0), ends - now))
+            except queue.Empty:
+                self._carry_out(self._dispatcher.tick(self._now()))
+                continue
+            if isinstance(event, BatchDone):
+                if began:  # the first one ends when counting begins
+                    computed += event.compute_s
+                    answered, batches = answered + len(event.outcomes), batches + 1
+                began, last = began or time.monotonic(), time.monotonic()
+                done = event.batch, event.outcomes, event.compute_s, event.prepare_s
+                self._carry_out(self._dispatcher.batch_done(self._now(), "edge", *done))
+        return 1 - computed / (last - began), answered / (last - began), answered / batches
+
+    def _ask(self, robot: str, round_: int, attempt: int) -> list[Effect]:
+        images = self._pictures[hash((robot, round_, attempt)) % PICTURES]
+        request = Request(
+            RequestId(robot, robot, "task", round_, attempt),
+            INSTRUCTION,
+            observation=Observation(np.zeros(STATE_DIM, np.float32), images),
+        )
+        return self._dispatcher.request(self._now(), request)
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        todo = list(effects)
+        while todo:
+            effect = todo.pop(0)
+            if isinstance(effect, Submit):
+                self._link.submit(effect.batch, effect.requests, effect.expected_s)
+            elif isinstance(effect, Answer):
+                todo += self._answered(effect)
+
+    def _answered(self, answer: Answer) -> list[Effect]:
+        robot, round_ = answer.id.robot, answer.id.round
+        if isinstance(answer.body, Refusal):
+            raise SystemExit(f"refused: {answer.body.reason}")
+        if isinstance(answer.body, Refetch):
+            return self._ask(robot, round_, answer.id.attempt + 1)
+        self._rounds[robot] = round_ + 1
+        return self._ask(robot, round_ + 1, 0)
+
+    def _heartbeat(self) -> None:
+        now_ns = self._now()
+        if now_ns - self._beat_ns > 1e9:
+            self._beat_ns = now_ns
+            for robot in self._rounds:
+                self._dispatcher.announce(now_ns, Announcement(robot, robot, "task"))
+
+    @staticmethod
+    def _now() -> int:
+        return time.monotonic_ns()
+
+
+@contextmanager
+def engine(policy: str, threads: int, folder: Path) -> Iterator[Saturated]:
+    events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
+    options = EngineOptions(policy, threads=threads)
+    environment = {"PYTHONPATH": str(PLUGIN)}
+    spec = WorkerSpec(options, log=folder / "worker.log", environment=environment)
+    link = EngineLink(WorkerSupervisor(spec), events.put)
+    link.start()
+    try:
+        saturated = Saturated(link, events)
+        saturated.wait_ready()
+        yield saturated
+    finally:
+        link.stop()
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m bench engine_idle", description=__doc__)
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.add_argument("--latency", default="60+15b", help="milliseconds per batch [60+15b]")
+    parser.add_argument("--blocks", type=int, default=5, help="per way of sending [5]")
+    parser.add_argument("--block-s", type=float, default=10.0, help="length of one [10]")
+    arguments = parser.parse_args()
+    found: dict[str, list[tuple[float, float, float]]] = {arm: [] for arm in ARMS}
+    console = Console()
+    with tempfile.TemporaryDirectory(prefix="kairos-engine-") as name:
+        folder = Path(name)
+        save = [sys.executable, "-m", "bench.support.camera_policy", name]
+        subprocess.run([*save, "--size", f"{HEIGHT}x{WIDTH}"], check=True)
+        policy = f"paced:latency_ms={arguments.latency}:{folder}"
+        with engine(policy, 1, folder) as saturated:
+            saturated.run(arguments.block_s)  # measures what decoding takes
+            for block in range(arguments.blocks):
+                for arm, least_ns in ARMS.items():
+                    engine_slot.PREPARING_NS = least_ns
+                    found[arm].append(saturated.run(arguments.block_s))
+                    idle, rate, _ = found[arm][-1]
+                    console.log(f"block {block + 1}, {arm}: idle {idle:.1%}, {rate:.1f} robots/s")
+    table = Table("batches", "idle", "of the blocks", "robots/s", "robots in a batch")
+    for arm, blocks in found.items():
+        idle, rate, batch = (median(values) for values in zip(*blocks, strict=True))
+        least, most = min(block[0] for block in blocks), max(block[0] for block in blocks)
+        spread = f"{least:.1%} to {most:.1%}"
+        table.add_row(arm, f"{idle:.1%}", spread, f"{rate:.1f}", f"{batch:.1f}")
+    console.print(table)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
