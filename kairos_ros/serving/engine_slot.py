@@ -29,6 +29,8 @@ waits costs more than a batch that does. (Never more than a round trip earlier.)
 
 PREPARING_NS = 1_000_000
 """Decoding that takes less is not worth forming a batch earlier."""
+PREPARING_MARGIN = 1.25
+"""For the way to the worker, and for decoding that takes longer than lately."""
 
 
 @dataclass(slots=True)
@@ -307,7 +309,7 @@ class EngineSlot:
         decoded by then; 0: it is not worth it."""
         newest = self.newest
         ns = self.transfer_ns * len(newest.entries) if newest else 0
-        return ns + SLACK_NS if ns >= PREPARING_NS else 0
+        return round(PREPARING_MARGIN * ns) + SLACK_NS if ns >= PREPARING_NS else 0
 
     @property
     def _download_ns(self) -> int:

@@ -161,13 +161,13 @@ def test_a_local_engine_gets_its_next_batch_as_much_earlier_as_decoding_takes():
     slot = local(prepare_ms=6)  # decodes for 24 ms, computes for 80
     (running,) = slot.flight.values()
     assert (running.start_ns, running.expected_end_ns) == (24 * MS, 104 * MS)
-    sent_ns = (104 - 24 - 5) * MS
+    sent_ns = (104 - 30 - 5) * MS
     assert slot.next_free_ns(0) == sent_ns
     assert not slot.is_free(sent_ns - 1)
     assert slot.is_free(sent_ns)
     slot.begin(2, entries(4), sent_ns)
     second = slot.flight[2]
-    assert second.start_ns == 104 * MS  # decoded 5 ms before that
+    assert second.start_ns == 104 * MS  # decoded 11 ms before that
     assert not slot.is_free(104 * MS)  # one ahead, no more
     slot.end(110 * MS, 1, 0.08, 0.024)
     assert second.start_ns == 110 * MS

@@ -5,9 +5,7 @@ warms up and never while robots wait: a step whose shapes were not seen by then 
 """
 
 import logging
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -69,10 +67,7 @@ class CompiledStep:
 
 
 def compile_step(step: Step) -> CompiledStep:
-    """Has the step compiled from now on. What was compiled is kept on disk for the next start:
-    where TORCHINDUCTOR_CACHE_DIR says, else in the user's cache folder."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "kairos_ros"
-    os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(cache / "compiled"))
+    """Has the step compiled from now on."""
     torch._dynamo.config.recompile_limit = max(SHAPES, torch._dynamo.config.recompile_limit)
     torch._inductor.config.compile_threads = 1  # no processes of its own, which could be left over
     return CompiledStep(step)

@@ -1,6 +1,7 @@
 """From options to an engine. Imports torch only where a policy needs it."""
 
 import logging
+import os
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -56,7 +57,15 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
         raise PolicyError(f"there is no policy folder {options.policy}")
     require("torch", "lerobot")
     read_policy_folder(options)  # refuses here what it can, because importing torch takes seconds
+    if options.compile:  # torch looks when it is imported
+        os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_compiled_cache()))
     progress("importing torch")
     from kairos_ros.engine.policies.policy_engine import load_policy_engine
 
     return load_policy_engine(options, progress)
+
+
+def _compiled_cache() -> Path:
+    """Where what torch compiled is kept for the next start."""
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return cache / "kairos_ros" / "compiled"
