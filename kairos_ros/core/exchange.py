@@ -57,6 +57,8 @@ class Execution:
     stalled_ns: int = 0
     period_ns: int = 0
     """Control period; 0: not known, and nothing was executed."""
+    seam: float = 0.0
+    """Jump from the last action before this round to its first one (see ExecutionInfo.msg)."""
 
 
 @dataclass(frozen=True, slots=True)

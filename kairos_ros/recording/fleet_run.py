@@ -125,6 +125,8 @@ def _task(number: int, task: BagTask, content: BagContent, length_s: float) -> T
         refusals=ended.refusals,
         dropped=ended.dropped,
         guarded=ended.guarded,
+        round_seam=ended.round_seam,
+        mean_step=ended.mean_step,
         task=task_name(task),
     )
 

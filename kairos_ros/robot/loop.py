@@ -286,8 +286,7 @@ class Loop:
         run.awaiting = False
         run.horizon = len(body.actions)
         run.latency_ns.append(now_ns - run.attempts[0].sent_ns)
-        run.executed_of.append(0)
-        run.moved_of.append(None)
+        run.begin_record()
         skipped = run.executed + run.remaining - attempt.executed
         if skipped >= run.horizon:
             self._drop("too_late")

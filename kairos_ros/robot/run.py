@@ -83,6 +83,14 @@ class Run:
     executed_of: list[int] = field(default_factory=list)
     moved_of: list[tuple[int, int] | None] = field(default_factory=list)
     """When the round's first and last actions began, ns."""
+    seam_of: list[float] = field(default_factory=list)
+    """As `TaskResult.round_seam`."""
+    last_action: np.ndarray | None = None
+    """As its chunk had it, float32 [D]."""
+    path: float = 0.0
+    """Sum of the jumps between actions of one round."""
+    steps: int = 0
+    """How many those are."""
     refusals: int = 0
     dropped: int = 0
     guarded: int = 0
@@ -131,13 +139,26 @@ class Run:
         if self.awaiting and not keep_round:
             self.awaiting, self.refused, self.abandoned = False, False, True
             self.latency_ns.append(math.nan)
-            self.executed_of.append(0)
-            self.moved_of.append(None)
+            self.begin_record()
+
+    def begin_record(self) -> None:
+        """Of a round that was answered, or given up; it has executed nothing so far."""
+        self.executed_of.append(0)
+        self.moved_of.append(None)
+        self.seam_of.append(math.nan)
 
     def count_action(self, chunk: Chunk, now_ns: int) -> None:
         """The next action of `chunk` is executed in the period that begins now."""
         if self.first_ns is None:
             self.first_ns = now_ns
+        action = chunk.actions[chunk.index]
+        if self.last_action is not None:
+            jump = float(np.linalg.norm(action - self.last_action))
+            if chunk.executed == 0:
+                self.seam_of[chunk.record] = jump
+            else:
+                self.path, self.steps = self.path + jump, self.steps + 1
+        self.last_action = action
         if chunk.executed == 0:
             chunk.first_ns = now_ns
         self.last_ns = chunk.last_ns = now_ns
@@ -164,7 +185,12 @@ class Run:
             chunk_index=chunk.index if chunk else 0,
             stalled_ns=self.stalled_ns(now_ns),
             period_ns=period_ns,
+            seam=self._seam(started),
         )
+
+    def _seam(self, started: Chunk | None) -> float:
+        seam = self.seam_of[started.record] if started else 0.0
+        return 0.0 if math.isnan(seam) else seam
 
     def result(self, outcome: str, now_ns: int, period_ns: int) -> TaskResult:
         """The outcome `succeeded` is the only success."""
@@ -186,4 +212,6 @@ class Run:
             refusals=self.refusals,
             dropped=self.dropped,
             guarded=self.guarded,
+            round_seam=tuple(self.seam_of),
+            mean_step=self.path / self.steps if self.steps else 0.0,
         )

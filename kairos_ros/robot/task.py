@@ -50,6 +50,12 @@ class TaskResult:
     refusals: int
     dropped: int
     guarded: int
+    round_seam: tuple[float, ...] = ()
+    """Jump from the last action before the round to its first one, of the same rounds: Euclidean
+    norm over the dimensions of an action, robot units; NaN in the first round and without an
+    action."""
+    mean_step: float = 0.0
+    """The same between two actions of one round, on average; 0 without."""
 
     @property
     def mean_horizon(self) -> float:

@@ -184,6 +184,8 @@ def task_event(body: Any, robot: str, at_s: float) -> TaskStarted | TaskFinished
         round_executed=tuple(body.round_executed.tolist()),
         round_started_s=tuple(body.round_started_s.tolist()),
         round_ended_s=tuple(body.round_ended_s.tolist()),
+        round_seam=tuple(np.asarray(getattr(body, "round_seam", ())).tolist()),
+        mean_step=getattr(body, "mean_step", 0.0),
     )
 
 

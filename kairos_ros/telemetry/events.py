@@ -177,6 +177,9 @@ class TaskFinished:
     round_started_s: tuple[float, ...]
     """Since the first request; NaN where nothing was executed."""
     round_ended_s: tuple[float, ...]
+    round_seam: tuple[float, ...] = ()
+    """NaN in the first round and without an action; older bags do not tell."""
+    mean_step: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

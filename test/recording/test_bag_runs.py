@@ -100,6 +100,8 @@ ENDED = TaskFinished(
     round_executed=(4, 3),
     round_started_s=(0.2, 0.6),
     round_ended_s=(0.61, 0.9),
+    round_seam=(float("nan"), 0.5),
+    mean_step=0.25,
 )
 TASK: list[Event] = [
     GOAL,
@@ -130,6 +132,7 @@ def test_a_finished_task_has_the_rounds_that_the_robot_tells():
         3.0,
     )
     assert (task.actions, task.round_executed) == (7, (4, 3))
+    assert (task.round_seam, task.mean_step) == (ENDED.round_seam, 0.25)
     first, second, third = run.rounds
     assert (first.requested_at, first.observed_at, first.executed) == (0, 0, 4)
     assert (second.attempts, second.requested_at, second.observed_at) == (2, 2, 3)

@@ -75,6 +75,14 @@ def test_metrics_of_two_tasks_as_worked_out_by_hand():
     assert (s.scenes["reach-v3"].tasks, s.scenes["reach-v3"].succeeded) == (2, 1)
 
 
+def test_jumps_where_chunks_meet_are_told_in_steps_of_their_own_task():
+    assert summarise(RUN).seam is None
+    fine = replace(QUICK, round_seam=(math.nan, 0.2, 0.4, math.nan), mean_step=0.1)
+    coarse = replace(SLOW, round_seam=(6.0,), mean_step=2.0)
+    still = replace(SLOW, number=2, round_seam=(1.0,), mean_step=0.0)
+    assert summarise(replace(RUN, tasks=(fine, coarse, still))).seam == pytest.approx(3.0)
+
+
 def test_a_round_that_was_given_up_has_no_latency():
     given_up = replace(QUICK, round_latency_s=(0.1, 0.3, math.nan, 0.2, 0.4))
     given_up = replace(given_up, round_executed=(10, 10, 0, 10, 0))

@@ -293,6 +293,22 @@ def test_the_result_tells_where_the_time_went():
     assert result.duration_ns == 11 * PERIOD
 
 
+def test_the_result_tells_the_jump_where_one_chunk_follows_another():
+    bench = Bench()
+    bench.tick()
+    bench.answer(horizon=6)  # actions 0, 1, 2, ...
+    bench.tick(5)
+    bench.answer(actions=np.arange(10, 16, dtype=np.float32)[:, None])
+    assert bench.loop.execution(bench.now).seam == 0.0
+    bench.tick(3)
+    last, first = bench.motions[6], bench.motions[7]
+    assert bench.loop.execution(bench.now).seam == first - last > 1
+    result = bench.loop.finish("succeeded", bench.now).result
+    assert np.isnan(result.round_seam[0])
+    assert result.round_seam[1:] == (first - last,)
+    assert result.mean_step == 1.0
+
+
 def test_execution_tells_when_the_round_began_and_ended():
     bench = Bench()
     bench.tick()

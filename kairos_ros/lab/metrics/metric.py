@@ -42,5 +42,6 @@ METRICS = (
     Metric("inferences per task", lambda s: s.rounds_per_task),
     Metric("chunk latency, median", _of("chunk_latency_s", "p50"), "ms", 1000),
     Metric("chunk latency, P95", _of("chunk_latency_s", "p95"), "ms", 1000),
+    Metric("jump where chunks meet", lambda s: s.seam, "steps", digits=2),
     Metric("finished per minute", lambda s: s.tasks_per_minute),
 )

@@ -308,8 +308,7 @@ class VirtualRobot:
         run.awaiting = False
         run.horizon = len(body.actions)
         run.latency_ns.append(now_ns - run.attempts[0].sent_ns)
-        run.executed_of.append(0)
-        run.moved_of.append(None)
+        run.begin_record()
         log = self._log[-1]
         log.answered_ns, log.observed_at, log.body = now_ns, attempt.executed, body
         begins_at = run.executed + run.remaining

@@ -268,6 +268,8 @@ class FleetClient:
             refusals=result.refusals,
             dropped=result.dropped,
             guarded=result.guarded,
+            round_seam=tuple(result.round_seam),
+            mean_step=result.mean_step,
         )
         self.records.append(record)
         if record.finished:

@@ -101,6 +101,7 @@ def execution_message(execution: Execution, control_rate_hz: float) -> Execution
         chunk_index=execution.chunk_index,
         control_rate_hz=control_rate_hz,
         stalled_s=execution.stalled_ns / 1e9,
+        seam=execution.seam,
     )
 
 
@@ -218,6 +219,8 @@ def result_message(result: TaskResult) -> ExecuteTask.Result:
         mean_horizon=result.mean_horizon,
         round_latency_s=[latency / 1e9 for latency in result.round_latency_ns],
         round_executed=list(result.round_executed),
+        round_seam=list(result.round_seam),
+        mean_step=result.mean_step,
         refusals=result.refusals,
         dropped=result.dropped,
         guarded=result.guarded,
@@ -255,6 +258,7 @@ def finished_message(
     message.guarded = result.guarded
     message.round_latency_s = _seconds(result.round_latency_ns)
     message.round_executed = list(result.round_executed)
+    message.round_seam, message.mean_step = list(result.round_seam), result.mean_step
     message.round_started_s = _seconds(result.round_started_ns)
     message.round_ended_s = _seconds(result.round_ended_ns)
     return message

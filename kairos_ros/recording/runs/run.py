@@ -50,6 +50,11 @@ class TaskRecord:
     refusals: int = 0
     dropped: int = 0
     guarded: int = 0
+    round_seam: tuple[float, ...] = ()
+    """Jump from the last action before the round to its first one, as in TaskEvent; empty where
+    nobody told."""
+    mean_step: float = 0.0
+    """The same between two actions of one round, on average."""
     task: str = ""
     """Id of the task, to find its rounds; empty where rounds were not recorded."""
 

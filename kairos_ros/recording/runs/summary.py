@@ -60,6 +60,9 @@ class Summary:
     chunk_latency_s: Spread | None
     observation_age_s: Spread | None
     """From observing to executing, over all executed actions; None without recorded rounds."""
+    seam: float | None
+    """Jump of the action where one chunk follows another, over the mean step between two actions
+    of one chunk, averaged over switches; None where no robot told."""
     actions: int
     tasks_per_minute: float
     """Tasks finished while new ones were given, over that time."""
@@ -91,6 +94,7 @@ def summarise(run: FleetRun) -> Summary:
         rounds_per_task=_ratio(len(rounds), len(done)),
         chunk_latency_s=spread(s for t in done for s in t.round_latency_s if not isnan(s)),
         observation_age_s=spread(observation_ages_s(run.rounds)),
+        seam=_seam(done),
         actions=sum(task.actions for task in done),
         tasks_per_minute=_throughput(done, run.open_s),
         refusals=sum(task.refusals for task in done),
@@ -115,6 +119,17 @@ def wilson_95(successes: int, trials: int) -> tuple[float, float]:
     centre = (p + z2 / (2 * trials)) / (1 + z2 / trials)
     half = (z2 * (p * (1 - p) / trials + z2 / (4 * trials**2))) ** 0.5 / (1 + z2 / trials)
     return max(0.0, centre - half), min(1.0, centre + half)
+
+
+def _seam(done: Sequence[TaskRecord]) -> float | None:
+    told = [
+        seam / task.mean_step
+        for task in done
+        if task.mean_step > 0
+        for seam in task.round_seam
+        if not isnan(seam)
+    ]
+    return sum(told) / len(told) if told else None
 
 
 def _scenes(done: Sequence[TaskRecord]) -> dict[str, SceneResult]:
