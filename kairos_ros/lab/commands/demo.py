@@ -3,7 +3,7 @@
 import os
 from datetime import datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -40,6 +40,9 @@ def demo_command(
             "tasks may finish for 20 s more.",
         ),
     ] = 120.0,
+    rtc: Annotated[
+        bool, typer.Option("--rtc", help="Guide chunks to begin with what the arms have committed.")
+    ] = False,
     arrivals: Annotated[
         str, typer.Option(help="back_to_back, or poisson:RATE in tasks per second.")
     ] = BACK_TO_BACK,
@@ -98,6 +101,8 @@ def demo_command(
     cuts = parse_cuts(cloud_cut)
     if compare and (cloud or cuts):
         raise ConfigError("--compare compares configurations of the edge; leave --cloud out")
+    if rtc and (cloud or cuts):
+        raise ConfigError("--rtc is for the edge: the demo's cloud worker does not guide")
     stay_on_this_host()
     domain = os.environ["ROS_DOMAIN_ID"]
     print(f"in a browser: kairos dashboard --domain {domain}", flush=True)
@@ -112,7 +117,8 @@ def demo_command(
     options = experiment.DemoOptions(
         robots, duration, arrivals, seed, policy, _folder(out), record, paces, cuts, rviz, cameras
     )
-    serving = {"scheduling": scheduling, "horizon": horizon}
+    serving: dict[str, Any] = {"scheduling": scheduling, "horizon": horizon}
+    serving |= {"rtc": True} if rtc else {}
     run = experiment.run_comparison if compare else experiment.run_once
     raise typer.Exit(run(options, serving, view=view))
 

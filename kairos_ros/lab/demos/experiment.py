@@ -70,7 +70,7 @@ class DemoOptions:
     """Of the arms (`robot.cameras_text`); empty: none."""
 
 
-def run_once(options: DemoOptions, serving: Mapping[str, str], *, view: bool) -> int:
+def run_once(options: DemoOptions, serving: Mapping[str, Any], *, view: bool) -> int:
     """One configuration. Returns the exit code of the command."""
     console, to = _output(view)
     try:
@@ -103,7 +103,7 @@ def run_once(options: DemoOptions, serving: Mapping[str, str], *, view: bool) ->
     return _conclude(console, options, testbed, finished=summary.tasks)
 
 
-def run_comparison(options: DemoOptions, serving: Mapping[str, str], *, view: bool) -> int:
+def run_comparison(options: DemoOptions, serving: Mapping[str, Any], *, view: bool) -> int:
     """Ours and the baseline on the same tasks: ours, baseline, baseline, ours.
 
     The robots keep running; the serving node is restarted for each half run. Returns the exit code
@@ -231,7 +231,7 @@ def _arrivals(options: DemoOptions, first: int) -> Arrivals:
     )
 
 
-def _start(testbed: FleetTestbed, serving: Mapping[str, str], console: Console) -> Startup:
+def _start(testbed: FleetTestbed, serving: Mapping[str, Any], console: Console) -> Startup:
     startup = testbed.start(serving)
     console.print(
         f"ready after {startup.ready_s:.1f} s: engine {startup.engine_s:.1f} s, "

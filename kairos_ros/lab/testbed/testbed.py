@@ -105,7 +105,7 @@ class FleetTestbed:
             or self.live.robots.keys() <= self._gone
         )
 
-    def start(self, serving: Mapping[str, str]) -> Startup:
+    def start(self, serving: Mapping[str, Any]) -> Startup:
         """Starts all processes and waits until every robot can be given a task.
 
         Raises FleetError when a process ends or time runs out, Interrupted after Ctrl-C.
@@ -161,7 +161,7 @@ class FleetTestbed:
 
         wait_until(true, within_s, what, step, f"; see {self.logs}")
 
-    def serve(self, serving: Mapping[str, str]) -> None:
+    def serve(self, serving: Mapping[str, Any]) -> None:
         """Restarts the serving node with other parameters; the robots keep running.
 
         Raises as `start` does.
