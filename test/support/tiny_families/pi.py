@@ -11,6 +11,23 @@ from lerobot.policies.pi05 import modeling_pi05
 from tiny_families.base import CHUNK, STEPS, Tiny, byte_tokenizer
 
 MODELING = {"pi0": modeling_pi0, "pi05": modeling_pi05}
+TINY_GEMMA = {
+    "width": 32,
+    "depth": 2,
+    "mlp_dim": 64,
+    "num_heads": 2,
+    "num_kv_heads": 1,
+    "head_dim": 16,
+}
+"""Sizes of the language model and of the action expert."""
+TINY_VISION = {
+    "hidden_size": 32,
+    "intermediate_size": 64,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "patch_size": 14,
+}
+VOCABULARY = 300
 
 
 def config(folder: Path) -> dict[str, Any]:
@@ -27,25 +44,21 @@ def config(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def small_pi():
+def small_pi(gemma=TINY_GEMMA, vision=TINY_VISION, vocabulary=VOCABULARY):
     """pi0 and pi05 with the backbone's sizes cut down (LeRobot accepts two hard-coded sizes)."""
 
     def size(_variant):
-        return modeling_pi05.GemmaConfig(
-            width=32, depth=2, mlp_dim=64, num_heads=2, num_kv_heads=1, head_dim=16
-        )
+        return modeling_pi05.GemmaConfig(**gemma)
 
     def small_vlm(module):
         build = module.PaliGemmaForConditionalGenerationWithPiGemma
 
         def built(config):
-            config.text_config.vocab_size = config._vocab_size = 300
-            config.image_token_index = 299
-            vision = config.vision_config
-            vision.hidden_size, vision.intermediate_size = 32, 64
-            vision.num_hidden_layers, vision.num_attention_heads = 2, 2
-            vision.patch_size, vision.projection_dim = 14, 32
-            config.projection_dim = 32
+            config.text_config.vocab_size = config._vocab_size = vocabulary
+            config.image_token_index = vocabulary - 1
+            for name, value in vision.items():
+                setattr(config.vision_config, name, value)
+            config.vision_config.projection_dim = config.projection_dim = gemma["width"]
             return build(config=config)
 
         return built
@@ -54,7 +67,7 @@ def small_pi():
         build = module.PiGemmaForCausalLM
 
         def built(config):
-            config.vocab_size = 300
+            config.vocab_size = vocabulary
             return build(config=config)
 
         return built
