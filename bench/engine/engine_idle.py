@@ -4,7 +4,8 @@
 always a batch to compute. One worker, one link and one dispatcher, as in a serving node; robots are
 a loop of this process. The policy is a small one with cameras, and its worker is paced as slowly
 as a larger policy on a GPU would be (--latency), so that the CPU is free while a batch is computed,
-as it is beside a GPU. Pictures are real JPEGs and are decoded and copied for real.
+as it is beside a GPU. With --policy it is that policy, at its own speed. Pictures are real JPEGs
+and are decoded and copied for real.
 
 Blocks alternate between batches that are sent when the last one is answered, whose pictures the
 engine waits for, and batches that are sent so much earlier that they are decoded by then. Idle is
@@ -13,12 +14,13 @@ the share of a block in which the worker computed nothing.
 
 import argparse
 import io
+import os
 import queue
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
@@ -28,8 +30,9 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
-from bench.support.camera import CAMERAS, picture
-from bench.support.camera_policy import INSTRUCTION, PLUGIN, STATE_DIM
+from bench.support.camera import picture
+from bench.support.camera_policy import INSTRUCTION, PLUGIN
+from bench.support.servers import ROOT
 from kairos_ros.core.exchange import (
     Announcement,
     Answer,
@@ -50,25 +53,28 @@ from kairos_ros.serving.batching import Effect, Submit
 from kairos_ros.serving.dispatcher import Dispatcher
 from kairos_ros.serving.engines import warmup_profile
 from kairos_ros.serving.options import ServingOptions
+from kairos_ros.transport.messages import EngineDescription
 
 ROBOTS = 32
 HEIGHT, WIDTH = 480, 640
 PICTURES = 8
 """Different ones per camera."""
-WITHIN_S = 120.0
+WITHIN_S = 300.0
+"""Between two signs of life of an engine that loads."""
 ARMS = {"sent when the last one is answered": 1 << 62, "sent ahead": engine_slot.PREPARING_NS}
 """Decoding that is shorter than so many nanoseconds is not worth sending a batch earlier."""
 
 
-def jpegs() -> list[dict[str, bytes]]:
-    """What the cameras of a robot see, several times."""
+def jpegs(described: EngineDescription) -> list[dict[str, bytes]]:
+    """What the cameras of a robot see, several times; VGA where the policy takes any size."""
     seen = []
     for number in range(PICTURES):
         images = {}
-        for place, camera in enumerate(CAMERAS):
-            pixels = picture(number * len(CAMERAS) + place, WIDTH)[:HEIGHT]
+        for place, (camera, own) in enumerate(described.images.items()):
+            height, width = (HEIGHT, WIDTH) if described.any_image_size else own
+            pixels = picture(number * len(described.images) + place, max(height, width))
             buffer = io.BytesIO()
-            Image.fromarray(pixels).save(buffer, "JPEG", quality=90)
+            Image.fromarray(pixels[:height, :width]).save(buffer, "JPEG", quality=90)
             images[camera] = buffer.getvalue()
         seen.append(images)
     return seen
@@ -79,7 +85,6 @@ class Saturated:
 
     def __init__(self, link: EngineLink, events: "queue.SimpleQueue[EngineEvent]") -> None:
         self._link, self._events = link, events
-        self._pictures = jpegs()
         self._rounds = dict.fromkeys((f"arm_{i}" for i in range(ROBOTS)), 1)
         self._dispatcher = Dispatcher(
             ServingOptions(scheduling=parse_scheduling("wait_ratio"), horizon_policy="static:10")
@@ -91,6 +96,8 @@ class Saturated:
         while not isinstance(event := self._events.get(timeout=WITHIN_S), EngineReady):
             if isinstance(event, EngineDown):
                 raise SystemExit(f"the engine does not start: {event.reason}")
+        self.description = event.description
+        self._pictures = jpegs(event.description)
         profile = warmup_profile(event.description)
         self._dispatcher.engine_ready(self._now(), "edge", event.description, profile)
 
@@ -120,10 +127,13 @@ class Saturated:
 
     def _ask(self, robot: str, round_: int, attempt: int) -> list[Effect]:
         images = self._pictures[hash((robot, round_, attempt)) % PICTURES]
+        observation = Observation(np.zeros(self.description.state_dim, np.float32), images)
+        earlier = (observation,) * (self.description.observations - 1)
         request = Request(
             RequestId(robot, robot, "task", round_, attempt),
-            INSTRUCTION,
-            observation=Observation(np.zeros(STATE_DIM, np.float32), images),
+            (self.description.instructions or (INSTRUCTION,))[0],
+            observation=observation,
+            earlier=earlier,
         )
         return self._dispatcher.request(self._now(), request)
 
@@ -158,12 +168,14 @@ class Saturated:
 
 
 @contextmanager
-def engine(policy: str, threads: int, folder: Path) -> Iterator[Saturated]:
+def engine(options: EngineOptions, log: Path) -> Iterator[Saturated]:
+    """A worker that is ready; `log` gets what it prints."""
     events: queue.SimpleQueue[EngineEvent] = queue.SimpleQueue()
-    options = EngineOptions(policy, threads=threads)
-    environment = {"PYTHONPATH": str(PLUGIN)}
-    spec = WorkerSpec(options, log=folder / "worker.log", environment=environment)
-    link = EngineLink(WorkerSupervisor(spec), events.put)
+    path = (str(ROOT), str(PLUGIN), os.environ.get("PYTHONPATH", ""))
+    environment = {"PYTHONPATH": os.pathsep.join(filter(None, path))}
+    link = EngineLink(
+        WorkerSupervisor(WorkerSpec(options, log=log, environment=environment)), events.put
+    )
     link.start()
     try:
         saturated = Saturated(link, events)
@@ -173,28 +185,50 @@ def engine(policy: str, threads: int, folder: Path) -> Iterator[Saturated]:
         link.stop()
 
 
+Blocks = dict[str, list[tuple[float, float, float]]]
+"""Way of sending -> idle share, robots per second and mean batch of every block."""
+
+
+def measure(
+    options: EngineOptions, blocks: int, block_s: float, log: Path, progress: Callable[[str], None]
+) -> Blocks:
+    """Both ways of sending, alternating, with one worker."""
+    found: Blocks = {arm: [] for arm in ARMS}
+    with engine(options, log) as saturated:
+        saturated.run(block_s)  # measures what decoding takes
+        for block in range(blocks):
+            for arm, least_ns in ARMS.items():
+                engine_slot.PREPARING_NS = least_ns
+                found[arm].append(saturated.run(block_s))
+                idle, rate, _ = found[arm][-1]
+                progress(f"block {block + 1}, {arm}: idle {idle:.1%}, {rate:.1f} robots/s")
+    return found
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench engine_idle", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--latency", default="60+15b", help="milliseconds per batch [60+15b]")
     parser.add_argument("--blocks", type=int, default=5, help="per way of sending [5]")
     parser.add_argument("--block-s", type=float, default=10.0, help="length of one [10]")
+    parser.add_argument("--policy", help="a policy folder in the place of the small, paced one")
+    parser.add_argument("--device", default="auto", help="auto, cpu or cuda [auto]")
+    parser.add_argument("--dtype", default="auto", help="auto, float32 or bfloat16 [auto]")
+    parser.add_argument("--tokenizer", default="", help="folder of the tokenizer of --policy")
     arguments = parser.parse_args()
-    found: dict[str, list[tuple[float, float, float]]] = {arm: [] for arm in ARMS}
     console = Console()
     with tempfile.TemporaryDirectory(prefix="kairos-engine-") as name:
         folder = Path(name)
-        save = [sys.executable, "-m", "bench.support.camera_policy", name]
-        subprocess.run([*save, "--size", f"{HEIGHT}x{WIDTH}"], check=True)
-        policy = f"paced:latency_ms={arguments.latency}:{folder}"
-        with engine(policy, 1, folder) as saturated:
-            saturated.run(arguments.block_s)  # measures what decoding takes
-            for block in range(arguments.blocks):
-                for arm, least_ns in ARMS.items():
-                    engine_slot.PREPARING_NS = least_ns
-                    found[arm].append(saturated.run(arguments.block_s))
-                    idle, rate, _ = found[arm][-1]
-                    console.log(f"block {block + 1}, {arm}: idle {idle:.1%}, {rate:.1f} robots/s")
+        policy = arguments.policy
+        if not policy:
+            save = [sys.executable, "-m", "bench.support.camera_policy", name]
+            subprocess.run([*save, "--size", f"{HEIGHT}x{WIDTH}"], check=True)
+            policy = f"paced:latency_ms={arguments.latency}:{folder}"
+        options = EngineOptions(
+            policy, arguments.device, arguments.dtype, tokenizer=arguments.tokenizer
+        )
+        log = folder / "worker.log"
+        found = measure(options, arguments.blocks, arguments.block_s, log, console.log)
     table = Table("batches", "idle", "of the blocks", "robots/s", "robots in a batch")
     for arm, blocks in found.items():
         idle, rate, batch = (median(values) for values in zip(*blocks, strict=True))
