@@ -43,7 +43,7 @@ FAMILIES = {
     "recording": ("record", "traces"),
     "virtual_time": ("replay", "simulate"),
     "horizons": ("horizon_signals", "rtc"),
-    "engine": ("history", "engine_idle"),
+    "engine": ("history", "engine_idle", "load", "gpu"),
 }
 """Folder -> what is measured there, a module each; `support` has what they share."""
 ABOUT = {
@@ -74,6 +74,8 @@ PROGRAMS = {
     "sim_driver": "what a simulated arm's driver costs, and how steady it is",
     "history": "what a policy that reads motion knows of it with one observation, and with two",
     "engine_idle": "how long an engine waits between two batches at saturation",
+    "load": "what loading a policy costs in time and memory, against LeRobot's own way",
+    "gpu": "all that needs a GPU, in slices that are resumed: latency, memory, compilation",
     "pool": "what replicas behind one worker cost and bring",
 }
 """They have options of their own: `python -m bench NAME --help`."""
