@@ -232,7 +232,9 @@ def test_a_demo_whose_policy_is_refused_says_why_once_and_fails(demo):
 
 def test_arms_of_a_demo_see_what_their_policy_asks_for(demo):
     options = ("--policy", CAMERA_ENGINE, "--cameras", "corner2:96x128")
-    run = demo("--robots", "1", "--duration", "5", *options)
+    run = demo("--robots", "1", "--duration", "600", *options)
+    run.wait_for(lambda: run.output().count("1 executing") > 2, "executing")  # a line every 5 s
+    run.process.send_signal(signal.SIGINT)
     assert run.exit_code() == 0
     assert sum(task["actions"] for task in run.summary()["tasks"]) > 10
     assert "no camera" not in run.output()

@@ -81,8 +81,11 @@ class Stranger:
             publisher.publish(RobotStatus(**({"session": "x"} | status)))
 
     def leave(self):
-        for publisher, _ in self._said:
-            self._wire.node.destroy_publisher(publisher)
+        for publisher, _ in self._said:  # the executor waits for their events
+            in_executor(
+                self._wire.executor,
+                lambda publisher=publisher: self._wire.node.destroy_publisher(publisher),
+            )
 
 
 @pytest.fixture(scope="module")
@@ -281,8 +284,10 @@ def test_no_message_at_all_ends_a_node(listeners, dashboard, start, wire):
         assert httpx.get(f"{dashboard}fleet", timeout=60).status_code == 200
         all_alive(listeners)
     print(dict(sent))
-    for publisher in publishers.values():
-        wire.node.destroy_publisher(publisher)
+    for publisher in publishers.values():  # the executor waits for their events
+        in_executor(
+            wire.executor, lambda publisher=publisher: wire.node.destroy_publisher(publisher)
+        )
     for viewer in viewers:
         in_executor(wire.executor, lambda viewer=viewer: wire.node.destroy_subscription(viewer))
     operator.close()
