@@ -159,9 +159,13 @@ def server_document(live: LiveFleet) -> dict[str, Any]:
 
 
 def task_document(task: TaskRecord) -> dict[str, Any]:
-    """As plain data for JSON, which has no NaN: a round that was given up has latency null."""
-    latencies = [None if isnan(s) else s for s in task.round_latency_s]
-    return asdict(task) | {"round_latency_s": latencies}
+    """As plain data for JSON, which has no NaN: a round that was given up has latency null, and one
+    without a jump at its beginning has seam null."""
+    per_round = {"round_latency_s": task.round_latency_s, "round_seam": task.round_seam}
+    return asdict(task) | {
+        name: [None if isnan(value) else value for value in values]
+        for name, values in per_round.items()
+    }
 
 
 def write_json(path: Path, document: Mapping[str, Any]) -> None:
