@@ -269,6 +269,7 @@ def test_ctrl_c_while_a_program_loads_ends_it_without_a_word(program, after_s, d
     documented = {130, 0, 1} if program[0] == "kairos" else {0}
     if program[:2] == ("kairos", "report"):
         documented = {130, 2}
+    documented |= {-signal.SIGINT}  # while Python itself ends; a shell says 130 of it
     assert process.returncode in documented, said
     if process.returncode == 130:
         assert list(tmp_path.rglob("*.log")) == []

@@ -1,8 +1,10 @@
 """From options to an engine. Imports torch only where a policy needs it."""
 
+import gc
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -60,9 +62,21 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
     if options.compile:  # torch looks when it is imported
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_compiled_cache()))
     progress("importing torch")
-    from kairos_ros.engine.policies.policy_engine import load_policy_engine
-
+    with _no_garbage():
+        from kairos_ros.engine.policies.policy_engine import load_policy_engine
     return load_policy_engine(options, progress)
+
+
+@contextmanager
+def _no_garbage() -> Iterator[None]:
+    """For importing torch and LeRobot, whose modules stay: to look for garbage among them takes a
+    sixth of the time now, and a moment of every so many batches later."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def _compiled_cache() -> Path:
