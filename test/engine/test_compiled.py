@@ -116,7 +116,7 @@ class Doubling(torch.nn.Module):
 
 def test_what_was_compiled_is_on_disk_for_the_next_start(cache):
     module = Doubling()
-    step = compile_step((module, "forward"))
+    step = compile_step((module, "forward"), torch.device("cpu"))
     assert torch.equal(module(torch.ones(3)), torch.full((3,), 2.0))
     step.learning = False
     assert torch.equal(module(torch.ones(5)), torch.full((5,), 2.0))

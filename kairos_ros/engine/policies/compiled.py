@@ -24,14 +24,18 @@ SHAPES = 64
 class CompiledStep:
     """A step of a sampler that is compiled for the shapes that it meets while `learning`."""
 
-    def __init__(self, step: Step) -> None:
+    def __init__(self, step: Step, device: torch.device) -> None:
         owner, name = step
         self.learning = True
         self.uncompiled: set[tuple[Any, ...]] = set()
         """Shapes that came later."""
         self._name = f"{type(owner).__name__}.{name}"
         self._eager: Callable[..., Any] = getattr(owner, name)
-        self._compiled: dict[str, Callable[..., Any]] = {}
+        graphs = device.type == "cuda"
+        compiled = torch.compile(
+            self._eager, dynamic=False, mode="reduce-overhead" if graphs else None
+        )
+        self._compiled = _kept(compiled) if graphs else compiled
         self._known: set[tuple[Any, ...]] = set()
         setattr(owner, name, self)
 
@@ -42,18 +46,9 @@ class CompiledStep:
             if not self.learning:
                 return self._uncompiled(shapes, args, kwargs)
             self._known.add(shapes)
-        # Modes that only watch how a policy draws its noise: a step draws none.
+        # RowDraws, which seeds what a policy draws, stays outside: a step draws nothing.
         with torch._C.DisableTorchFunction():
-            return self._on(tensors[0].device.type)(*args, **kwargs)
-
-    def _on(self, device: str) -> Callable[..., Any]:
-        if device not in self._compiled:
-            graphs = device == "cuda"
-            compiled = torch.compile(
-                self._eager, dynamic=False, mode="reduce-overhead" if graphs else None
-            )
-            self._compiled[device] = _kept(compiled) if graphs else compiled
-        return self._compiled[device]
+            return self._compiled(*args, **kwargs)
 
     def _uncompiled(self, shapes: tuple[Any, ...], args: Any, kwargs: Any) -> Any:
         if shapes not in self.uncompiled:
@@ -66,11 +61,11 @@ class CompiledStep:
         return self._eager(*args, **kwargs)
 
 
-def compile_step(step: Step) -> CompiledStep:
-    """Has the step compiled from now on."""
+def compile_step(step: Step, device: torch.device) -> CompiledStep:
+    """Has the step compiled from now on, for tensors on this device."""
     torch._dynamo.config.recompile_limit = max(SHAPES, torch._dynamo.config.recompile_limit)
     torch._inductor.config.compile_threads = 1  # no processes of its own, which could be left over
-    return CompiledStep(step)
+    return CompiledStep(step, device)
 
 
 def bucket(size: int, largest: int) -> int:

@@ -184,7 +184,7 @@ class PolicyEngine:
         assert loaded.family.step is not None  # load_policy refuses the others
         largest = saturation(*zip(*eager, strict=True))
         before, _ = self._chunk([self._blank()])
-        step = compile_step(loaded.family.step(loaded.policy))
+        step = compile_step(loaded.family.step(loaded.policy), loaded.device)
         self._compiled = True
         progress("compiling (up to minutes, the first time)")
         try:

@@ -69,8 +69,8 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
 
 @contextmanager
 def _no_garbage() -> Iterator[None]:
-    """For importing torch and LeRobot, whose modules stay: to look for garbage among them takes a
-    sixth of the time now, and a moment of every so many batches later."""
+    """For importing torch and LeRobot: the garbage collector does not run meanwhile, and does not
+    look at their modules later, which stay for the life of the worker."""
     gc.disable()
     try:
         yield
