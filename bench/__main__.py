@@ -29,6 +29,7 @@ from bench.support.servers import ROOT
 FAMILIES = {
     "serving": (
         "overhead",
+        "round_trip",
         "fleet",
         "robots50",
         "scheduler",
@@ -48,6 +49,7 @@ FAMILIES = {
 """Folder -> what is measured there, a module each; `support` has what they share."""
 ABOUT = {
     "overhead": "serving one robot, against LeRobot's PolicyServer",
+    "round_trip": "where the milliseconds of serving one robot go",
     "hop": "500 KB to an engine worker and back, with keys and without, against LeRobot's gRPC",
     "fleet": "robots per machine, against one PolicyServer per robot",
     "robots50": "fifty robots with cameras: what is lost, what is wrong",

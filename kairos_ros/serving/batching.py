@@ -213,8 +213,9 @@ class Batching:
         for batch in decision.batches:
             policy = self._engines.slots[batch.engine].policy
             chosen = self._harmless(batch.indices, keys, policy)
-            put_off = np.setdiff1d(batch.indices, chosen)
-            skipped[put_off] = self._tasks.skipped[rows[put_off]] + 1
+            if len(chosen) < len(batch.indices):
+                put_off = np.setdiff1d(batch.indices, chosen)
+                skipped[put_off] = self._tasks.skipped[rows[put_off]] + 1
             if len(chosen):
                 batches.append((batch.engine, chosen))
         self._tasks.set_skipped(rows, skipped)

@@ -58,7 +58,7 @@ def lerobots_chunks(engine, kind, folder) -> Iterator[tuple[int, np.ndarray]]:
         noise["noise"] = row_noise(generators, tiny.noise_shape, torch.device("cpu"))
     for period in range(PERIODS):
         now = observation(0, state=seen(period).state, images=seen(period).images)
-        batch = engine._batch([engine._prepare(now)])
+        batch = engine._batch(engine._rows.read([now]))
         alone = {k: v[:, -1] if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
         computes = not policy._queues["action"]
         torch.manual_seed(SEED)

@@ -123,7 +123,7 @@ def untapped(engine_of, folder_of, kind) -> Untapped:
     robots = [observation(number) for number in range(3)]
     actions, noises, outcomes = [], [], []
     for together in [[robot] for robot in robots] if tiny.seeded else [robots]:
-        batch = loaded.preprocess(engine._batch([engine._prepare(robot) for robot in together]))
+        batch = loaded.preprocess(engine._batch(engine._rows.read(together)))
         noise = None
         if tiny.noise_shape:
             generators = row_generators([robot.seed for robot in together])

@@ -1,5 +1,5 @@
-"""Batches encoded beside the link's own thread: recompressing the images of a batch may take longer
-than a link may be silent."""
+"""Batches encoded before the link's own thread sends them, those with images to recompress in a
+thread of their own: that may take longer than a link may be silent."""
 
 import logging
 from collections import deque
@@ -36,16 +36,21 @@ class EncodedBatch:
 
 
 class BatchEncoder:
-    """One thread; batches leave in the order in which they came."""
+    """Batches leave in the order in which they came."""
 
-    def __init__(self, policy: str, images: WanImages, on_encoded: Callable[[], None]) -> None:
-        """`policy`: its name in the worker's registry. `on_encoded` is called from this thread,
-        whenever there is one more in `encoded`."""
+    def __init__(
+        self, policy: str, images: WanImages, on_encoded: Callable[[], None], *, receipts: bool
+    ) -> None:
+        """`policy`: its name in the worker's registry. `on_encoded` is called whenever there is one
+        more in `encoded`, from the thread that encodes. `receipts`: the worker shall tell when it
+        has a batch."""
         self.encoded: deque[EncodedBatch] = deque()
-        self._policy = policy
+        self._fields = {"policy": policy, "tell": True} if receipts else {"policy": policy}
         self._images = images
         self._on_encoded = on_encoded
-        self._pool = ThreadPoolExecutor(1, thread_name_prefix="batch-encoder")
+        self._pool = (
+            None if images.as_sent else ThreadPoolExecutor(1, thread_name_prefix="batch-encoder")
+        )
 
     def submit(
         self,
@@ -54,13 +59,17 @@ class BatchEncoder:
         expected_s: float,
         described: EngineDescription | None,
     ) -> None:
-        """Never blocks."""
+        """Never blocks: images that travel as they were sent are not touched."""
         encoded = EncodedBatch(batch, len(requests), expected_s, described)
-        self._pool.submit(self._encode, encoded, requests)
+        if self._pool is None:
+            self._encode(encoded, requests)
+        else:
+            self._pool.submit(self._encode, encoded, requests)
 
     def finish(self) -> None:
         """Waits until everything is encoded."""
-        self._pool.shutdown()
+        if self._pool is not None:
+            self._pool.shutdown()
 
     def _encode(self, encoded: EncodedBatch, requests: Sequence[InferRequest]) -> None:
         if encoded.described is not None:
@@ -81,5 +90,4 @@ class BatchEncoder:
         sizes = {image: size_of(described, image) for image in described.images}
         smaller = [for_link(request, sizes, self._images) for request in requests]
         message = infer_message(batch, smaller, described.images)
-        fields = {**message.fields, "policy": self._policy, "tell": True}
-        return encode(replace(message, fields=fields))
+        return encode(replace(message, fields={**message.fields, **self._fields}))

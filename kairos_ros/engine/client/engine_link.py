@@ -77,7 +77,10 @@ class EngineLink:
         self._on_event = on_event
         self._wake = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC)
         self._encoder = BatchEncoder(
-            self._spec.policy, self._spec.images, lambda: os.eventfd_write(self._wake, 1)
+            self._spec.policy,
+            self._spec.images,
+            lambda: os.eventfd_write(self._wake, 1),
+            receipts=self._supervisor is None,
         )
         self._lock = threading.Lock()
         self._stopping = self._failed = False

@@ -45,6 +45,11 @@ class WanImages:
     lossless: bool = False
     """PNG is compressed as well as it can be; not a pixel changes."""
 
+    @property
+    def as_sent(self) -> bool:
+        """Nothing is done to them."""
+        return not self.lossless and self.jpeg == PerCamera()
+
     def unknown(self, cameras: Mapping[str, tuple[int, int]]) -> list[str]:
         """Names that are none of these cameras'."""
         known = {name for camera in cameras for name in (camera, camera.rpartition(".")[2])}
@@ -65,7 +70,7 @@ def for_link(
     An image that would not become smaller stays as it is, and so does what is not an image of the
     size that the policy reads: the engine refuses that by name.
     """
-    if not (how.lossless or how.jpeg != PerCamera()):
+    if how.as_sent:
         return request
     shrunk: set[str] = set()  # in any of its observations
 

@@ -1,11 +1,9 @@
 """The engine that runs a LeRobot policy: many robots, one forward pass."""
 
 import logging
-import os
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any, cast
 
@@ -17,8 +15,8 @@ from kairos_ros.core.profile import SATURATION_GAIN, saturation
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.engine.policies.compiled import bucket, compile_step, require_same
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
-from kairos_ros.engine.policies.observation import ImageError, decoded, open_images, size_of
 from kairos_ros.engine.policies.policy import LoadedPolicy, load_policy
+from kairos_ros.engine.policies.rows import Row, RowReader
 from kairos_ros.engine.policies.saved_policy import STATE_FEATURES
 from kairos_ros.engine.seam import EngineLostError, EngineOptions, PreparedBatch, Progress
 from kairos_ros.transport.messages import (
@@ -46,15 +44,6 @@ WARM_UP_S = 10.0
 
 Points = tuple[tuple[int, float], ...]
 """(batch size, seconds), ascending."""
-
-
-@dataclass(frozen=True, slots=True)
-class Row:
-    """A request that passed the checks, its images decoded."""
-
-    request: InferRequest
-    images: dict[str, list[np.ndarray]]
-    """uint8 [height, width, 3] of every observation that the policy reads, oldest first."""
 
 
 def load_policy_engine(options: EngineOptions, progress: Progress) -> "PolicyEngine":
@@ -104,8 +93,7 @@ class PolicyEngine:
         own_resize = loaded.family.resize
         self._resize = own_resize(config) if own_resize and inputs.any_size else None
         self._offset, self._gain = loaded.units(self.description.action_dim)
-        decoders = max(1, len(os.sched_getaffinity(0)) // 2)
-        self._decoders = ThreadPoolExecutor(decoders, thread_name_prefix="decoder")
+        self._rows = RowReader(self.description)
         self._rtc = options.rtc
         self._compiled = False
         if self._rtc:
@@ -115,7 +103,7 @@ class PolicyEngine:
 
     def prepare(self, requests: Sequence[InferRequest]) -> PreparedBatch:
         """Decodes the pictures, several at a time; that may be done beside a forward pass."""
-        return partial(self._infer, list(self._decoders.map(self._prepare, requests)))
+        return partial(self._infer, self._rows.read(requests))
 
     def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
         """One outcome per request, in order. Raises EngineLostError when the device is lost."""
@@ -173,7 +161,7 @@ class PolicyEngine:
             instruction=described.instructions[0] if described.instructions else "warm up",
             state=np.zeros(described.state_dim, np.float32),
         )
-        return Row(request, black)
+        return Row(request, [request.state] * described.observations, black)
 
     def compile(self, progress: Progress) -> None:
         """Compiles the sampler for the batches up to saturation, and measures those again.
@@ -258,24 +246,6 @@ class PolicyEngine:
                 "on the observation; leave it out"
             )
 
-    def _prepare(self, request: InferRequest) -> Row | InferFailure:
-        opened = open_images(request, self.description)
-        if isinstance(opened, InferFailure):
-            return opened
-        images: dict[str, list[np.ndarray]] = {}
-        for seen in opened:
-            for key, image in seen.items():
-                try:
-                    pixels = decoded(image, size_of(self.description, key))
-                except ImageError as error:
-                    return InferFailure(RefusalCode.BAD_IMAGE, f"image {key}: {error}")
-                images.setdefault(key, []).append(pixels)
-        return Row(request, {key: self._filled(seen) for key, seen in images.items()})
-
-    def _filled(self, seen: list[np.ndarray]) -> list[np.ndarray]:
-        """As many as the policy reads; the oldest is repeated."""
-        return [seen[0]] * (self.description.observations - len(seen)) + seen
-
     def _infer_rows(self, rows: list[Row]) -> list[InferOutcome]:
         """All rows at once; if that fails, each alone, so that the culprit fails alone."""
         if not rows:
@@ -331,9 +301,7 @@ class PolicyEngine:
         """The observations as LeRobot's preprocessors read them: states [B, D] and images
         [B, 3, H, W] in 0..1, or [B, observations, ...], oldest first, where the policy reads
         several. All rows have the same cameras."""
-        states = np.array(
-            [self._filled([seen.state for seen in row.request.observations]) for row in rows]
-        )
+        states = np.array([row.states for row in rows])
         batch: dict[str, Any] = dict(
             zip(
                 self._state_dims,
@@ -356,10 +324,15 @@ class PolicyEngine:
         are resized as the policy itself would; it does that with images of one size."""
         device = self._loaded.device
         if len({image.shape for image in images}) == 1 or self._resize is None:
-            pixels = torch.from_numpy(np.stack(images)).to(device)
-            return pixels.permute(0, 3, 1, 2).float() / 255
+            stacked = np.stack(images) if len(images) > 1 else images[0][None]
+            return _unit(torch.from_numpy(stacked).to(device))
         rows = [torch.from_numpy(image[None]).to(device) for image in images]
-        return torch.cat([self._resize(row.permute(0, 3, 1, 2).float() / 255) for row in rows])
+        return torch.cat([self._resize(_unit(row)) for row in rows])
+
+
+def _unit(pixels: torch.Tensor) -> torch.Tensor:
+    """uint8 [B, H, W, 3] as float32 [B, 3, H, W] in 0..1."""
+    return pixels.permute(0, 3, 1, 2).float().div_(255)
 
 
 def _outcome(chunk: np.ndarray, updates: np.ndarray) -> InferOutcome:
