@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+import torch
+from torchvision.io import ImageReadMode, decode_jpeg
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.engine.policies.observation import ImageError, decoded, open_images, size_of
@@ -14,6 +16,8 @@ from kairos_ros.transport.messages import EngineDescription, InferFailure, Infer
 
 if TYPE_CHECKING:
     from PIL.Image import Image
+
+RGB = ImageReadMode.RGB
 
 Opened = list[dict[str, "Image"]]
 """The images of one request, by name, of every observation that was sent, oldest first."""
@@ -42,15 +46,24 @@ class RowReader:
     def read(self, requests: Sequence[InferRequest]) -> list[Row | InferFailure]:
         """A row for each request, or why it cannot be inferred."""
         opened = [open_images(request, self._description) for request in requests]
-        readable = [images for images in opened if not isinstance(images, InferFailure)]
-        named = [one for images in readable for seen in images for one in seen.items()]
-        pixels = iter(self._map(self._decoded, named))
+        pixels = iter(
+            self._map(
+                self._decoded,
+                [
+                    (key, image, sent.images[key])
+                    for request, images in zip(requests, opened, strict=True)
+                    if not isinstance(images, InferFailure)
+                    for sent, seen in zip(request.observations, images, strict=True)
+                    for key, image in seen.items()
+                ],
+            )
+        )
         return [self._row(*one, pixels) for one in zip(requests, opened, strict=True)]
 
-    def _decoded(self, named: tuple[str, "Image"]) -> np.ndarray | ImageError:
-        key, image = named
+    def _decoded(self, image: tuple[str, "Image", bytes]) -> np.ndarray | ImageError:
+        key, opened, encoded = image
         try:
-            return decoded(image, size_of(self._description, key))
+            return _pixels(opened, encoded, size_of(self._description, key))
         except ImageError as error:
             return error
 
@@ -73,3 +86,16 @@ class RowReader:
 
     def _filled(self, seen: list[np.ndarray]) -> list[np.ndarray]:
         return [seen[0]] * (self._description.observations - len(seen)) + seen
+
+
+def _pixels(opened: "Image", encoded: bytes, size: tuple[int, int] | None) -> np.ndarray:
+    """As `decoded`, in half the time for a JPEG in colour, with the same pixels."""
+    whole = size is None or opened.size == (size[1], size[0])
+    if not (whole and opened.format == "JPEG" and opened.mode == "RGB"):
+        return decoded(opened, size)
+    try:
+        pixels = decode_jpeg(torch.frombuffer(bytearray(encoded), dtype=torch.uint8), RGB)
+    except RuntimeError as error:
+        raise ImageError(f"does not decode: {str(error).partition(chr(10))[0]}") from error
+    whole_rows: np.ndarray = pixels.permute(1, 2, 0).numpy()
+    return whole_rows
