@@ -45,9 +45,9 @@ def send_command(
 ) -> None:
     """Give a robot a task and watch it until it ends; Ctrl-C cancels it.
 
-    Exit code 0 when the task succeeded, 1 when it ended in any other way (a real arm cannot tell
-    success), 130 when Ctrl-C canceled it, 2 when no robot took it. A second Ctrl-C leaves at once,
-    and the arm goes on with what it does.
+    Exit code 0 when the task succeeded, or came to its limit on an arm that cannot tell success; 1
+    when it ended in any other way, 130 when Ctrl-C canceled it, 2 when no robot took it. A second
+    Ctrl-C leaves at once, and the arm goes on with what it does.
     """
     from kairos_ros.action import ExecuteTask
     from kairos_ros.host.interrupt import Interrupt
@@ -82,7 +82,7 @@ def send_command(
         finally:
             progress.end()
     typer.echo(ended(name, result))
-    if result.success:
+    if result.success or result.ended:
         raise typer.Exit(0)
     raise typer.Exit(INTERRUPTED if interrupt.requested else 1)
 
@@ -111,8 +111,9 @@ def robot_name(text: str) -> str:
 
 def ended(robot: str, result: "ExecuteTask.Result") -> str:
     """A result in one line."""
+    how = f"ended at its limit ({result.outcome})" if result.ended else result.outcome
     return (
-        f"{robot}: {result.outcome} after {result.duration_s:.1f} s, {result.actions} actions in "
+        f"{robot}: {how} after {result.duration_s:.1f} s, {result.actions} actions in "
         f"{result.rounds} rounds, held for {result.stalled_s:.1f} s"
     )
 

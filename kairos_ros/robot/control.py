@@ -9,6 +9,7 @@ import queue
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol, cast
 
 import numpy as np
@@ -54,7 +55,7 @@ from kairos_ros.robot.supervision.supervisor import (
     SupervisedEffect,
     Supervisor,
 )
-from kairos_ros.robot.task import Task, TaskResult
+from kairos_ros.robot.task import LIMITS, Task, TaskResult
 
 log = logging.getLogger(__name__)
 STOPPED = "failed: the robot node was stopped"
@@ -357,6 +358,8 @@ class Controller:
         self._inbox.put(ResetDone(self._deadline_ns))
 
     def _finish(self, result: TaskResult) -> None:
+        if result.outcome in LIMITS and not self._monitored and self._adapter.succeeded() is None:
+            result = replace(result, ended=True)
         self._done[result.success] += 1
         self._publish(_now())
         self._listener.finished(result)

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kairos_ros.core.exchange import Execution, nothing_committed
-from kairos_ros.robot.task import Task, TaskResult
+from kairos_ros.robot.task import MAX_ACTIONS, MAX_DURATION, Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,12 +113,12 @@ class Run:
         return self.stalled_before_ns + max(0, now_ns - since)
 
     def limit_reached(self, now_ns: int) -> str:
-        """The outcome that ends the task now; empty while it may go on."""
+        """The outcome that ends the task now, one of LIMITS; empty while it may go on."""
         task = self.task
         if task.max_actions and self.executed >= task.max_actions:
-            return "max_actions"
+            return MAX_ACTIONS
         if task.max_duration_ns and now_ns - self.started_ns >= task.max_duration_ns:
-            return "max_duration"
+            return MAX_DURATION
         return ""
 
     def switch(self) -> None:

@@ -2,6 +2,10 @@
 
 from dataclasses import dataclass
 
+MAX_ACTIONS, MAX_DURATION = "max_actions", "max_duration"
+LIMITS = (MAX_ACTIONS, MAX_DURATION)
+"""Outcomes of a task that came to its own limit."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -56,6 +60,8 @@ class TaskResult:
     action."""
     mean_step: float = 0.0
     """The same between two actions of one round, on average; 0 without."""
+    ended: bool = False
+    """It came to its own limit where nothing can tell success."""
 
     @property
     def mean_horizon(self) -> float:

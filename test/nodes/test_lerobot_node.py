@@ -8,8 +8,9 @@ import signal
 import time
 
 import pytest
+from action_msgs.msg import GoalStatus
 from diagnostic_msgs.msg import DiagnosticStatus
-from wire import Operator, until
+from wire import Operator, done, until
 
 from bench.support.simulated_so101 import SimulatedArm
 from kairos_ros.bringup.arms import arm_plan
@@ -53,8 +54,11 @@ def resting(arm):
 
 def test_a_task_is_served_and_the_arm_moves(operator, arm, wire):
     folded = resting(arm)
-    result = operator.result(operator.give(instruction="rise", max_actions=25))
+    goal = done(operator.give(instruction="rise", max_actions=25))
+    assert goal.status == GoalStatus.STATUS_SUCCEEDED  # a behaviour tree goes on
+    result = goal.result
     assert (result.outcome, result.actions) == ("max_actions", 25)
+    assert (result.ended, result.success) == (True, False)
     assert resting(arm)["shoulder_lift"] > folded["shoulder_lift"] + 200
 
 

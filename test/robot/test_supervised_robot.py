@@ -37,7 +37,8 @@ class Cell:
     """The world around one robot: a server that answers at once, and a log of the body's motions,
     each with the time at which it began."""
 
-    def __init__(self, task_rules, scene="reach-v3"):
+    def __init__(self, task_rules, scene="reach-v3", max_actions=0):
+        self.max_actions = max_actions
         self.motions = []
         self.transitions = []
         self.moved_in = []
@@ -68,7 +69,9 @@ class Cell:
         self.thread.join()
 
     def begin(self, task):
-        self.controller.post(Start(Task(task, self.goal.instruction), self.goal))
+        self.controller.post(
+            Start(Task(task, self.goal.instruction, max_actions=self.max_actions), self.goal)
+        )
 
     def _log(self, name):
         method = getattr(self.body, name)
@@ -213,6 +216,16 @@ def test_a_monitored_task_ends_when_the_monitor_says_so_and_not_when_the_body_kn
         cell.says(TaskState.DONE)
         cell.until(lambda: cell.results)
         assert cell.results[0].outcome == "succeeded"
+
+
+@pytest.mark.parametrize("monitored", [False, True])
+def test_a_task_at_its_limit_has_ended_well_only_where_nothing_can_tell_success(monitored):
+    monitor = {} if monitored else {"monitor": None}
+    task_rules = rules(system1=None, system2=None, safety=None, **monitor)
+    with Cell(task_rules, max_actions=10) as cell:
+        cell.body.succeeded = lambda: None
+        cell.until(lambda: cell.results)
+        assert (cell.results[0].outcome, cell.results[0].ended) == ("max_actions", not monitored)
 
 
 def test_plans_are_asked_for_with_an_observation_and_reach_the_requests():

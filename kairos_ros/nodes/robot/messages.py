@@ -224,6 +224,7 @@ def result_message(result: TaskResult) -> ExecuteTask.Result:
         refusals=result.refusals,
         dropped=result.dropped,
         guarded=result.guarded,
+        ended=result.ended,
     )
 
 
@@ -255,7 +256,7 @@ def finished_message(
     message.stalled_s = result.stalled_ns / 1e9
     message.first_wait_s = result.first_wait_ns / 1e9
     message.refusals, message.dropped = result.refusals, result.dropped
-    message.guarded = result.guarded
+    message.guarded, message.ended = result.guarded, result.ended
     message.round_latency_s = _seconds(result.round_latency_ns)
     message.round_executed = list(result.round_executed)
     message.round_seam, message.mean_step = list(result.round_seam), result.mean_step

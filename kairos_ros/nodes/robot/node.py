@@ -322,7 +322,7 @@ class RobotNode(Node):
         finally:  # whatever went wrong, the next goal is welcome
             self._goal_handle = self._goal = None
         self._log_end(result)
-        if result.success:
+        if result.success or result.ended:
             handle.succeed()
         elif result.outcome == "canceled" and handle.is_cancel_requested:
             handle.canceled()
