@@ -45,6 +45,9 @@ class EpisodeResult:
     """Jump of the hand's commanded motion at each switch of chunks, in action units."""
     steps: tuple[float, ...] = ()
     """The same jump between two actions of one chunk."""
+    jerk: float = 0.0
+    """Of the hand's commanded motion, root mean square: second difference of its speed, in action
+    units per control period squared."""
 
 
 class PolicyUnderTest:
@@ -100,6 +103,8 @@ class _Arm:
     """The same as the policy gave it, before disturbance."""
     seams: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
+    moves: list[np.ndarray] = field(default_factory=list)
+    """float32 [3] each: the hand's commanded speed in every control period, before disturbance."""
 
     @property
     def over(self) -> bool:
@@ -140,6 +145,7 @@ def run_episodes(
                 arm.actions,
                 tuple(arm.seams),
                 tuple(arm.steps),
+                _jerk(arm.moves),
             )
             for arm in arms
         ]
@@ -176,13 +182,20 @@ def _one_round(
         left = min(lead, length // 2)
         arm.buffer = actions[len(actions) - left :]
         arm.committed = clean[len(clean) - left :]
-        for action in actions[: len(actions) - left]:
+        for action, meant in zip(actions[: len(actions) - left], clean, strict=False):
             arm.body.act(action)
+            arm.moves.append(meant[:3])
             arm.actions += 1
             if arm.over:
                 break
         arm.rounds += 1
         arm.tail = chunk[length - left :]
+
+
+def _jerk(moves: Sequence[np.ndarray]) -> float:
+    if len(moves) < 3:
+        return 0.0
+    return float(np.sqrt(np.mean(np.sum(np.diff(moves, n=2, axis=0) ** 2, axis=1))))
 
 
 def _note_jumps(arm: _Arm, before: np.ndarray, after: np.ndarray) -> None:
