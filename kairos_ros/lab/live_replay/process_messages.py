@@ -5,26 +5,25 @@ A message is msgpack, `[name of the class, its fields]`, and every field is chec
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from typing import Annotated, Any
 
 import msgpack
+import numpy as np
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
 from kairos_ros.core.calibration import HorizonCalibration
 from kairos_ros.core.errors import KairosError, WireError
+from kairos_ros.core.exchange import Observation
 from kairos_ros.lab.sim.rules import Rules
 from kairos_ros.lab.sim.virtual_robot import Ended
 from kairos_ros.recording.runs.trace import Trace
 from kairos_ros.recording.runs.trace_file import trace_from_lines, trace_lines
 from kairos_ros.robot.adapter import RobotSpec
 
-Images = Mapping[str, bytes]
-"""Camera key -> JPEG bytes."""
-
 
 def _rules_to_json(rules: Rules) -> str:
-    values = {field.name: getattr(rules, field.name) for field in fields(Rules)}
+    values = {one.name: getattr(rules, one.name) for one in fields(Rules)}
     calibration = rules.calibration.to_dict() if rules.calibration is not None else None
     return json.dumps(values | {"calibration": calibration})
 
@@ -36,21 +35,32 @@ def _rules_from_json(text: str) -> Rules:
 
 
 @dataclass(frozen=True, slots=True)
+class Seen:
+    """What a request brings besides its newest state."""
+
+    images: Mapping[str, bytes] = field(default_factory=dict)
+    """Camera key -> JPEG bytes."""
+    earlier: tuple[Observation, ...] = ()
+    """Of the control periods before, oldest first."""
+
+
+@dataclass(frozen=True, slots=True)
 class RecordedTask:
     """A recorded task, as a virtual robot needs it: without chunks."""
 
     trace: Trace
     horizon: str = ""
     """Horizon policy of its requests; empty: the recorded lengths, or what the rules say."""
-    images: tuple[Images, ...] = ()
-    """Of every round; empty where the policy reads none."""
+    seen: tuple[Seen, ...] = ()
+    """Of every round; empty where the policy reads nothing but one state."""
 
 
 @dataclass(frozen=True, slots=True)
 class _SentTasks:
     """Recorded tasks on their way: what several rounds saw is sent once."""
 
-    seen: tuple[dict[str, bytes], ...]
+    seen: tuple[tuple[dict[str, bytes], tuple[tuple[bytes, dict[str, bytes]], ...]], ...]
+    """Images, and state and images of each earlier observation."""
     tasks: tuple[tuple[list[bytes], str, tuple[int, ...]], ...]
     """Lines of the trace, horizon policy, and index into `seen` of every round."""
 
@@ -61,12 +71,13 @@ _SENT_TASKS = TypeAdapter(_SentTasks)
 def _sent(tasks: Sequence[RecordedTask]) -> dict[str, Any]:
     number: dict[int, int] = {}
     seen: list[Any] = []
-    for images in (images for task in tasks for images in task.images):
-        if id(images) not in number:
-            number[id(images)] = len(seen)
-            seen.append(dict(images))
+    for one in (one for task in tasks for one in task.seen):
+        if id(one) not in number:
+            number[id(one)] = len(seen)
+            before = [(look.state.tobytes(), dict(look.images)) for look in one.earlier]
+            seen.append((dict(one.images), before))
     rows = [
-        (trace_lines(task.trace), task.horizon, [number[id(images)] for images in task.images])
+        (trace_lines(task.trace), task.horizon, [number[id(one)] for one in task.seen])
         for task in tasks
     ]
     return {"seen": seen, "tasks": rows}
@@ -74,9 +85,13 @@ def _sent(tasks: Sequence[RecordedTask]) -> dict[str, Any]:
 
 def _received(data: Any) -> tuple[RecordedTask, ...]:
     sent = _SENT_TASKS.validate_python(data)
+    seen = [
+        Seen(images, tuple(Observation(np.frombuffer(s, np.float32), i) for s, i in earlier))
+        for images, earlier in sent.seen
+    ]
     return tuple(
-        RecordedTask(trace_from_lines(lines), horizon, tuple(sent.seen[i] for i in images))
-        for lines, horizon, images in sent.tasks
+        RecordedTask(trace_from_lines(lines), horizon, tuple(seen[i] for i in of_rounds))
+        for lines, horizon, of_rounds in sent.tasks
     )
 
 

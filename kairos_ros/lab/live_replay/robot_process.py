@@ -26,11 +26,11 @@ from kairos_ros.lab.live_replay.process_messages import (
     BeginRun,
     CancelTasks,
     GiveTask,
-    Images,
     Leave,
     ProcessCounts,
     Ready,
     Report,
+    Seen,
     Setup,
     TaskDone,
     decode,
@@ -44,6 +44,7 @@ from kairos_ros.nodes.robot.messages import Identity, answer_from, request_messa
 from kairos_ros.robot.task import Task
 
 POLL_S = 0.002
+NOTHING = Seen()
 SETTLE_S = 0.5
 """After our side has found the serving node: it may still be about to find ours, and what it says
 before that is lost."""
@@ -80,10 +81,10 @@ class RobotProcess:
         self._dropped: Counter[str] = Counter()
         self._requests = 0
         self._began_cpu_s = 0.0
-        self._images: dict[int, Images] = {
-            id(recorded): images
+        self._seen: dict[int, Seen] = {
+            id(recorded): seen
             for task in setup.tasks
-            for recorded, images in zip(task.trace.rounds, task.images, strict=False)
+            for recorded, seen in zip(task.trace.rounds, task.seen, strict=False)
         }
         self._blank = np.zeros(setup.spec.state_dim, np.float32)
         self._sessions = {name: uuid.uuid4().hex for name in setup.robots}
@@ -199,10 +200,12 @@ class RobotProcess:
         self._requests += 1
         request, observed = send.request, send.observed
         state = self._blank if observed.state is None else observed.state
+        seen = self._seen.get(id(observed), NOTHING)
         sent = replace(
             request,
             horizon_policy=robot.horizon or request.horizon_policy,
-            observation=Observation(state, self._images.get(id(observed), {})),
+            observation=Observation(state, seen.images),
+            earlier=seen.earlier,
             observed_ago_ns=max(0, time.monotonic_ns() - send.sent_ns),
         )
         self._topics.send(request_message(robot.who, sent))

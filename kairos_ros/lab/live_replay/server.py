@@ -9,7 +9,7 @@ from rclpy.node import Node
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.exchange import Observation, Request, RequestId
 from kairos_ros.core.wire_check import printable
-from kairos_ros.lab.live_replay.process_messages import RecordedTask
+from kairos_ros.lab.live_replay.process_messages import RecordedTask, Seen
 from kairos_ros.lab.live_replay.topics import RobotTopics
 from kairos_ros.msg import ActionChunk, ChunkRequest, FleetState
 from kairos_ros.nodes.bounded import FLEET_BYTES, subscribe
@@ -142,13 +142,14 @@ class Probe:
         state = first.state
         if state is None:
             state = np.zeros(self._who.spec.state_dim, np.float32)
-        images = self._task.images[0] if self._task.images else {}
+        seen = self._task.seen[0] if self._task.seen else Seen()
         request = Request(
             RequestId(PROBE, self._who.session, "probe", 1, self._attempt),
             instruction=trace.instruction,
             kind="probe",
             horizon_policy=horizon or "static:1",
             seed=trace.seed,
-            observation=Observation(state, images),
+            observation=Observation(state, seen.images),
+            earlier=seen.earlier,
         )
         return request_message(self._who, request)

@@ -10,8 +10,8 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.spec import split_options
 from kairos_ros.engine.emulated import PREFIX, parse_emulated
 from kairos_ros.engine.policies.saved_policy import PolicyInputs
-from kairos_ros.lab.live_replay.pictures import blank_pictures, recorded_images
-from kairos_ros.lab.live_replay.process_messages import Images, RecordedTask
+from kairos_ros.lab.live_replay.process_messages import RecordedTask, Seen
+from kairos_ros.lab.live_replay.seen import made_up, recorded_seen
 from kairos_ros.lab.sim.retrim import as_replayed
 from kairos_ros.lab.sim.rules import Rules
 from kairos_ros.recording.extract import extract
@@ -95,11 +95,6 @@ def check_fit(traces: Sequence[Trace], inputs: PolicyInputs, policy: str) -> Non
             f"trace {bare!r} holds no states, so a policy cannot be asked again; use "
             "--policy emulated:... or traces of `kairos trace extract`"
         )
-    if inputs.observations > 1:
-        raise ConfigError(
-            f"{policy or 'the policy that ships'!r} reads {inputs.observations} observations, and "
-            "a trace holds one of every round; replay with a policy that reads one"
-        )
     like = traces[0]
     found = {"state_dim": recorded, "action_dim": like.action_dim, "chunk_size": like.chunk_size}
     for name, have in found.items():
@@ -132,16 +127,16 @@ def recorded_tasks(
     of each trace, see `RecordedTask`. Raises ConfigError where the traces lack what `rules` or the
     policy needs.
     """
-    pictures = _pictures(source, traces, inputs)
+    seen_at = _seen(source, traces, inputs)
     expected_ns = rules.initial_network_ns + (
         rules.initial_engine_ns if engine_ns is None else engine_ns
     )
     prepared = []
     for trace, horizon in zip(traces, horizons, strict=True):
         own = as_replayed(trace, rules, expected_ns)
-        images = tuple(pictures(r) for r in own.rounds) if inputs.cameras else ()
+        seen = tuple(map(seen_at, own.rounds)) if seen_at else ()
         light = replace(own, rounds=tuple(map(_light, own.rounds)), scale=None)
-        prepared.append(RecordedTask(light, horizon, images))
+        prepared.append(RecordedTask(light, horizon, seen))
     return tuple(prepared)
 
 
@@ -152,23 +147,26 @@ def robot_spec(traces: Sequence[Trace], inputs: PolicyInputs) -> RobotSpec:
     return RobotSpec(dim, like.action_dim, like.control_rate_hz, dict(inputs.cameras or {}))
 
 
-def _pictures(
+def _seen(
     source: Path, traces: Sequence[Trace], inputs: PolicyInputs
-) -> Callable[[TraceRound], Images]:
-    if not inputs.cameras:
-        return lambda recorded: {}
+) -> Callable[[TraceRound], Seen] | None:
+    """None where the policy reads nothing but one state."""
+    read = [*(inputs.cameras or ())]
+    if inputs.observations > 1:
+        read.append(f"{inputs.observations} observations")
+    if not read:
+        return None
     if inputs.emulated:
-        blank = blank_pictures(dict(inputs.cameras or {}))
-        return lambda recorded: blank
+        return made_up(inputs)
     if not is_bag(source):
         raise ConfigError(
-            f"the policy reads images {', '.join(inputs.cameras)}, which trace "
-            "files do not hold; replay the bag, or use --policy emulated:..."
+            f"the policy reads {', '.join(read)}, which trace files do not hold; replay the bag, "
+            "or use --policy emulated:..."
         )
     with Bag(source) as bag:
-        images = recorded_images(bag, traces)
+        found = recorded_seen(bag, traces, inputs)
     # the state is the one array that a round keeps whatever is done to its trace
-    return lambda recorded: images[id(recorded.state)]
+    return lambda recorded: found[id(recorded.state)]
 
 
 def _light(recorded: TraceRound) -> TraceRound:

@@ -4,11 +4,13 @@ import json
 import pickle
 from collections import Counter
 from dataclasses import replace
+from pathlib import Path
 
 import msgpack
 import numpy as np
 import pytest
 from kairos_ros.msg import ActionChunk, ChunkRequest, TaskEvent
+from kairos_ros.msg import Observation as ObservationMessage
 from rclpy.serialization import serialize_message
 from replay_traces import drawn_trace
 from sensor_msgs.msg import CompressedImage
@@ -16,13 +18,12 @@ from sensor_msgs.msg import CompressedImage
 from kairos_ros.bringup.plan import shipped_policy
 from kairos_ros.core.calibration import HorizonCalibration, HorizonPlan
 from kairos_ros.core.errors import ConfigError, RefusalCode, WireError
-from kairos_ros.core.exchange import Actions, Answer, Refetch, Refusal, RequestId
+from kairos_ros.core.exchange import Actions, Answer, Observation, Refetch, Refusal, RequestId
 from kairos_ros.engine.emulated import EmulatedEngine, parse_emulated
 from kairos_ros.engine.policies.observation import refusal
-from kairos_ros.engine.policies.saved_policy import policy_inputs
+from kairos_ros.engine.policies.saved_policy import PolicyInputs, policy_inputs
 from kairos_ros.lab.live_replay.experiment import ReplayOptions, replay
 from kairos_ros.lab.live_replay.parity import parity
-from kairos_ros.lab.live_replay.pictures import blank_pictures, recorded_images
 from kairos_ros.lab.live_replay.process_messages import (
     BeginRun,
     CancelTasks,
@@ -31,12 +32,14 @@ from kairos_ros.lab.live_replay.process_messages import (
     ProcessCounts,
     Ready,
     RecordedTask,
+    Seen,
     Setup,
     TaskDone,
     decode,
     encode,
 )
 from kairos_ros.lab.live_replay.robot_processes import MOST_PROCESSES, split
+from kairos_ros.lab.live_replay.seen import blank_pictures, recorded_seen
 from kairos_ros.lab.live_replay.workload import (
     check_fit,
     fitting_emulated,
@@ -160,10 +163,13 @@ def test_the_shipped_policy_serves_its_own_traces_only():
         check_fit([drawn_trace(1)], inputs, "")
 
 
-def test_a_policy_that_reads_several_observations_is_refused():
-    policy = "emulated:observations=2"
-    with pytest.raises(ConfigError, match="reads 2 observations, and a trace holds one"):
-        check_fit([drawn_trace(1)], policy_inputs(policy), policy)
+def test_an_emulated_policy_that_reads_several_observations_is_given_as_many():
+    inputs = policy_inputs("emulated:observations=3,state=3,images=front@48x64")
+    trace = with_states(drawn_trace(1), 3)
+    (task,) = recorded_tasks(Path("t.jsonl"), [trace], inputs, Rules("replay"), None, [""])
+    for recorded, seen in zip(task.trace.rounds, task.seen, strict=True):
+        assert [list(look.images) for look in seen.earlier] == [["front"]] * 2
+        assert np.array_equal([look.state for look in seen.earlier], [recorded.state] * 2)
 
 
 @pytest.mark.parametrize("policy", ["/no/such/folder", "./nothing", "emulated:speed=9"])
@@ -228,8 +234,12 @@ def test_a_real_policy_with_cameras_needs_the_bag(tmp_path):
     assert robot_spec(traces, inputs).images == {"observation.images.front": (48, 64)}
 
 
-def bag_with_images(folder, images):
-    """One task of a robot with one camera: a round for every image, which may be missing."""
+CAMERA = PolicyInputs(state_dim=6, cameras={"front": (48, 64)})
+
+
+def bag_with_images(folder, images, earlier=0):
+    """One task of a robot with one camera: a round for every image, which may be missing, with so
+    many observations before it."""
     definitions, at_ns = Definitions(installed_prefixes()), 10**18
     bag = BagWriter(folder)
     whose = {"robot": "arm_1", "session": "0123456789abcdef" * 2, "task": "4"}
@@ -249,6 +259,10 @@ def bag_with_images(folder, images):
         if image:
             request.image_keys = ["front"]
             request.images = [CompressedImage(format="jpeg", data=image)]
+            request.earlier = [
+                ObservationMessage(state=np.full(6, -i, np.float32), images=request.images)
+                for i in range(earlier, 0, -1)
+            ]
         requests.append(request)
         answers.append(ActionChunk(round=number, horizon=2, chunk_size=2, action_dim=1, **whose))
     numbers = [0.1] * len(images)
@@ -267,8 +281,8 @@ def test_robots_see_again_what_the_bag_shows(tmp_path):
     bag_with_images(tmp_path / "bag", seen)
     (trace,) = extract_traces(tmp_path / "bag")
     with Bag(tmp_path / "bag") as bag:
-        images = recorded_images(bag, [trace])
-    assert [images[id(r.state)]["front"] for r in trace.rounds] == seen
+        found = recorded_seen(bag, [trace], CAMERA)
+    assert [found[id(r.state)].images["front"] for r in trace.rounds] == seen
 
     bag_with_images(tmp_path / "blind", [*seen[:2], b""])
     (trace,) = extract_traces(tmp_path / "blind")
@@ -276,7 +290,27 @@ def test_robots_see_again_what_the_bag_shows(tmp_path):
         Bag(tmp_path / "blind") as bag,
         pytest.raises(ConfigError, match="no images of round 3 of arm_1-0123456789abcdef"),
     ):
-        recorded_images(bag, [trace])
+        recorded_seen(bag, [trace], CAMERA)
+
+
+def test_the_newest_of_the_recorded_observations_are_sent_again(tmp_path):
+    bag_with_images(tmp_path / "bag", [b"one", b"two"], earlier=3)
+    (trace,) = extract_traces(tmp_path / "bag")
+    with Bag(tmp_path / "bag") as bag:
+        found = recorded_seen(bag, [trace], replace(CAMERA, observations=3))
+        assert [found[id(r.state)].images["front"] for r in trace.rounds] == [b"one", b"two"]
+        for seen in found.values():
+            assert [look.state[0] for look in seen.earlier] == [-2, -1]
+            assert [look.images["front"] for look in seen.earlier] == [seen.images["front"]] * 2
+        with pytest.raises(ConfigError, match="no 4 earlier observations of round 1 of arm_1-0123"):
+            recorded_seen(bag, [trace], replace(CAMERA, observations=5))
+
+
+def test_a_trace_file_holds_no_history(tmp_path):
+    inputs = PolicyInputs(state_dim=6, observations=2)
+    traces = [with_states(drawn_trace(1), 6)]
+    with pytest.raises(ConfigError, match="reads 2 observations, which trace files do not hold"):
+        recorded_tasks(tmp_path / "t.jsonl", traces, inputs, Rules("replay"), None, [""])
 
 
 def test_a_run_that_could_not_be_saved_is_refused_before_anything_starts(tmp_path):
@@ -305,14 +339,18 @@ CALIBRATION = HorizonCalibration("p", 50, {("kind", "do it"): PLAN}, PLAN)
 
 def test_the_processes_of_a_replay_are_told_everything_in_messages_with_checked_fields():
     trace = with_states(drawn_trace(1), 3)
-    images = {"corner2": b"\xff\xd8"}
-    task = RecordedTask(trace, "static:4", (images,) * len(trace.rounds))
+    before = Observation(np.arange(3, dtype=np.float32), {"corner2": b"before"})
+    seen = Seen({"corner2": b"\xff\xd8"}, (before,))
+    task = RecordedTask(trace, "static:4", (seen,) * len(trace.rounds))
     rules = Rules("replay", "calibrated", lead=3, calibration=CALIBRATION)
     sent = Setup(("v0", "v1"), rules, RobotSpec(3, 3, 30.0, {"corner2": (96, 128)}), (task, task))
     got = decode(encode(sent))
     assert (got.robots, got.rules, got.spec) == (sent.robots, sent.rules, sent.spec)
     assert got.tasks[1].horizon == "static:4"
-    assert got.tasks[1].images == task.images
+    (one,) = {id(one): one for one in got.tasks[1].seen}.values()  # sent once
+    assert len(got.tasks[1].seen) == len(trace.rounds)
+    assert one.images == seen.images
+    assert (one.earlier[0].images, [*one.earlier[0].state]) == (before.images, [0, 1, 2])
     for mine, theirs in zip(got.tasks[1].trace.rounds, trace.rounds, strict=True):
         assert np.array_equal(mine.state, theirs.state)
         assert replace(mine, state=None, chunk=None, step_norms=None, updates=None) == replace(
