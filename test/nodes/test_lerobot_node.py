@@ -10,6 +10,7 @@ import time
 import pytest
 from action_msgs.msg import GoalStatus
 from diagnostic_msgs.msg import DiagnosticStatus
+from picture_probe import Rounds, check_history
 from wire import Operator, done, until
 
 from bench.support.simulated_so101 import SimulatedArm
@@ -17,8 +18,9 @@ from kairos_ros.bringup.arms import arm_plan
 
 NAME = "desk"
 HEALTH = f"kairos: {NAME}"
-POLICY = "emulated:latency_ms=20,chunk=30,state=6,dim=6"
-"""Its second action, the shoulder's lift, counts from 0 up in every chunk: a folded arm rises."""
+POLICY = "emulated:latency_ms=20,chunk=30,state=6,dim=6,observations=2"
+"""Its second action, the shoulder's lift, counts from 0 up in every chunk: a folded arm rises. Its
+third one is the first number of the observation before."""
 
 
 @pytest.fixture(scope="module")
@@ -53,6 +55,7 @@ def resting(arm):
 
 
 def test_a_task_is_served_and_the_arm_moves(operator, arm, wire):
+    rounds = Rounds(wire.node, [NAME])
     folded = resting(arm)
     goal = done(operator.give(instruction="rise", max_actions=25))
     assert goal.status == GoalStatus.STATUS_SUCCEEDED  # a behaviour tree goes on
@@ -60,6 +63,7 @@ def test_a_task_is_served_and_the_arm_moves(operator, arm, wire):
     assert (result.outcome, result.actions) == ("max_actions", 25)
     assert (result.ended, result.success) == (True, False)
     assert resting(arm)["shoulder_lift"] > folded["shoulder_lift"] + 200
+    check_history(rounds)
 
 
 def test_a_pulled_cable_ends_the_task_and_nothing_moves_before_a_new_one(operator, arm, wire):

@@ -5,16 +5,19 @@ import itertools
 
 import numpy as np
 import pytest
+from far_worker import Cloud, engine
 from kairos_ros.msg import ActionChunk, Observation
 from picture_probe import Rounds
-from wire import Operator, WireRobot, until
+from wan import PORT, ProxyWan
+from wire import Bystander, Operator, WireRobot, until
 
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.robot.body_log import read_body_log
 
 NAME, STATE_DIM = "mover", 39
-POLICY = f"emulated:latency_ms=60,state={STATE_DIM},dim=4,chunk=20,steps=4,observations=3"
+SIZES = f"state={STATE_DIM},dim=4,chunk=20,steps=4,observations=3"
+GOAL = {"instruction": "reach", "scene": "reach-v3", "max_actions": 60}
 
 ROUNDS = itertools.count(2)
 """Of the robot that is none, in one task."""
@@ -31,25 +34,55 @@ def rounds(wire):
 
 
 @pytest.fixture(scope="module")
-def operator(start_for_module, wire, rounds, logs):
-    start_for_module(bringup.serving(policy=POLICY, horizon="static:10"))
+def cloud(tmp_path_factory):
+    """An engine elsewhere, for what the edge has no time for."""
+    folder = tmp_path_factory.mktemp("cloud")
+    cloud = Cloud.with_keys(ProxyWan, folder, f"pick=emulated:latency_ms=20,{SIZES}")
+    cloud.start()
+    yield cloud
+    cloud.end()
+
+
+@pytest.fixture(scope="module")
+def operator(start_for_module, wire, rounds, logs, cloud):
+    engines = [f"cloud=tcp://127.0.0.1:{PORT}"]
+    edge = f"emulated:latency_ms=200,{SIZES}"
+    start_for_module(
+        bringup.serving(
+            policy=edge,
+            max_batch=1,
+            horizon="static:10",
+            stale_after_s=0.0,
+            engines=engines,
+            keys=str(cloud.here),
+        )
+    )
     start_for_module(bringup.robot(NAME, body_log=str(logs)))
     wire.serving_since()
+    until(lambda: wire.fleet and engine(wire, "cloud").state == "ready")
     operator = Operator(wire, NAME)
     yield operator
     operator.close()
 
 
-def test_the_engine_is_given_what_the_body_saw_in_the_last_control_periods(operator, rounds, logs):
-    goal = {"instruction": "reach", "scene": "reach-v3", "max_actions": 60}
-    assert operator.result(operator.give(**goal)).actions == 60
-    until(lambda: len(rounds.served()) >= 5)
+def test_the_engine_is_given_what_the_body_saw_in_the_last_control_periods(
+    operator, rounds, logs, wire
+):
+    others = [
+        Bystander(wire, f"other_{i}", state=[0.5] * STATE_DIM).begin(pause_s=0.0) for i in (1, 2)
+    ]
+    assert operator.result(operator.give(**GOAL)).actions == 60
+    for other in others:
+        other.end()
+    assert operator.result(operator.give(**GOAL)).actions == 60
+    until(lambda: len(rounds.served()) >= 10)
+    assert {chunk.tier for _, chunk in rounds.served()} == {"cloud", "edge"}
     (log,) = logs.iterdir()
     body = [event for event in read_body_log(log) if event.kind in ("observe", "act", "hold")]
     begun = next(i for i, event in enumerate(body) if event.kind == "observe")
     kinds = ["look" if event.kind == "observe" else "motion" for event in body[begun:]]
     looks = [event.state for event in body if event.kind == "observe"]
-    assert kinds[: 2 * len(looks)] == ["look", "motion"] * len(looks)  # one in every period
+    assert kinds[:120] == ["look", "motion"] * 60  # one in every period of the first task
     assert np.ptp([state[0] for state in looks]) > 1e-3  # it moved
 
     for request, chunk in rounds.served():

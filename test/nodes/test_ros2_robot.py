@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
+from picture_probe import Rounds, check_history
 from sensor_msgs.msg import JointState
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
@@ -26,7 +27,7 @@ from kairos_ros.robot.adapters.contract.contract_file import contract_path, read
 from kairos_ros.telemetry.fleet_view import RobotView
 
 ROBOT, DRIVER = "so101_1", "so101"
-THINKS_NOTHING = "emulated:state=9,dim=6,chunk=30,steps=4"
+THINKS_NOTHING = "emulated:state=9,dim=6,chunk=30,steps=4,observations=2"
 DIAGNOSTIC = f"kairos: {ROBOT}"
 
 
@@ -81,6 +82,7 @@ def cell(wire, start_for_module):
 def test_a_task_is_served_end_to_end(cell):
     until(lambda: cell.states, what="for the driver")
     before = cell.states[-1].position
+    rounds = Rounds(cell.wire.node, [ROBOT])
     result = cell.operator.result(cell.task(max_actions=60))
     assert result.actions == 60
     assert len(result.round_executed) >= 4
@@ -88,6 +90,7 @@ def test_a_task_is_served_end_to_end(cell):
     told = cell.trajectories[-1]
     assert list(told.joint_names) == list(cell.states[-1].name)
     assert all(-2.75 <= at <= 2.85 for at in told.points[0].positions)
+    check_history(rounds)
 
 
 def test_the_contract_fits_the_running_driver_and_who_commands_it_is_told(cell, start_for_module):

@@ -63,6 +63,20 @@ class Rounds:
         ]
 
 
+def check_history(rounds: Rounds) -> None:
+    """Of an emulated engine that reads two observations, whose action 2 is the first number of the
+    earlier one: a robot that moves sent two, and they differ."""
+    served = rounds.served()
+    assert served
+    moved = 0
+    for request, chunk in served:
+        (before,) = request.earlier
+        assert len(before.images) == len(request.images)
+        assert set(chunk.actions[2 :: chunk.action_dim]) == {before.state[0]}
+        moved += not np.array_equal(before.state, request.state)
+    assert moved >= len(served) / 2
+
+
 def key_of(message) -> tuple:
     return message.robot, message.session, message.task, message.round, message.attempt
 
