@@ -18,7 +18,7 @@ def registry_of(policies: Sequence[str], defaults: EngineOptions) -> dict[str, E
     registry: dict[str, EngineOptions] = {}
     for text in policies:
         name, equals, policy = text.partition("=")
-        if not equals or not policy:
+        if not equals or not policy or ":" in name:
             raise ConfigError(
                 f"policy {text!r}: write NAME=POLICY, where NAME is what clients ask for and "
                 "POLICY a LeRobot policy folder, a hub id or emulated:..."

@@ -498,7 +498,12 @@ def test_a_registry_file_that_is_wrong_is_refused_with_what_is_wrong(tmp_path, t
 
 @pytest.mark.parametrize(
     ("policies", "says"),
-    [(["pi0"], "write NAME=POLICY"), (["a=x", "a=y"], "used twice"), (["a b=x"], "policy name")],
+    [
+        (["pi0"], "write NAME=POLICY"),
+        (["emulated:latency_ms=20"], "write NAME=POLICY"),
+        (["a=x", "a=y"], "used twice"),
+        (["a b=x"], "policy name"),
+    ],
 )
 def test_policies_on_the_command_line_need_names_of_their_own(policies, says):
     with pytest.raises(ConfigError, match=says):
