@@ -18,6 +18,7 @@ from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import FLEET_BYTES, PICTURE_BYTES, STATE_BYTES, subscribe
 from kairos_ros.nodes.telemetry import event_of
+from kairos_ros.nodes.timers import every
 from kairos_ros.nodes.vlm.side_node import SideNode
 from kairos_ros.telemetry.decode import robot_reported
 from kairos_ros.telemetry.fleet_view import FleetView
@@ -56,7 +57,7 @@ class Watch:
         self._follow(FleetState, "/kairos/fleet_state", qos.TELEMETRY)
         self._listen(RobotStatus, "/kairos/robot_status", self._on_status, qos.ROSTER)
         self._follow(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
-        self._node.create_timer(1.0, self._tidy)
+        every(self._node, 1.0, self._tidy)
 
     def __enter__(self) -> "Watch":
         self._side.spin_in_thread()

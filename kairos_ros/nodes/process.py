@@ -18,6 +18,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.host.orphan import leave_with_launcher
+from kairos_ros.nodes.timers import warn_without_clock
 
 HEARD_S = 4.0
 """For those who read /rosout to find a node that has just begun and ends at once.
@@ -134,6 +135,7 @@ def begin[N: Node](program: str, make: Callable[[], N]) -> tuple[N, SingleThread
         rclpy.try_shutdown()
         raise SystemExit(1) from None
     log_by(node)
+    warn_without_clock(node)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     return node, executor, stop

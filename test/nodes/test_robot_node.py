@@ -245,6 +245,16 @@ def test_chunks_of_others_are_dropped_counted_and_visible_and_the_task_goes_on(s
         assert int(peer.diagnostic(f"dropped, {reason}")) >= 1
 
 
+def test_simulated_time_without_a_clock_is_a_warning_and_stops_nothing(start_robot, peer):
+    robot = start_robot("use_sim_time:=true")
+    peer.answer = lambda request: [chunk_for(request)]
+    assert peer.result(peer.give(max_actions=30)).result.actions == 30
+    heartbeats = len(peer.statuses)
+    until(lambda: len(peer.statuses) > heartbeats + 2)
+    assert peer.diagnostic("state")
+    until(lambda: "use_sim_time is true and nobody publishes /clock" in robot.output())
+
+
 def test_a_chunk_with_nan_is_never_executed(start_robot, peer):
     start_robot("request_timeout_s:=0.2")
     poisoned = np.zeros((10, 4))

@@ -33,6 +33,7 @@ from kairos_ros.lab.world.trajectory import RejectedError
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.parameters import DOUBLES, STRINGS, ParameterSpec, declare
 from kairos_ros.nodes.process import begin
+from kairos_ros.nodes.timers import every
 from kairos_ros.robot.adapters.sim.sim_cameras import render_off_screen
 from kairos_ros.robot.cameras.cameras_text import parse_cameras
 from kairos_ros.robot.description.arm import ARMS, arm_called, view_axes
@@ -115,10 +116,10 @@ class SimDriver(Node):
         self._switch("fault/reject", lambda on: setattr(self._controller, "rejects_all", on))
         self._switch("fault/freeze_cameras", lambda on: setattr(self._cameras, "frozen", on))
         self._switch("fault/stop_cameras", lambda on: setattr(self._cameras, "stopped", on))
-        self.create_timer(self._driver.period_s, self._tick)
-        self.create_timer(1.0 / values["tf_rate_hz"], self._publish_tf)
-        self.create_timer(1.0 / TARGET_RATE_HZ, self._publish_task)
-        self.create_timer(1.0, self._publish_diagnostics)
+        every(self, self._driver.period_s, self._tick)
+        every(self, 1.0 / values["tf_rate_hz"], self._publish_tf)
+        every(self, 1.0 / TARGET_RATE_HZ, self._publish_task)
+        every(self, 1.0, self._publish_diagnostics)
         self.get_logger().info(
             f"simulated {arm.name} is up: rate_hz={values['rate_hz']:g} "
             f"cameras={','.join(images) or 'none'}"

@@ -28,6 +28,7 @@ from kairos_ros.nodes.parameters import declare
 from kairos_ros.nodes.process import Stop, join_ros, stop_on_signals
 from kairos_ros.nodes.recorder.parameters import RECORDER_PARAMETERS
 from kairos_ros.nodes.recorder.topics import Tap, compatible, fitting, offered, tap
+from kairos_ros.nodes.timers import every, warn_without_clock
 from kairos_ros.recording.definition import Definitions, installed_prefixes
 from kairos_ros.recording.metadata import Topic
 from kairos_ros.recording.selection import parse_topics, selected
@@ -110,7 +111,7 @@ class RecorderNode(Node):
         self._diagnosed = 0
         self._before = (time.monotonic(), 0)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
-        self.create_timer(1.0, self._publish_diagnostics)
+        every(self, 1.0, self._publish_diagnostics)
 
     @property
     def failure(self) -> str:
@@ -281,6 +282,7 @@ def record(
     node = RecorderNode(**parameters)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
+    warn_without_clock(node)
     tell(f"recording into {node.folder}; Ctrl-C ends it")
     limit_s = node.values["duration_s"]
     every_s = node.values["status_every_s"]

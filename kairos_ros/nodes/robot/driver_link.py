@@ -29,6 +29,7 @@ from kairos_ros.nodes.robot.driver_topics import (
     services,
     topic_mismatches,
 )
+from kairos_ros.nodes.timers import every
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.contract.contract import RobotContract
 from kairos_ros.robot.adapters.contract.driver_link import Entries, Glance, Objection, Positions
@@ -130,7 +131,7 @@ class RosDriverLink:
         self._commands = False
         self._commander = DriverCommands(self._node, contract, self._channels, self._controllers)
         self._claim = ArmClaim(self._node, self._channels, self._controllers)
-        self._node.create_timer(LOOK_EVERY_S, self._look)
+        every(self._node, LOOK_EVERY_S, self._look)
         self._executor = SingleThreadedExecutor(context=context)
         self._executor.add_node(self._node)
         self._thread = threading.Thread(target=self._spin, name="driver_link", daemon=True)

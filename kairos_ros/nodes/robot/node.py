@@ -65,6 +65,7 @@ from kairos_ros.nodes.robot.ros2_body import ros2_body
 from kairos_ros.nodes.robot.truth import Knowing, RobotTruth
 from kairos_ros.nodes.server_messages import server_from
 from kairos_ros.nodes.throttle import Throttle
+from kairos_ros.nodes.timers import every
 from kairos_ros.nodes.topic_publishers import strange_publishers
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.registry import make_adapter
@@ -214,10 +215,10 @@ class RobotNode(Node):
             goal_callback=self._on_goal,
             cancel_callback=self._on_cancel,
         )
-        self.create_timer(HEARTBEAT_PERIOD_S, self._on_heartbeat)
-        self.create_timer(FEEDBACK_PERIOD_S, self._on_feedback)
+        every(self, HEARTBEAT_PERIOD_S, self._on_heartbeat)
+        every(self, FEEDBACK_PERIOD_S, self._on_feedback)
         if values["execution_info_rate_hz"] > 0:
-            self.create_timer(1.0 / values["execution_info_rate_hz"], self._on_info)
+            every(self, 1.0 / values["execution_info_rate_hz"], self._on_info)
         self.changed(self.controller.report)
         self.get_logger().info(
             f"robot {robot} is up: adapter={values['adapter']} rate_hz={rate_hz:g} "

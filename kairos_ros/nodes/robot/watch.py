@@ -17,6 +17,7 @@ from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import PICTURE_BYTES, subscribe
 from kairos_ros.nodes.throttle import Throttle
+from kairos_ros.nodes.timers import every
 
 SILENT_S = 5.0
 """A robot announces itself every second; without a word for so long it is gone."""
@@ -91,8 +92,8 @@ class RobotWatch:
             qos.ROSTER,
             refused=self._announcements.refuse,
         )
-        node.create_timer(1.0, self._look_for_silent)
-        self._turn = node.create_timer(TURN_S, self._take_turn)
+        every(node, 1.0, self._look_for_silent)
+        self._turn = every(node, TURN_S, self._take_turn)
         self._turn.cancel()
 
     def _on_status(self, message: RobotStatus) -> None:

@@ -53,6 +53,7 @@ from kairos_ros.nodes.serving.parameters import (
 )
 from kairos_ros.nodes.serving.telemetry import ServingTelemetry
 from kairos_ros.nodes.throttle import Throttle
+from kairos_ros.nodes.timers import every, warn_without_clock
 from kairos_ros.serving.batching import Effect
 from kairos_ros.serving.dispatcher import Dispatcher
 
@@ -133,8 +134,10 @@ class ServingNode(LifecycleNode):
                 qos.ROSTER,
                 refused=self._announcements.refuse,
             ),
-            self.create_timer(
-                1.0 / self.values["fleet_state_hz"], lambda: self.telemetry.tell(self.dispatcher)
+            every(
+                self,
+                1.0 / self.values["fleet_state_hz"],
+                lambda: self.telemetry.tell(self.dispatcher),
             ),
         ]
         self.announcement.phase = ServerState.INACTIVE
@@ -370,6 +373,7 @@ def _run(node: ServingNode) -> int:
         signal.signal(number, leave)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
+    warn_without_clock(node)
     if node.values["autostart"]:
         started = node.trigger_configure() is TransitionCallbackReturn.SUCCESS
         started = started and node.trigger_activate() is TransitionCallbackReturn.SUCCESS

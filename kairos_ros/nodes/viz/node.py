@@ -20,6 +20,7 @@ from visualization_msgs.msg import MarkerArray
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.parameters import declare
 from kairos_ros.nodes.process import begin
+from kairos_ros.nodes.timers import every
 from kairos_ros.nodes.viz.cameras import mosaic_message
 from kairos_ros.nodes.viz.messages import everything_gone, marker_array, tf_message, transforms
 from kairos_ros.nodes.viz.parameters import VIZ_PARAMETERS, arm_entries
@@ -98,7 +99,7 @@ class VizNode(Node):
         self._tf = self.create_publisher(TFMessage, "/tf", qos.EVENTS)
         self._cameras = self.create_publisher(Image, CAMERA_TOPIC, qos.TELEMETRY)
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
-        self.create_timer(1.0, self._publish_diagnostics)
+        every(self, 1.0, self._publish_diagnostics)
         self._origins: dict[str, tuple[float, float, float]] = {}
         self._placed: list[TransformStamped] = []
         self._cameras_due_s = 0.0

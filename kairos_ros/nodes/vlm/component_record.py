@@ -10,6 +10,7 @@ from rclpy.node import Node
 
 from kairos_ros.core.pipeline import Component
 from kairos_ros.core.wire_check import printable
+from kairos_ros.nodes.timers import every
 from kairos_ros.nodes.vlm.parameters import NAMES
 from kairos_ros.vlm.attainment import AttainmentWindow
 from kairos_ros.vlm.judge import Verdict
@@ -33,7 +34,7 @@ class Record:
         self._log = node.get_logger()
         self._failing: set[str] = set()
         self._failed_before = self._refused_before = 0
-        node.create_timer(values["window_s"], self._log_attainment)
+        every(node, values["window_s"], self._log_attainment)
 
     def note(self, result: JudgementResult) -> Verdict | None:
         """Counts what came of a question, and logs each kind of failure once until it is over."""

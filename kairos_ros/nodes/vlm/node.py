@@ -16,6 +16,7 @@ from kairos_ros.core.pipeline import Component
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.parameters import ParameterSpec, declare
 from kairos_ros.nodes.process import begin
+from kairos_ros.nodes.timers import every
 from kairos_ros.nodes.vlm.component_service import open_services
 from kairos_ros.nodes.vlm.parameters import MODEL_PARAMETERS, NAMES, component_parameters
 from kairos_ros.vlm.embedded.planner import MODEL, RulePlanner
@@ -51,7 +52,7 @@ class VlmNode(Node):
             self.close()
             raise
         self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
-        self.create_timer(1.0, self._publish_diagnostics)
+        every(self, 1.0, self._publish_diagnostics)
         models = ", ".join(self._judge_threads)
         self.get_logger().info(f"{', '.join(NAMES[one] for one in components)}: judged by {models}")
 
