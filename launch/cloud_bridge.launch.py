@@ -3,7 +3,8 @@
 ros2 launch kairos_ros cloud_bridge.launch.py engines:=cloud=tcp://gpu.example.org:7411
 """
 
-from kairos_ros.bringup.plan import cloud_bridge, flag, launch_description
+from kairos_ros.bringup.launch_files import launch_description
+from kairos_ros.bringup.plan import cloud_bridge, flag
 
 ARGUMENTS = {
     "engines": (

@@ -1,6 +1,7 @@
 """The models around the policy: safety, monitor and planner nodes, for robots of any host."""
 
-from kairos_ros.bringup.plan import launch_description, vlm
+from kairos_ros.bringup.launch_files import launch_description
+from kairos_ros.bringup.plan import vlm
 
 ARGUMENTS = {
     "components": (

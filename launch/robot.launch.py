@@ -3,7 +3,7 @@
 ros2 launch kairos_ros robot.launch.py robot:=franka_1 contract:=my_franka.yaml
 """
 
-from kairos_ros.bringup.plan import launch_description
+from kairos_ros.bringup.launch_files import launch_description
 from kairos_ros.bringup.robot import one_robot
 
 ARGUMENTS = {

@@ -1,6 +1,7 @@
 """The viz node and rviz, for a fleet that runs already, on this host or others."""
 
-from kairos_ros.bringup.plan import flag, launch_description, rviz, viz
+from kairos_ros.bringup.launch_files import launch_description
+from kairos_ros.bringup.plan import flag, rviz, viz
 
 ARGUMENTS = {
     "frame": ("", "Fixed frame; empty: as in viz.yaml"),

@@ -1,6 +1,7 @@
 """The edge serving node: one batching engine for every robot that announces itself."""
 
-from kairos_ros.bringup.plan import flag, launch_description, serving
+from kairos_ros.bringup.launch_files import launch_description
+from kairos_ros.bringup.plan import flag, serving
 
 ARGUMENTS = {
     "policy": ("", "LeRobot policy folder or hub id; empty: the one that ships with the package"),

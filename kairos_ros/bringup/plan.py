@@ -9,7 +9,7 @@ import os
 import re
 import shutil
 import subprocess
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -218,8 +218,8 @@ def command(spec: NodeSpec) -> list[str]:
 
     Raises ConfigError for a program of another package that is not on PATH.
     """
-    if not _installed(spec):
-        raise ConfigError(_missing(spec))
+    if not installed(spec):
+        raise ConfigError(missing_text(spec))
     ours = spec.package == "kairos_ros"
     program = program_path(spec.executable) if ours else str(shutil.which(spec.executable))
     line = [program, *spec.arguments, "--ros-args"]
@@ -231,11 +231,13 @@ def command(spec: NodeSpec) -> list[str]:
     return line
 
 
-def _installed(spec: NodeSpec) -> bool:
+def installed(spec: NodeSpec) -> bool:
+    """Whether its program is there."""
     return spec.package == "kairos_ros" or shutil.which(spec.executable) is not None
 
 
-def _missing(spec: NodeSpec) -> str:
+def missing_text(spec: NodeSpec) -> str:
+    """For people: what to do about a program that is not there."""
     return (
         f"{spec.executable} is not on PATH; install its package, or source the setup file of the "
         "ROS 2 installation that has it"
@@ -297,48 +299,3 @@ def whole_number(name: str, text: str) -> int:
     if not (text.isascii() and text.isdecimal()):
         raise ConfigError(f"argument {name} is {text!r}; say a whole number, such as 8")
     return int(text)
-
-
-def launch_description(
-    arguments: Mapping[str, tuple[str, str]],
-    make_plan: Callable[[dict[str, str]], Sequence[NodeSpec]],
-) -> Any:
-    """A `launch.LaunchDescription` of a plan, for launch files (ours and users' own).
-
-    Args:
-        arguments: name -> (default value, description) of each launch argument.
-        make_plan: from the arguments that are not empty, the nodes to run.
-    """
-    from launch import LaunchDescription
-    from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction
-    from launch.substitutions import LaunchConfiguration
-    from launch_ros.actions import Node
-
-    def nodes(context: Any) -> list[Any]:
-        values = {name: LaunchConfiguration(name).perform(context) for name in arguments}
-        specs = make_plan({name: value for name, value in values.items() if value})
-        missing = [spec for spec in specs if not _installed(spec)]
-        told = [LogInfo(msg=f"{_missing(spec)}. The rest runs without it.") for spec in missing]
-        told += [LogInfo(msg=body_text(s)) for s in specs if s.executable == "robot_node"]
-        return told + [
-            Node(
-                package=spec.package,
-                executable=spec.executable,
-                arguments=list(spec.arguments),
-                name=spec.name,
-                namespace=spec.namespace,
-                parameters=[
-                    *([str(spec.params_file)] if spec.params_file else []),
-                    dict(spec.parameters),
-                ],
-                output="screen",
-            )
-            for spec in specs
-            if spec not in missing
-        ]
-
-    declared = [
-        DeclareLaunchArgument(name, default_value=default, description=text)
-        for name, (default, text) in arguments.items()
-    ]
-    return LaunchDescription([*declared, OpaqueFunction(function=nodes)])

@@ -17,12 +17,12 @@ from wire import until
 
 from kairos_ros.bringup.arms import arm_plan
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
+from kairos_ros.bringup.launch_files import COMMON_ARGUMENTS, CommonValues, launch_description
 from kairos_ros.bringup.plan import (
     NodeSpec,
     body_text,
     cloud_bridge,
     command,
-    launch_description,
     plan,
     robot,
     rviz,
@@ -294,8 +294,8 @@ LAUNCHED = """
 import sys
 for name in "pydantic", "typer", "typing_extensions", "rich", "zmq", "msgpack":
     sys.modules[name] = None  # whoever imports it fails
-import kairos_ros.bringup.plan
-kairos_ros.bringup.plan.launch_description = lambda arguments, make_plan: (arguments, make_plan)
+from kairos_ros.bringup import launch_files
+launch_files.launch_description = lambda arguments, make_plan: (arguments, make_plan)
 scope = {}
 exec(compile(open(sys.argv[1]).read(), sys.argv[1], "exec"), scope)
 arguments, make_plan = scope["generate_launch_description"]()
@@ -324,6 +324,37 @@ def test_a_plan_that_the_command_tells_is_the_plan():
         told_plan("arm", "plan", "so101", arguments={"seed": "-1"})
 
 
+def test_every_launch_file_takes_what_those_of_nav2_take(tmp_path):
+    file = tmp_path / "site.yaml"
+    file.write_text("/**: {ros__parameters: {horizon: 'static:10'}}")
+    given = {"params_file": str(file), "use_sim_time": "True", "log_level": "DEBUG"}
+    common = CommonValues.of({**given, "use_respawn": "true", "autostart": "false"})
+    server, arm = common.applied([serving(), robot("arm_1", deadline_s=1.0)])
+    assert (server.parameters["use_sim_time"], server.parameters["autostart"]) == (True, False)
+    assert arm.parameters == {"use_sim_time": True, "deadline_s": 1.0}
+    told = common.node_arguments(arm)
+    assert told["parameters"] == [str(arm.params_file), str(file), dict(arm.parameters)]
+    assert (told["ros_arguments"], told["respawn"]) == (["--log-level", "debug"], True)
+    unchanged = CommonValues.of({})
+    assert unchanged.applied([server, arm]) == [server, arm]
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        ({"params_file": "/no/such.yaml"}, "there is no file '/no/such.yaml'"),
+        ({"log_level": "loud"}, "log_level is 'loud'; say debug, info"),
+        ({"use_sim_time": "yes"}, "use_sim_time is 'yes'; say true or false"),
+        ({"use_respawn": "2"}, "use_respawn is '2'"),
+        ({"autostart": "on"}, "autostart is 'on'"),
+    ],
+)
+def test_a_common_launch_argument_that_is_wrong_is_refused_by_name(given, says):
+    with pytest.raises(ConfigError, match=says):
+        CommonValues.of(given)
+
+
+@pytest.mark.slow
 def test_launch_files_start_the_plan():
     pytest.importorskip("launch_ros", reason="ros2 launch is not in the wheels")
     from launch import LaunchContext
@@ -333,6 +364,8 @@ def test_launch_files_start_the_plan():
         scope: dict = {}
         exec(compile(file.read_text(), str(file), "exec"), scope)
         description = scope["generate_launch_description"]()
+        names = {argument.name for argument in description.get_launch_arguments()}
+        assert names >= COMMON_ARGUMENTS.keys(), file.name
         context = LaunchContext()
         for argument in description.get_launch_arguments():
             default = perform_substitutions(context, argument.default_value)
@@ -352,7 +385,8 @@ def test_a_launch_file_says_what_its_robots_are_and_runs_without_rviz_where_ther
     arguments = {"robot": ("arm_1", "Name")}
     specs = [robot("arm_1"), rviz()]
     context = LaunchContext()
-    context.launch_configurations["robot"] = "arm_1"
+    given = {name: default for name, (default, _) in ({**COMMON_ARGUMENTS, **arguments}).items()}
+    context.launch_configurations.update(given)
     description = launch_description(arguments, lambda values: specs)
     actions = description.entities[-1].execute(context)
     told = [one.msg[0].text for one in actions if isinstance(one, LogInfo)]
