@@ -11,6 +11,7 @@ import pytest
 import typer.main
 
 import bench.__main__ as bench
+from kairos_ros.bringup.launch_files import COMMON_ARGUMENTS
 from kairos_ros.commands.cli import app
 
 ROOT = Path(__file__).parents[2]
@@ -76,7 +77,8 @@ def test_every_launch_file_of_the_docs_takes_its_arguments(page):
         exec((ROOT / "launch" / words[2]).read_text(), scope)
         scope["launch_description"] = lambda arguments, make_plan: arguments
         given = {name for word in words[3:] if (name := word.partition(":=")[0]) != word}
-        assert given <= scope["generate_launch_description"]().keys(), words
+        taken = {**scope["generate_launch_description"](), **COMMON_ARGUMENTS}
+        assert given <= taken.keys(), words
 
 
 @every_page
