@@ -4,8 +4,9 @@ A body log (`robot.body_log`) says in order what was observed and what was execu
 is found in the request that carried it; the chunk that answers that request was made for the
 moment after so many executed actions. So the action that is executed as the k-th of a task must be,
 bit for bit, action k - e of a chunk of this robot, session and task whose observation was made
-after e actions, as the guard lets it pass; and rounds only ever follow one another. A chunk for
-another robot, a late one, one executed twice or one applied at the wrong index does not fit.
+after e actions, as the guard lets it pass; rounds only ever follow one another; and all of a task
+are of one policy. A chunk for another robot, a late one, one executed twice, one applied at the
+wrong index or one of another policy does not fit.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ class Proof:
     """What was executed although no chunk says so, one line each."""
     rounds: dict[int, str] = field(default_factory=dict)
     """Round -> digest of the chunk that its actions are from."""
+    policy: str = ""
+    """Of the first proven action: that of the task."""
 
 
 def body_tasks(robot: str, session: str, log: Iterable[BodyEvent]) -> list[BodyTask]:
@@ -83,14 +86,16 @@ def prove(
             for e, chunk in chunks
             if chunk.round >= min(possible)
             and 0 <= k - e < len(chunk.actions)
+            and proof.policy in ("", chunk.policy)
             and _same(guard(chunk.actions[k - e], act.state), act.action)
         }
         if not fitting:
-            proof.wrong.append(_told(k, act, body.key, elsewhere or {}, {r.server for r in asked}))
+            proof.wrong.append(_told(k, act, proof, elsewhere or {}, {r.server for r in asked}))
             continue
         possible = set(fitting)
         proof.proven += 1
         proof.rounds[min(possible)] = fitting[min(possible)].digest
+        proof.policy = fitting[min(possible)].policy
     return proof
 
 
@@ -121,7 +126,7 @@ def _same(one: np.ndarray | None, other: np.ndarray) -> bool:
 def _told(
     k: int,
     act: BodyEvent,
-    key: TaskKey,
+    proof: Proof,
     elsewhere: Mapping[TaskKey, Sequence[SeenChunk]],
     servers: Collection[str],
 ) -> str:
@@ -129,7 +134,10 @@ def _told(
         for chunk in chunks:
             found = np.flatnonzero((chunk.actions == act.action).all(axis=1))
             if len(found):
-                whose = "this task" if other == key else f"task {other.task} of {other.robot}"
+                mine = other == proof.key
+                whose = "this task" if mine else f"task {other.task} of {other.robot}"
+                if proof.policy not in ("", chunk.policy):
+                    whose += f", of policy {chunk.policy} instead of {proof.policy}"
                 if "" not in servers and chunk.server not in servers:
                     whose += ", from a server that was not asked"
                 return f"action {k} is action {found[0]} of round {chunk.round} of {whose}"
