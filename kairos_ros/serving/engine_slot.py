@@ -12,6 +12,19 @@ from kairos_ros.serving.request_queue import PendingRequest
 from kairos_ros.transport.link_estimate import LinkState
 from kairos_ros.transport.messages import EngineDescription
 
+SlotState = Literal[
+    "not loaded",
+    "starting",
+    "loading",
+    "unreachable",
+    "ready",
+    "draining",
+    "ending",
+    "refused",
+    "down",
+]
+"""not loaded, ending: within a memory budget only."""
+
 REFETCH_LEAD_NS = 30_000_000
 """A little more than a round trip to a robot."""
 LOAD_WINDOW_NS = 5_000_000_000
@@ -53,6 +66,20 @@ class Running:
 
 
 @dataclass(slots=True)
+class SlotMemory:
+    """Of an engine that is loaded and ended within a memory budget."""
+
+    needs_mib: int
+    """The size of the weights file, until its worker has told how much it takes."""
+    load_ns: int
+    """An estimate, until it was loaded."""
+    ready_ns: int = 0
+    """Since when it is loaded."""
+    wanted_ns: int | None = None
+    """Since when requests wait for it to be loaded; None: none does."""
+
+
+@dataclass(slots=True)
 class EngineSlot:
     """An engine and its batches.
 
@@ -72,9 +99,7 @@ class EngineSlot:
     """What one more request takes before it can be computed: its upload, or (without a link) the
     decoding of its pictures."""
     link: LinkState | None = None
-    state: Literal["starting", "loading", "unreachable", "ready", "draining", "refused", "down"] = (
-        "starting"
-    )
+    state: SlotState = "starting"
     description: EngineDescription | None = None
     latency_ns: tuple[int, ...] = ()
     """Profiled latency of batches of 1, 2, ... up to the largest worth forming."""
@@ -101,6 +126,8 @@ class EngineSlot:
     """Name of the policy that it serves."""
     device: str = ""
     """What computes its batches, one at a time with those of its mates; empty: one of its own."""
+    memory: SlotMemory | None = None
+    """None: there is no budget for it."""
     mates: list["EngineSlot"] = field(default_factory=list, repr=False, compare=False)
     """The local engines of its device, itself included; empty: it has one of its own."""
 
@@ -237,6 +264,10 @@ class EngineSlot:
             policy=self.policy,
             device=self.device,
         )
+
+    def used_ns(self, now_ns: int) -> int:
+        """When a request was last under way; 0: never."""
+        return now_ns if self.flight else max((end for _, end in self.busy_spans), default=0)
 
     def begin(self, batch: int, entries: list[PendingRequest], now_ns: int) -> None:
         running = Running(batch, entries, now_ns, sum(self.histories_ns(entries)), 0, 0, 0)

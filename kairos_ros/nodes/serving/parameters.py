@@ -60,6 +60,14 @@ SERVING_PARAMETERS = (
     ParameterSpec("dtype", "auto", "Precision", choices=("auto", "float32", "bfloat16")),
     ParameterSpec("threads", 1, "CPU threads of one forward pass", 1, 256),
     ParameterSpec("max_batch", 16, "Largest batch, besides the profile's saturation", 1, 256),
+    ParameterSpec(
+        "memory_budget_mib",
+        0,
+        "What the policies of this host may take together: they are loaded when they are needed, "
+        "and ended when the next one does not fit; 0: all are loaded at the start, and stay",
+        0,
+        10_000_000,
+    ),
     ParameterSpec("profile", "", "JSON of kairos profile; empty: measured while warming up"),
     ParameterSpec("tokenizer", "", "Replaces the tokenizer that the saved policy names"),
     ParameterSpec("allowed_steps", "", "Further processor steps the policy may load: A,B"),
@@ -172,6 +180,7 @@ def serving_options(values: Mapping[str, Any]) -> ServingOptions:
         batch_cap=values["max_batch"],
         comparison=values["placement"],
         hedge_budget=values["hedge_budget"],
+        memory_budget_mib=values["memory_budget_mib"],
         calibration=find_calibration(values["policy"] or NOWHERE, values["horizon_calibration"]),
         policies=policy_names(values),
         calibrations=_calibrations(values) if values["policies"] else {},
