@@ -1,11 +1,8 @@
 """One serving node whose policies do not fit into its memory together: real node, real workers."""
 
-import itertools
-import time
-
 import pytest
-from kairos_ros.msg import ActionChunk, ServerStatus
-from wire import WireRobot, until
+from kairos_ros.msg import ServerStatus
+from wire import WireRobot, until, until_served
 
 from kairos_ros.bringup.plan import serving
 from kairos_ros.core.errors import RefusalCode
@@ -35,24 +32,6 @@ def states(wire):
 
 def until_state(wire, engine, *wanted):
     until(lambda: states(wire)[engine] in wanted, what=f"for {engine} to be {wanted}")
-
-
-ATTEMPTS = itertools.count(1000)
-
-
-def until_served(robot, round):
-    """Asks as a robot does, which holds meanwhile: again and again, until there are actions."""
-
-    def actions():
-        answer = robot.ask(round, attempt=next(ATTEMPTS))
-        if answer.kind == ActionChunk.ACTIONS:
-            return answer
-        if answer.kind == ActionChunk.REFUSED:
-            assert answer.refusal == RefusalCode.ENGINE_DOWN, answer.reason
-            time.sleep(0.2)
-        return None
-
-    return until(actions, what=f"for {robot.name} to be served")
 
 
 def test_policies_that_do_not_fit_together_are_loaded_when_they_are_needed_and_take_turns(

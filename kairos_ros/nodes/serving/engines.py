@@ -85,7 +85,7 @@ class ServingEngines:
             dispatcher.add_engine(name, "edge", policy=policy, device=EDGE, memory=memory)
         for remote in self._remotes:
             policy = remote_policy(self._values, remote)
-            dispatcher.add_engine(remote.name, "cloud", policy=policy)
+            dispatcher.add_engine(remote.name, "cloud", policy=policy, device=remote.device)
             engine = EngineLink(remote.spec, partial(self._queue, remote.name))
             engine.start()
             self._clients[remote.name] = engine
