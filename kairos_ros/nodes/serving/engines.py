@@ -251,10 +251,12 @@ class ServingEngines:
             now_ns, name, event.description, profile, event.seconds
         )
         slot = self._dispatcher.engines[name]
+        taken_mib = event.description.memory_mib
         self._logger.info(
             f"{name} ready after {event.seconds:.1f} s: {event.description.policy_id} "
             f"on {event.description.device}, batches up to {len(slot.latency_ns)}, "
             f"{slot.latency_of(1) / 1e6:.1f} ms for one robot"
+            + (f", {taken_mib} MiB" if taken_mib else "")
         )
         self._carry_out(effects)
 
