@@ -20,7 +20,8 @@ def most_taken_mib(device: torch.device) -> int:
     PolicyError where the kernel does not say.
     """
     if device.type == "cuda":
-        return -(-torch.cuda.max_memory_reserved(device) // MIB)
+        reserved: int = torch.cuda.max_memory_reserved(device)
+        return -(-reserved // MIB)
     for line in STATUS.read_text().splitlines():
         if line.startswith(PEAK):
             return -(-int(line.split()[1]) // 1024)
