@@ -140,8 +140,7 @@ def test_an_action_of_another_policy_than_that_of_the_task_fails_and_is_named():
     proof = life.proof(elsewhere={KEY: life.answered})
     assert (proof.proven, proof.policy) == (6, "old")
     assert len(proof.wrong) == 6
-    said = "action 6 is action 2 of round 2 of this task, of policy new instead of old"
-    assert proof.wrong[0] == said
+    assert proof.wrong[0] == "action 6 is of round 2, of policy new instead of old"
 
 
 TURNS = (Turn("old"), Turn("new", 0.2, 0.4), Turn("old", 5.0, 5.5))

@@ -86,16 +86,21 @@ def prove(
             for e, chunk in chunks
             if chunk.round >= min(possible)
             and 0 <= k - e < len(chunk.actions)
-            and proof.policy in ("", chunk.policy)
             and _same(guard(chunk.actions[k - e], act.state), act.action)
         }
-        if not fitting:
-            proof.wrong.append(_told(k, act, proof, elsewhere or {}, {r.server for r in asked}))
+        own = {n: chunk for n, chunk in fitting.items() if proof.policy in ("", chunk.policy)}
+        if not own:
+            servers = {r.server for r in asked}
+            proof.wrong.append(
+                _of_another_policy(k, next(iter(fitting.values())), proof.policy)
+                if fitting
+                else _told(k, act, body.key, elsewhere or {}, servers)
+            )
             continue
-        possible = set(fitting)
+        possible = set(own)
         proof.proven += 1
-        proof.rounds[min(possible)] = fitting[min(possible)].digest
-        proof.policy = fitting[min(possible)].policy
+        proof.rounds[min(possible)] = own[min(possible)].digest
+        proof.policy = own[min(possible)].policy
     return proof
 
 
@@ -123,10 +128,14 @@ def _same(one: np.ndarray | None, other: np.ndarray) -> bool:
     return one is not None and np.array_equal(one, other)
 
 
+def _of_another_policy(k: int, chunk: SeenChunk, policy: str) -> str:
+    return f"action {k} is of round {chunk.round}, of policy {chunk.policy} instead of {policy}"
+
+
 def _told(
     k: int,
     act: BodyEvent,
-    proof: Proof,
+    key: TaskKey,
     elsewhere: Mapping[TaskKey, Sequence[SeenChunk]],
     servers: Collection[str],
 ) -> str:
@@ -134,10 +143,7 @@ def _told(
         for chunk in chunks:
             found = np.flatnonzero((chunk.actions == act.action).all(axis=1))
             if len(found):
-                mine = other == proof.key
-                whose = "this task" if mine else f"task {other.task} of {other.robot}"
-                if proof.policy not in ("", chunk.policy):
-                    whose += f", of policy {chunk.policy} instead of {proof.policy}"
+                whose = "this task" if other == key else f"task {other.task} of {other.robot}"
                 if "" not in servers and chunk.server not in servers:
                     whose += ", from a server that was not asked"
                 return f"action {k} is action {found[0]} of round {chunk.round} of {whose}"
