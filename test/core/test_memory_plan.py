@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kairos_ros.core.memory_plan import TURN_LOADS, MemoryPlan, PolicyMemory, plan_memory
@@ -123,6 +123,7 @@ class Host:
         assert sum(p.needs_mib for p in self.all.values() if p.held) <= self.budget
 
 
+@settings(max_examples=30)
 @given(
     st.dictionaries(st.sampled_from("abcd"), st.integers(1, 100), min_size=2),
     st.integers(100, 250),
