@@ -1,6 +1,6 @@
 """The edge serving node: one batching engine for every robot that announces itself."""
 
-from kairos_ros.bringup.plan import flag, launch_description, serving
+from kairos_ros.bringup.plan import flag, launch_description, serving, whole_number
 
 ARGUMENTS = {
     "policy": ("", "LeRobot policy folder or hub id; empty: the one that ships with the package"),
@@ -23,6 +23,6 @@ def _nodes(values):
     robots = [name.strip() for name in values.pop("robots", "").split(",") if name.strip()]
     policies = [text.strip() for text in values.pop("policies", "").split(";") if text.strip()]
     lists = {"robots": robots, "policies": policies}
-    values["memory_budget_mib"] = int(values["memory_budget_mib"])
+    values["memory_budget_mib"] = whole_number("memory_budget_mib", values["memory_budget_mib"])
     values |= {name: flag(name, values[name]) for name in ("rtc", "compile")}
     return [serving(**values, **{name: listed for name, listed in lists.items() if listed})]
