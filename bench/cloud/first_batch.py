@@ -25,7 +25,7 @@ from kairos_ros.engine.client import link_monitor
 from kairos_ros.engine.client.engine_link import EngineLink
 from kairos_ros.engine.client.events import BatchDone, EngineEvent, EngineReady, LinkChanged
 from kairos_ros.engine.client.remote_spec import RemoteSpec
-from kairos_ros.lab.live_replay.pictures import blank_pictures
+from kairos_ros.lab.live_replay.seen import blank_pictures
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder
 from kairos_ros.transport.link_estimate import LinkState

@@ -34,6 +34,8 @@ def info_command(bag: _Path) -> None:
         f"({summary.succeeded} succeeded), {summary.unfinished} not, {len(run.rounds)} rounds",
         highlight=False,
     )
+    for policy, result in summary.policies.items():
+        console.print(f"{policy}: {result.succeeded} of {result.tasks} succeeded", highlight=False)
     for line in run.left_out:
         console.print(f"left out {line}", highlight=False, markup=False)
     if run.pipeline is not None:

@@ -26,8 +26,8 @@ class ServedPolicy:
     """One of the policies of a serving node that serves several (see ServedPolicy.msg)."""
 
     name: str
-    interface: PolicyInterface
-    """Its name is type and fingerprint of the weights."""
+    interface: PolicyInterface | None
+    """Its name is type and fingerprint of the weights. None while no engine of it was up."""
     chunk_size: int
     swapped_for: str = ""
     """Name of the policy that new tasks get in its place; empty: itself."""
@@ -61,11 +61,14 @@ class ServerStatus:
     observations: int = 1
     """That the policy reads, one control period apart, the newest included."""
     policies: tuple[ServedPolicy, ...] = ()
-    """Where it serves several: those that are up. The fields above are of the default one."""
+    """Where it serves several. The fields above are of the default one."""
 
     def serves(self, weights: str) -> bool:
-        """Whether one of its policies has this type and fingerprint."""
-        return weights == self.policy or any(one.interface.name == weights for one in self.policies)
+        """Whether one of its policies has this type and fingerprint, or may have it: those of a
+        policy of which no engine was up are not known."""
+        return weights == self.policy or any(
+            one.interface is None or one.interface.name == weights for one in self.policies
+        )
 
     def interface_of(self, asked: str) -> PolicyInterface | None:
         """What a robot must fit whose new task asks for this policy; None where that is not known,
@@ -74,7 +77,7 @@ class ServerStatus:
         if asked in named:
             found = named.get(named[asked].swapped_for or asked)
             return found.interface if found else None
-        weights = {one.interface.name: one.interface for one in self.policies}
+        weights = {one.interface.name: one.interface for one in self.policies if one.interface}
         return weights.get(asked) if asked not in ("", self.policy) else self.interface
 
     @property

@@ -2,7 +2,8 @@
 
 `emulated:latency_ms=80+35b,chunk=50,dim=7,steps=10,state=7,images=cam@224x224|wrist@224x224`
 sleeps 80 ms + 35 ms per robot in the batch. Every option has a default; `images` is empty.
-`observations=2` makes it one that reads the last two observations.
+`observations=2` makes it one that reads the last two observations. `load_s=20` makes it one that
+takes 20 s to load, `memory_mib=5000` one that says that it takes so much memory.
 """
 
 import hashlib
@@ -27,6 +28,9 @@ from kairos_ros.transport.messages import (
 )
 
 PREFIX = "emulated:"
+MOST = {"chunk": 4096, "dim": 4096, "steps": 4096, "state": 4096, "memory_mib": 10_000_000}
+"""Whole numbers among the options, and how large each may be."""
+LONGEST_LOAD_S = 600.0
 _NUMBER = r"\d+(?:\.\d+)?"
 
 
@@ -44,6 +48,10 @@ class EmulatedSpec:
     observations: int = 1
     offset: float = field(default=0.0, repr=False)
     """Added to all that it answers."""
+    load_s: float = field(default=0.0, repr=False)
+    """What loading it takes."""
+    memory_mib: int = field(default=0, repr=False)
+    """What it says that it takes."""
 
     def latency_s(self, batch: int) -> float:
         return max(1e-5, (self.base_ms + self.per_row_ms * batch) / 1e3)
@@ -58,10 +66,12 @@ def parse_emulated(text: str) -> EmulatedSpec:
             continue
         if key == "latency_ms":
             options["base_ms"], options["per_row_ms"] = _latency(value)
-        elif key in ("chunk", "dim", "steps", "state"):
-            least = 0 if key == "steps" else 1
-            if not value.isdecimal() or not least <= int(value) <= 4096:
-                raise ConfigError(f"emulated policy: {part!r} is not a number from {least} to 4096")
+        elif key in MOST:
+            least = 0 if key in ("steps", "memory_mib") else 1
+            if not value.isdecimal() or not least <= int(value) <= MOST[key]:
+                raise ConfigError(
+                    f"emulated policy: {part!r} is not a number from {least} to {MOST[key]}"
+                )
             options[key] = int(value)
         elif key == "observations":
             if value not in map(str, range(1, OBSERVATIONS + 1)):
@@ -69,6 +79,12 @@ def parse_emulated(text: str) -> EmulatedSpec:
                     f"emulated policy: {part!r} is not a number from 1 to {OBSERVATIONS}"
                 )
             options[key] = int(value)
+        elif key == "load_s":
+            if not re.fullmatch(_NUMBER, value) or float(value) > LONGEST_LOAD_S:
+                raise ConfigError(
+                    f"emulated policy: {part!r} is no number of seconds up to {LONGEST_LOAD_S:g}"
+                )
+            options[key] = float(value)
         elif key == "offset":
             if not re.fullmatch(rf"-?{_NUMBER}", value):
                 raise ConfigError(f"emulated policy: {part!r} is no number such as 0.5")
@@ -78,7 +94,7 @@ def parse_emulated(text: str) -> EmulatedSpec:
         else:
             raise ConfigError(
                 f"emulated policy: unknown option {part!r}; known are latency_ms, chunk, dim, "
-                "steps, state, offset, images and observations"
+                "steps, state, offset, images, observations, load_s and memory_mib"
             )
     return EmulatedSpec(**options)  # type: ignore[arg-type]
 
@@ -113,6 +129,7 @@ class EmulatedEngine:
             max_batch=max_batch,
             observations=spec.observations,
             warmup=tuple((b, spec.latency_s(b)) for b in sorted({1, max_batch})),
+            memory_mib=spec.memory_mib,
         )
 
     def prepare(self, requests: Sequence[InferRequest]) -> PreparedBatch:

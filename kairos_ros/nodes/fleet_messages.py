@@ -113,7 +113,21 @@ def diagnostics(
         counters,
     )
     engines = [_engine_status(now_ns, slot, warn_load) for slot in dispatcher.engines.values()]
-    return DiagnosticArray(status=[queue, refusals, *engines])
+    return DiagnosticArray(status=[queue, refusals, *_memory(now_ns, dispatcher), *engines])
+
+
+def _memory(now_ns: int, dispatcher: Dispatcher) -> list[DiagnosticStatus]:
+    """What the policies of this host take, where they have a budget."""
+    keeper = dispatcher.memory
+    if not keeper.budget_mib:
+        return []
+    slots = {s.name: s.memory for s in dispatcher.engines.values() if s.memory}
+    values: list[tuple[str, object]] = [("budget (MiB)", keeper.budget_mib)]
+    values += [(f"{name} takes (MiB)", memory.needs_mib) for name, memory in slots.items()]
+    values += [(f"{n} loads in (s)", f"{m.load_ns / 1e9:.1f}") for n, m in slots.items()]
+    contention = keeper.contention(now_ns)
+    level = DiagnosticStatus.WARN if contention else DiagnosticStatus.OK
+    return [_status("memory", level, contention or "all policies that are needed fit", values)]
 
 
 def server_diagnostic(problem: str, waiting: str, served: Iterable[str]) -> DiagnosticStatus:

@@ -34,6 +34,8 @@ def described(engine: EngineDescription) -> dict[str, Any]:
 
 def _policy_message(policy: ServedPolicy) -> ServedPolicyMessage:
     interface = policy.interface
+    if interface is None:
+        return ServedPolicyMessage(name=policy.name, swapped_for=policy.swapped_for)
     return ServedPolicyMessage(
         name=policy.name,
         swapped_for=policy.swapped_for,
@@ -53,20 +55,17 @@ def _policy_message(policy: ServedPolicy) -> ServedPolicyMessage:
 def _policy_from(message: ServedPolicyMessage) -> ServedPolicy:
     """Raises WireError."""
     texts = [message.name, message.swapped_for, message.policy, *message.cameras]
-    return ServedPolicy(
-        message.name,
-        PolicyInterface(
-            message.policy,
-            message.state_dim,
-            message.action_dim,
-            _cameras(message, texts),
-            message.any_camera_size,
-            message.cameras_optional,
-            _observations(message),
-        ),
-        message.chunk_size,
-        message.swapped_for,
+    interface = PolicyInterface(
+        message.policy,
+        message.state_dim,
+        message.action_dim,
+        _cameras(message, texts),
+        message.any_camera_size,
+        message.cameras_optional,
+        _observations(message),
     )
+    known = interface if message.policy else None
+    return ServedPolicy(message.name, known, message.chunk_size, message.swapped_for)
 
 
 def _observations(message: ServerStatusMessage | ServedPolicyMessage) -> int:

@@ -105,6 +105,7 @@ def _task(number: int, task: BagTask, content: BagContent, length_s: float) -> T
             ended_s=end_s,
             outcome=outcome,
             task=task_name(task),
+            policy=_policy(task),
         )
     return TaskRecord(
         number=number,
@@ -128,7 +129,14 @@ def _task(number: int, task: BagTask, content: BagContent, length_s: float) -> T
         round_seam=ended.round_seam,
         mean_step=ended.mean_step,
         task=task_name(task),
+        policy=_policy(task),
     )
+
+
+def _policy(task: BagTask) -> str:
+    """That of the first chunk, as every other one of the task is; empty without a chunk."""
+    answers = (round_.answer for _, round_ in sorted(task.rounds.items()))
+    return next((one.policy for one in answers if one is not None and not one.refused), "")
 
 
 def _unfinished(task: BagTask, content: BagContent, length_s: float) -> tuple[float, str]:

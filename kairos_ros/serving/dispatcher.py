@@ -22,8 +22,9 @@ from kairos_ros.serving.checks import (
     chunk_problem,
     with_policy_names,
 )
-from kairos_ros.serving.engine_slot import EngineSlot, Running
+from kairos_ros.serving.engine_slot import EngineSlot, Running, SlotMemory
 from kairos_ros.serving.engines import Engines, ServerTime
+from kairos_ros.serving.memory import MemoryKeeper
 from kairos_ros.serving.options import SECOND_NS, HorizonPolicies, ServingOptions
 from kairos_ros.serving.request_queue import PendingRequest, RequestQueue, executed
 from kairos_ros.serving.served_policies import ServedPolicies
@@ -50,6 +51,9 @@ class Dispatcher:
         self._horizon_policies = HorizonPolicies(options)
         self.policies = ServedPolicies(options.policies, self._engines)
         self._batching = Batching(options, self.tasks, self._engines, self._queue, self.counters)
+        self.memory = MemoryKeeper(
+            options.memory_budget_mib, self._engines, self._queue, self._sessions
+        )
         self._request_bytes = 0
         """Of the newest request."""
 
@@ -99,11 +103,11 @@ class Dispatcher:
         if computed is not None or session.is_served(request):
             self.counters["late_refresh"] += 1
             if computed is not None and request.id.attempt > computed.request.id.attempt:
-                newer = self._checked(request, session)
+                newer = self._checked(now_ns, request, session)
                 if isinstance(newer, Request):
                     computed.newer = newer, now_ns
             return []  # the chunk that is being computed, or on its way, answers this one, too
-        checked = self._checked(request, session)
+        checked = self._checked(now_ns, request, session)
         if isinstance(checked, Refusal):
             return [self._refuse_round(checked, request, session)]
         horizon = request.horizon_policy or self.options.horizon_policy
@@ -116,10 +120,16 @@ class Dispatcher:
         return self._enqueue(now_ns, checked, session, policy) + self._batching.form(now_ns)
 
     def add_engine(
-        self, name: str, tier: Tier, network_ns: int = 0, policy: str = "", device: str = ""
+        self,
+        name: str,
+        tier: Tier,
+        network_ns: int = 0,
+        policy: str = "",
+        device: str = "",
+        memory: SlotMemory | None = None,
     ) -> EngineSlot:
-        """policy: name of the one that it serves. device: as `EngineSlot.device`."""
-        return self._engines.add(name, tier, network_ns, policy, device)
+        """policy: name of the one that it serves. device, memory: as in `EngineSlot`."""
+        return self._engines.add(name, tier, network_ns, policy, device, memory)
 
     def engine_not_up(
         self, name: str, state: Literal["loading", "unreachable", "refused"], reason: str
@@ -131,15 +141,23 @@ class Dispatcher:
         return is_news
 
     def engine_ready(
-        self, now_ns: int, name: str, description: EngineDescription, profile: EngineProfile
+        self,
+        now_ns: int,
+        name: str,
+        description: EngineDescription,
+        profile: EngineProfile,
+        loaded_s: float = 0.0,
     ) -> list[Effect]:
-        """Raises ConfigError for another policy than the other engines of its name serve, one
-        whose profile or horizon calibration is of another policy, or one that the default horizon
-        cannot judge.
+        """loaded_s: what loading it took.
+
+        Raises ConfigError for another policy than the other engines of its name serve, one
+        whose profile or horizon calibration is of another policy, one that the default horizon
+        cannot judge, or one that takes more memory than there may be.
         Where edge and cloud differ it is the cloud that is wrong, whichever came first."""
         slot = self.engines[name]
         try:
             self.options.check_policy(description, slot.policy)
+            self.memory.loaded(now_ns, slot, description.memory_mib, loaded_s)
             effects: list[Effect] = []
             for other in self._engines.refuse_others(slot, description):
                 self.counters["refused_engine"] += 1
@@ -234,6 +252,13 @@ class Dispatcher:
             slot.state, slot.last_error = "down", reason
         return self._requeue_all(now_ns, slot, crashed=crashed) + self._batching.form(now_ns)
 
+    def engine_ended(self, now_ns: int, name: str) -> list[Effect]:
+        """Its worker has ended because the memory is for another policy."""
+        slot = self.engines[name]
+        if slot.state == "ending":
+            slot.state, slot.last_error = "not loaded", ""
+        return self._requeue_all(now_ns, slot, crashed=False) + self._batching.form(now_ns)
+
     def tick(self, now_ns: int) -> list[Effect]:
         """Deadlines, silent robots, observations that must be fetched again."""
         effects: list[Effect] = []
@@ -258,7 +283,7 @@ class Dispatcher:
             return waits
         return next((e.reason for e in self.in_engines() if e.session is session), session.reason)
 
-    def _checked(self, request: Request, session: Session) -> Request | Refusal:
+    def _checked(self, now_ns: int, request: Request, session: Session) -> Request | Refusal:
         """The request as the policy of its task reads it, or why it cannot be answered. The first
         request of a task decides its policy."""
         key = session.task_key
@@ -269,7 +294,8 @@ class Dispatcher:
             session.policy = named
         served = self.policies.description(session.policy)
         if served is None:
-            return Refusal(RefusalCode.ENGINE_DOWN, "the engine is still loading", SECOND_NS)
+            why = self._engines.why_not_up(now_ns, session.policy)
+            return Refusal(RefusalCode.ENGINE_DOWN, f"no engine is up yet: {why}", SECOND_NS)
         if request.execution.round >= request.id.round:
             return Refusal(
                 RefusalCode.MALFORMED,

@@ -12,6 +12,19 @@ from kairos_ros.serving.request_queue import PendingRequest
 from kairos_ros.transport.link_estimate import LinkState
 from kairos_ros.transport.messages import EngineDescription
 
+SlotState = Literal[
+    "not loaded",
+    "starting",
+    "loading",
+    "unreachable",
+    "ready",
+    "draining",
+    "ending",
+    "refused",
+    "down",
+]
+"""not loaded, ending: within a memory budget only."""
+
 REFETCH_LEAD_NS = 30_000_000
 """A little more than a round trip to a robot."""
 LOAD_WINDOW_NS = 5_000_000_000
@@ -53,6 +66,20 @@ class Running:
 
 
 @dataclass(slots=True)
+class SlotMemory:
+    """Of an engine that is loaded and ended within a memory budget."""
+
+    needs_mib: int
+    """The size of the weights file, until its worker has told how much it takes."""
+    load_ns: int
+    """An estimate, until it was loaded."""
+    ready_ns: int = 0
+    """Since when it is loaded."""
+    wanted_ns: int | None = None
+    """Since when requests wait for it to be loaded; None: none does."""
+
+
+@dataclass(slots=True)
 class EngineSlot:
     """An engine and its batches.
 
@@ -72,9 +99,7 @@ class EngineSlot:
     """What one more request takes before it can be computed: its upload, or (without a link) the
     decoding of its pictures."""
     link: LinkState | None = None
-    state: Literal["starting", "loading", "unreachable", "ready", "draining", "refused", "down"] = (
-        "starting"
-    )
+    state: SlotState = "starting"
     description: EngineDescription | None = None
     latency_ns: tuple[int, ...] = ()
     """Profiled latency of batches of 1, 2, ... up to the largest worth forming."""
@@ -101,8 +126,10 @@ class EngineSlot:
     """Name of the policy that it serves."""
     device: str = ""
     """What computes its batches, one at a time with those of its mates; empty: one of its own."""
+    memory: SlotMemory | None = None
+    """None: there is no budget for it."""
     mates: list["EngineSlot"] = field(default_factory=list, repr=False, compare=False)
-    """The local engines of its device, itself included; empty: it has one of its own."""
+    """The engines of its device, itself included; empty: it has one of its own."""
 
     def ready(self, description: EngineDescription, profile: EngineProfile, batch_cap: int) -> None:
         """Raises ConfigError for a profile of another policy."""
@@ -163,22 +190,23 @@ class EngineSlot:
 
     def is_free(self, now_ns: int) -> bool:
         """Whether it should be given a batch now."""
-        link = self.link
-        if not self.flight:
-            return self.servers > 0 and not any(m.flight for m in self.mates)
+        link, under_way = self.link, self._under_way
+        if not under_way:
+            return self.servers > 0
         if link is None:
             return self.sent_early and now_ns >= self.next_free_ns(now_ns)
-        if len(self.flight) >= MAX_IN_FLIGHT * link.replicas:
+        if len(under_way) >= MAX_IN_FLIGHT * link.replicas:
             return False
-        newest_bytes = len(self.flight[next(reversed(self.flight))].entries) * link.request_bytes
+        newest_bytes = len(under_way[-1].entries) * link.request_bytes
         window = link.delay_bytes + newest_bytes
         return link.unconfirmed_bytes <= window and now_ns >= self.next_free_ns(now_ns)
 
     def next_free_ns(self, now_ns: int) -> int:
         """When it should be given its next batch, as far as is known."""
-        oldest, newest = self.running, self.newest
-        if oldest is None or newest is None:
+        under_way = self._under_way
+        if not under_way:
             return now_ns
+        newest = under_way[-1]
         if self.link is None:
             return newest.expected_end_ns - self._preparing_ns
         rows = len(newest.entries)
@@ -224,7 +252,7 @@ class EngineSlot:
         idle = self.is_free(now_ns) if free is None else free
         left = 0
         if self.link or not free:
-            left = max(one._server_free_ns(now_ns) for one in self.mates or [self]) - now_ns
+            left = self._server_free_ns(now_ns) - now_ns
         return EngineCapacity(
             engine=self.name,
             tier=self.tier,
@@ -237,6 +265,10 @@ class EngineSlot:
             policy=self.policy,
             device=self.device,
         )
+
+    def used_ns(self, now_ns: int) -> int:
+        """When a request was last under way; 0: never."""
+        return now_ns if self.flight else max((end for _, end in self.busy_spans), default=0)
 
     def begin(self, batch: int, entries: list[PendingRequest], now_ns: int) -> None:
         running = Running(batch, entries, now_ns, sum(self.histories_ns(entries)), 0, 0, 0)
@@ -279,12 +311,20 @@ class EngineSlot:
         busy = sum(end - max(start, since) for start, end in spans if end > since)
         return min(1.0, busy / (LOAD_WINDOW_NS * max(1, self.servers)))
 
+    @property
+    def _under_way(self) -> list[Running]:
+        """Batches that its device has been given, in the order in which they were sent."""
+        if len(self.mates) < 2:
+            return list(self.flight.values())
+        found = [running for mate in self.mates for running in mate.flight.values()]
+        return sorted(found, key=lambda running: running.batch)
+
     def _server_free_ns(self, now_ns: int) -> int:
         """When one of its servers is free for a further batch; 0: one is idle. A batch whose answer
         is overdue is taken to end now."""
         soonest_ns = now_ns - self._download_ns
         free = [0] * max(1, self.servers)
-        for running in self.flight.values():
+        for running in self._under_way:
             start = max(running.start_ns, heapq.heappop(free))
             end = start + running.compute_end_ns - running.start_ns
             heapq.heappush(free, max(end, soonest_ns))
@@ -293,14 +333,15 @@ class EngineSlot:
     def _expect_those_behind(self, done: Running, free_ns: int) -> None:
         """Batches that wait for a server get the one that `done` left at `free_ns`, and the next
         ones as they are free."""
-        others = list(self.flight.values())
+        others = self._under_way
         computing = max(1, self.servers) - 1
         free = [free_ns, *(max(one.compute_end_ns, free_ns) for one in others[:computing])]
         heapq.heapify(free)
         for other in others[computing:]:
             if other.submitted_ns >= done.submitted_ns:
-                other.start_ns = max(self._arrives_ns(other), heapq.heappop(free))
-                self._expect(other)
+                owner = next(m for m in self.mates or [self] if other.batch in m.flight)
+                other.start_ns = max(owner._arrives_ns(other), heapq.heappop(free))
+                owner._expect(other)
                 heapq.heappush(free, other.compute_end_ns)
 
     @property

@@ -7,7 +7,7 @@ from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Refusal
 from kairos_ros.core.placement import Tier
 from kairos_ros.core.profile import EngineProfile
-from kairos_ros.serving.engine_slot import EngineSlot
+from kairos_ros.serving.engine_slot import EngineSlot, SlotMemory
 from kairos_ros.serving.options import SECOND_NS
 from kairos_ros.serving.request_queue import PendingRequest
 from kairos_ros.transport.messages import EngineDescription
@@ -23,10 +23,17 @@ class Engines:
         self.slots: dict[str, EngineSlot] = {}
 
     def add(
-        self, name: str, tier: Tier, network_ns: int, policy: str = "", device: str = ""
+        self,
+        name: str,
+        tier: Tier,
+        network_ns: int,
+        policy: str = "",
+        device: str = "",
+        memory: SlotMemory | None = None,
     ) -> EngineSlot:
-        """device: as `EngineSlot.device`."""
-        slot = self.slots[name] = EngineSlot(name, tier, network_ns, policy=policy, device=device)
+        """device, memory: as in `EngineSlot`."""
+        slot = EngineSlot(name, tier, network_ns, policy=policy, device=device, memory=memory)
+        self.slots[name] = slot
         if device:
             slot.mates = [one for one in self.slots.values() if one.device == device]
             for mate in slot.mates:
@@ -78,14 +85,21 @@ class Engines:
     def too_late(self, now_ns: int, entry: PendingRequest) -> Refusal:
         """Of a request that is pending beyond its deadline."""
         waited = f"{(now_ns - entry.received_ns) / 1e9:.1f} s"
-        slots = [slot for slot in self.slots.values() if slot.policy == entry.policy]
-        if any(slot.state == "ready" for slot in slots):
+        if self.is_up(entry.policy):
             return Refusal(RefusalCode.DEADLINE, f"still queued after {waited}", SECOND_NS // 10)
-        errors = (slot.trouble(now_ns) or slot.last_error for slot in slots)
-        why = "; ".join(error for error in errors if error)
         of = f" of policy {entry.policy}" if entry.policy else ""
-        text = f"no engine{of} is up after {waited}: {why}"
+        text = f"no engine{of} is up after {waited}: {self.why_not_up(now_ns, entry.policy)}"
         return Refusal(RefusalCode.ENGINE_DOWN, text, SECOND_NS)
+
+    def is_up(self, policy: str) -> bool:
+        """Whether an engine takes requests of this policy."""
+        return any(slot.policy == policy for slot in self.ready)
+
+    def why_not_up(self, now_ns: int, policy: str) -> str:
+        """Why no engine of this policy is up, for people."""
+        slots = [slot for slot in self.slots.values() if slot.policy == policy]
+        reasons = (slot.trouble(now_ns) or slot.last_error or slot.state for slot in slots)
+        return "; ".join(reasons) or "there is none"
 
 
 def _difference(one: EngineDescription, other: EngineDescription) -> tuple[str, str] | None:

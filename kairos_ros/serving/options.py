@@ -32,6 +32,8 @@ class ServingOptions:
     """Largest batch, besides the profile's saturation and the engine's own limit."""
     comparison: Literal["completion", "printed"] = "completion"
     """How edge and cloud are compared (`Capacity.comparison`)."""
+    memory_budget_mib: int = 0
+    """What the policies of this host may take together; 0: all are loaded all the time."""
     hedge_budget: float = 0.0
     """Copies per request that may be sent to a second tier where the answer may be late, 0..1."""
     calibration: HorizonCalibration | None = None

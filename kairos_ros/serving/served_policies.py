@@ -49,13 +49,15 @@ class ServedPolicies:
         return {name: one for name, one in found.items() if one is not None}
 
     def told(self) -> tuple[ServedPolicy, ...]:
-        """For robots: the policies whose engines were up; nothing where there is one only, without
-        a name."""
-        return tuple(
-            ServedPolicy(name, policy_interface(one), one.chunk_size, self.swaps.get(name, ""))
-            for name, one in self.described().items()
-            if name
-        )
+        """For robots: the policies, with what is known of them once an engine was up; nothing where
+        there is one only, without a name."""
+        return tuple(self._told(name) for name in self.names if name)
+
+    def _told(self, name: str) -> ServedPolicy:
+        known, swapped_for = self.description(name), self.swaps.get(name, "")
+        if known is None:
+            return ServedPolicy(name, None, 0, swapped_for)
+        return ServedPolicy(name, policy_interface(known), known.chunk_size, swapped_for)
 
     def named(self, asked: str) -> str | None:
         """The policy that a new task gets that asks for this name; None: it is no name here."""
@@ -76,7 +78,7 @@ class ServedPolicies:
             return name
         if loading := [name for name in self.names if name not in weights]:
             which = ", ".join(filter(None, loading)) or "the engine"
-            text = f"policy {printable(asked)!r} is not served; {which} is still loading"
+            text = f"policy {printable(asked)!r} is not served; {which} is not up yet"
             return Refusal(RefusalCode.ENGINE_DOWN, text, SECOND_NS)
         served = ", ".join(f"{n} ({known})" if n else known for n, known in weights.items())
         text = f"policy {printable(asked)!r} is not served here; this server serves {served}"

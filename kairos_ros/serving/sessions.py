@@ -21,6 +21,8 @@ class Session:
     robot: str
     session: str
     heard_ns: int
+    asked_ns: int = 0
+    """When its newest request came."""
     task: str = ""
     """Task of the newest request, empty before the first."""
     policy: str | None = None
@@ -60,6 +62,11 @@ class Session:
         actions without it meanwhile."""
         asked_for = (request.id.round, request.id.attempt - 1) == self.refetched
         return asked_for and self.answered[0] == request.id.round
+
+    @property
+    def has_task(self) -> bool:
+        """Whether its newest request is of a task that has not ended."""
+        return bool(self.task) and self.task not in self.ended_tasks
 
     @property
     def task_key(self) -> str:
@@ -126,7 +133,7 @@ class Sessions:
                 f"which is alive; give this robot another name or stop the other one",
                 retry_after_ns=left_ns,
             )
-        session.heard_ns = now_ns
+        session.heard_ns = session.asked_ns = now_ns
         if asked.task in session.ended_tasks:
             return Refusal(RefusalCode.TASK_ENDED, f"task {asked.task!r} is over")
         if asked.round < 1 or not asked.task:

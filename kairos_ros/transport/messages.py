@@ -28,7 +28,10 @@ MAX_REPLICAS = 256
 """Of one worker. Who asks it keeps a list as long as it claims to have."""
 MAX_ECHO = 131_072
 """Bytes: about what a full batch answers."""
-OLDER = ("any_image_size", "images_optional", "observations", "history_bytes", "replicas")
+OLDER = (
+    *("any_image_size", "images_optional", "observations", "history_bytes", "replicas"),
+    "memory_mib",
+)
 """Fields that workers of earlier versions do not send."""
 
 
@@ -121,6 +124,9 @@ class EngineDescription:
     until `kairos profile` has measured a better one."""
     eager: tuple[tuple[int, float], ...] = ()
     """As `warmup`, of the same policy without compilation; empty where it was not compiled."""
+    memory_mib: int = 0
+    """Most memory that its worker has taken until it was warm, of the device that computes; 0: it
+    is not known."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,6 +80,8 @@ def details(robot: RobotDrawing) -> str:
     parts = []
     if robot.instruction:
         parts.append(f"round {robot.round}")
+        if robot.policy:
+            parts.append(f"policy {robot.policy}")
         if robot.wait_ratio is not None:
             parts.append(f"waits {100 * robot.wait_ratio:.0f} %")
         if robot.stalled_s >= 0.1:

@@ -11,7 +11,9 @@ FOOT_M = 0.55
 """Height of the lowest row."""
 LONGEST_QUEUE = 24
 _STATES: dict[str, Colour] = {
+    "not loaded": colours.IDLE,
     "loading": colours.WAITING,
+    "ending": colours.WAITING,
     "starting": colours.WAITING,
     "draining": colours.WAITING,
     "down": colours.UNSAFE,

@@ -51,6 +51,7 @@ def test_an_engine_describes_its_policy(engine_of, kind):
     assert described.instructions == tiny.instructions
     assert (described.device, described.dtype) == ("cpu", tiny.dtypes[0])
     assert described.max_batch == tiny.largest_batch
+    assert described.memory_mib > 100, "of this process, with torch in it"
 
 
 def test_an_engine_knows_how_long_its_batches_take_and_how_large_its_actions_are(engine_of, kind):

@@ -1,6 +1,7 @@
 """A policy folder comes from somebody else: what it may make us do, and how it is refused."""
 
 import json
+import math
 import shutil
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from kairos_ros.core.errors import ConfigError, PolicyError
 from kairos_ros.engine.policies import policy_folder
 from kairos_ros.engine.policies.policy_folder import PROCESSORS, read_policy_folder
 from kairos_ros.engine.policies.served import REFUSED
-from kairos_ros.engine.worker.loading import load_engine
+from kairos_ros.engine.worker.loading import load_engine, memory_needed
 from kairos_ros.transport.messages import InferResult
 
 pytestmark = pytest.mark.slow
@@ -325,3 +326,13 @@ def test_somebody_at_a_terminal_is_not_asked_whether_to_run_code_of_a_tokenizer(
     with small_pi():
         assert "does not load" in refused(pi0, tokenizer="")
     assert not (tmp_path / "was_here").exists()
+
+
+def test_a_policy_needs_the_size_of_its_weights_until_it_was_loaded(folder_of):
+    folder = folder_of("flow_mlp")
+    size_mib = (Path(folder) / "model.safetensors").stat().st_size / 2**20
+    assert memory_needed(options(folder)) == math.ceil(size_mib) >= 1
+    assert memory_needed(options(f"paced:latency_ms=20:{folder}")) == math.ceil(size_mib)
+    assert memory_needed(options("emulated:memory_mib=5000")) == 5000
+    with pytest.raises(PolicyError, match="no folder here"):
+        memory_needed(options("nobody/nothing"))

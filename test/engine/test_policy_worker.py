@@ -60,8 +60,10 @@ def test_a_worker_serves_what_the_engine_computes(start, folder_of, engine_of, k
     stages = []
     ready = wait_for(events, EngineReady, stages)
     assert {event.stage for event in stages} & {"importing torch", "starting"}
-    expected = dataclasses.replace(engine_of(kind).description, warmup=())
-    assert dataclasses.replace(ready.description, warmup=()) == expected
+    measured = {"warmup": (), "memory_mib": 0}
+    expected = dataclasses.replace(engine_of(kind).description, **measured)
+    assert dataclasses.replace(ready.description, **measured) == expected
+    assert ready.description.memory_mib > 100
     bad = observation(9, state=np.full(STATE_DIM, np.nan, np.float32))
     link.submit(1, [observation(0), bad, observation(1)])
     first, failed, second = wait_for(events, BatchDone).outcomes

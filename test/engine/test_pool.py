@@ -1,6 +1,7 @@
 """The lives of a pool's replicas, without Ray."""
 
 import threading
+from dataclasses import replace
 from types import SimpleNamespace
 
 from small_engine import SMALL_ENGINE
@@ -66,6 +67,13 @@ def run(monkeypatch, replica):
 def test_a_replica_that_served_and_cannot_load_for_a_while_is_tried_again(monkeypatch):
     missing = PolicyError("there is no policy folder /models/pick")
     replica = Replica(SMALL_ENGINE, missing, SMALL_ENGINE)
+    assert run(monkeypatch, replica) == ([WorkerExit.STOPPED], "")
+    assert not replica.loads
+
+
+def test_a_replica_on_another_gpu_may_be_as_fast_and_take_as_much_memory_as_it_does(monkeypatch):
+    other = replace(SMALL_ENGINE, device="cuda:1", warmup=((1, 0.2),), memory_mib=900)
+    replica = Replica(SMALL_ENGINE, other)
     assert run(monkeypatch, replica) == ([WorkerExit.STOPPED], "")
     assert not replica.loads
 

@@ -469,6 +469,32 @@ def test_an_engine_elsewhere_that_makes_no_sense_is_refused_with_what_is_wrong(t
         parse_remote(text, hosts.edge)
 
 
+def test_a_worker_with_several_policies_is_an_engine_for_each_on_one_device(hosts):
+    text = "far=tcp://gpu:7411,policy=pick|place,jpeg=80"
+    found = parse_remote(text, hosts.edge).per_policy()
+    assert [(one.name, one.spec.policy, one.device) for one in found] == [
+        ("far/pick", "pick", "far"),
+        ("far/place", "place", "far"),
+    ]
+    assert {one.spec.images.jpeg for one in found} == {PerCamera(80)}
+    alone = parse_remote("far=tcp://gpu:7411,policy=pick", hosts.edge)
+    assert alone.per_policy() == [alone]
+
+
+@pytest.mark.parametrize(
+    ("option", "says"),
+    [("listen:", "a worker that dials in serves one"), ("", "profile is of one policy")],
+)
+def test_what_cannot_be_had_of_several_policies_is_refused(option, says, hosts, tmp_path):
+    profile = tmp_path / "p.json"
+    profile.write_text("{}")
+    text = f"far={option}tcp://0.0.0.0:7411,policy=pick|place,profile={profile}"
+    if not option:
+        text = text.replace("0.0.0.0", "gpu")
+    with pytest.raises(ConfigError, match=says):
+        parse_remote(text, hosts.edge).per_policy()
+
+
 def test_a_registry_file_gives_each_policy_its_options(tmp_path):
     (tmp_path / "drawers").mkdir()
     file = tmp_path / "registry.yaml"

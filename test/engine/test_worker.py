@@ -249,6 +249,8 @@ def test_a_batch_larger_than_the_engine_takes_is_refused_and_the_engine_lives():
         ("emulated:latency=80", "unknown option"),
         ("emulated:latency_ms=80ms", "write 80, 35b or 80+35b"),
         ("emulated:chunk=0", "not a number from 1"),
+        ("emulated:memory_mib=x", "not a number from 0 to 10000000"),
+        ("emulated:load_s=601", "no number of seconds up to 600"),
         ("emulated:images=cam:32", "write key@HEIGHTxWIDTH"),
     ],
 )

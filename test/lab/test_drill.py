@@ -78,13 +78,14 @@ def drill(tmp_path):
 
 
 @pytest.mark.timeout(300)
-def test_two_arms_come_through_a_cut_link_and_garbage_and_every_action_is_proven(drill):
-    run = drill("--robots", "2", "--only", "link_cut,garbage", "--silence-s", "5")
+def test_two_arms_come_through_three_faults_and_every_action_is_proven(drill):
+    run = drill("--robots", "2", "--only", "link_cut,garbage,policy_swap", "--silence-s", "5")
     assert run.exit_code() == 0
     assert run.pids() == []
     document = run.document()
     assert document["passed"] is True
-    assert [fault["name"] for fault in document["faults"]] == ["link_cut", "garbage"]
+    names = [fault["name"] for fault in document["faults"]]
+    assert names == ["link_cut", "garbage", "policy_swap"]
     for fault in document["faults"]:
         assert [robot["robot"] for robot in fault["robots"]] == ["arm_1", "arm_2"]
         for robot in fault["robots"]:
@@ -95,10 +96,16 @@ def test_two_arms_come_through_a_cut_link_and_garbage_and_every_action_is_proven
             assert {span["activity"] for span in robot["spans"]} >= {"executing"}
     noticed = {check["name"] for check in document["faults"][0]["checks"]}
     assert noticed == {"noticed", "cloud serves again"}
+    swapped = document["faults"][2]
+    for robot in swapped["robots"]:
+        by_type = [policy.partition("-")[0] for policy in robot["policies"].values()]
+        assert by_type[0] == by_type[-1] == "flow_mlp"
+        assert "emulated" in by_type
+    assert len(swapped["window"]["turns"]) == 3
     (folder,) = run.folder.glob("runs/*")
     for picture in ("01_link_cut.png", "02_garbage.png"):
         assert (folder / picture).read_bytes().startswith(b"\x89PNG")
-    assert "2 of 2 faults passed" in run.log.read_text()
+    assert "3 of 3 faults passed" in run.log.read_text()
 
 
 def test_a_running_fleet_is_drilled_from_outside_and_is_told_what_cannot_be_made_there(

@@ -19,6 +19,7 @@ from kairos_ros.lab.drill.figure import draw
 from kairos_ros.lab.drill.guard import guard_of
 from kairos_ros.lab.drill.message_verdict import judge_messages
 from kairos_ros.lab.drill.motion import commands, longest_hold_s, longest_silence_s, spans
+from kairos_ros.lab.drill.policy_turns import Turn, given, mislabelled
 from kairos_ros.lab.drill.report import failures, markdown, write
 from kairos_ros.lab.drill.run import FaultResult, read_body
 from kairos_ros.lab.drill.verdict import Body, Check, Limits, Window, judge
@@ -127,6 +128,57 @@ def test_an_action_of_a_server_that_was_not_asked_fails_and_is_named():
     assert proof.proven == 2
     said = "action 2 is action 2 of round 1 of this task, from a server that was not asked"
     assert proof.wrong == [said]
+
+
+def of_policies(life, *policies):
+    life.answered = [replace(a, policy=p) for a, p in zip(life.answered, policies, strict=True)]
+    return life
+
+
+def test_an_action_of_another_policy_than_that_of_the_task_fails_and_is_named():
+    life = of_policies(honest(), "old", "new")
+    proof = life.proof(elsewhere={KEY: life.answered})
+    assert (proof.proven, proof.policy) == (6, "old")
+    assert len(proof.wrong) == 6
+    assert proof.wrong[0] == "action 6 is of round 2, of policy new instead of old"
+
+
+TURNS = (Turn("old"), Turn("new", 0.2, 0.4), Turn("old", 5.0, 5.5))
+
+
+def test_a_task_gets_the_policy_of_its_time_and_while_that_changes_either():
+    assert given(TURNS, 0.0, 0.1) == {"old"}
+    assert given(TURNS, 0.1, 0.3) == given(TURNS, 0.3, 0.5) == {"old", "new"}
+    assert given(TURNS, 0.5, 4.9) == {"new"}
+    assert given(TURNS, 5.6, 9.0) == {"old"}
+
+
+def test_a_task_on_a_policy_that_new_tasks_did_not_get_then_fails_the_robot():
+    """It is accepted at 0 s and moves after 0.1 s."""
+    life = of_policies(honest(), "new", "new")
+    end_s = life.now_ns / 1e9
+    window = Window(0.0, end_s, end_s, TURNS)
+    body = Body("arm_1", {"s": [BodyEvent("task", 0, "1"), *life.events]})
+    found = judge(body, exchange_of(life), anything, window, Limits(wait_s=60))
+    assert found.wrong == ("task 1: 12 actions of policy new, not old",)
+    assert failed(found) == ["no wrong action"]
+    soon = replace(window, turns=(Turn("old"), Turn("new", 0.05, 0.4)))
+    found = judge(body, exchange_of(life), anything, soon, Limits(wait_s=60))
+    assert (found.wrong, found.policies) == ((), {"1": "new"})
+
+
+def test_a_chunk_that_names_another_policy_than_made_it_is_told_by_its_values():
+    life = honest()
+    marked = np.full((8, 4), life.asked[1].state[0] + np.float32(0.25), np.float32)
+    life.answered[1] = replace(life.answered[1], actions=marked)
+
+    def told(*policies):
+        exchange = exchange_of(of_policies(life, *policies))
+        return list(mislabelled(exchange, "new", 0.25, since_s=0.0))
+
+    assert told("old", "new") == []
+    assert told("old", "old") == ["round 2 of task 1 of arm_1 names old"]
+    assert told("new", "new") == ["round 1 of task 1 of arm_1 names new"]
 
 
 def test_only_chunks_of_the_servers_that_were_asked_count_as_answers():

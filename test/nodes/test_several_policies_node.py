@@ -1,9 +1,13 @@
 """One serving node, several policies: real nodes, real workers, emulated policies."""
 
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import yaml
 from kairos_ros.msg import ActionChunk, ServerStatus
-from wire import Operator, WireRobot, until
+from wire import Operator, WireRobot, until, until_served
 
 from kairos_ros.bringup.fleet import fleet_plan
 from kairos_ros.bringup.plan import NodeSpec, serving
@@ -12,8 +16,10 @@ from kairos_ros.core.errors import KairosError
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.host import obstacles
 from kairos_ros.fleet.reading import read_fleet
+from kairos_ros.lab.testbed.cloud import free_port
 from kairos_ros.robot.body_log import read_body_log
 
+KAIROS = Path(sys.prefix, "bin", "kairos")
 PICK = "emulated:latency_ms=20+5b,chunk=20,state=2,dim=2"
 PLACE = "emulated:latency_ms=20+5b,chunk=30,state=3,dim=4"
 
@@ -62,6 +68,30 @@ def test_one_node_serves_several_policies_and_says_which_it_has(start, wire, rob
     refused = first.ask(1, task="t2", policy="stack")
     assert (refused.kind, refused.refusal) == (ActionChunk.REFUSED, 18)
     assert "'stack' is not served here; this server serves pick (emulated-" in refused.reason
+
+
+def test_one_worker_elsewhere_serves_all_policies_that_both_sides_name(
+    start, wire, robots, tmp_path
+):
+    at = f"tcp://127.0.0.1:{free_port()}"
+    options = ["--listen", at, "--insecure-loopback"]
+    for name, policy in (("pick", PICK), ("place", PLACE), ("stack", PLACE)):
+        options += ["--policy", f"{name}={policy}"]
+    with (tmp_path / "worker.log").open("wb") as log:
+        worker = subprocess.Popen([KAIROS, "worker", *options], stdout=log, stderr=log)
+    try:
+        elsewhere = f"gpu={at},policy=pick|place,insecure_loopback"
+        start(serving(policies=["pick", "place"], engines=[elsewhere], horizon="static:7"))
+        wire.serving_since("")
+        first = robots("arm_1", state=[0.25, 0.0], policy="pick").join()
+        second = robots("arm_2", state=[0.5, 0.0, 0.0], policy="place").join()
+        answers = [until_served(first, 1), until_served(second, 1)]
+    finally:
+        worker.terminate()
+        worker.wait()
+    assert [(a.engine, a.chunk_size) for a in answers] == [("gpu/pick", 20), ("gpu/place", 30)]
+    engines = {e.engine: (e.policy_name, e.tier) for e in wire.fleet[-1].engines}
+    assert engines == {f"gpu/{n}": (n, "cloud") for n in ("pick", "place")}
 
 
 OLD = "emulated:latency_ms=5,chunk=20,state=3,dim=1"

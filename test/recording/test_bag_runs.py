@@ -133,6 +133,7 @@ def test_a_finished_task_has_the_rounds_that_the_robot_tells():
     )
     assert (task.actions, task.round_executed) == (7, (4, 3))
     assert (task.round_seam, task.mean_step) == (ENDED.round_seam, 0.25)
+    assert task.policy == "p-1"
     first, second, third = run.rounds
     assert (first.requested_at, first.observed_at, first.executed) == (0, 0, 4)
     assert (second.attempts, second.requested_at, second.observed_at) == (2, 2, 3)

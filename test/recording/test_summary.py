@@ -75,6 +75,17 @@ def test_metrics_of_two_tasks_as_worked_out_by_hand():
     assert (s.scenes["reach-v3"].tasks, s.scenes["reach-v3"].succeeded) == (2, 1)
 
 
+def test_tasks_are_counted_by_policy_where_they_ran_on_several():
+    alike = replace(RUN, tasks=(replace(QUICK, policy="pick-1"), replace(SLOW, policy="pick-1")))
+    assert summarise(RUN).policies == summarise(alike).policies == {}
+    run = replace(RUN, tasks=(replace(QUICK, policy="pick-1"), replace(SLOW, policy="place-2")))
+    found = summarise(run).policies
+    assert {name: (one.tasks, one.succeeded) for name, one in found.items()} == {
+        "pick-1": (1, 1),
+        "place-2": (1, 0),
+    }
+
+
 def test_jumps_where_chunks_meet_are_told_in_steps_of_their_own_task():
     assert summarise(RUN).seam is None
     fine = replace(QUICK, round_seam=(math.nan, 0.2, 0.4, math.nan), mean_step=0.1)

@@ -215,6 +215,15 @@ def test_a_task_ends_where_its_policy_is_none_of_several():
     assert "with policy other:2; the task began with policy flow:1" in robot.looks()[1]
 
 
+def test_a_task_goes_on_where_its_policy_may_be_one_that_is_not_loaded_yet():
+    unknown = ServedPolicy("b", None, 0)
+    robot = Robot().in_task_with("a").hears(status("b", policy="other:2", policies=(unknown,)))
+    robot.hears(status("a", ServerState.LEAVING))
+    assert robot.looks() == (True, "")
+    assert robot.binding.asks_for == "flow:1"
+    assert robot.binding.policy is None
+
+
 def test_requests_name_the_policy_of_the_goal_and_after_the_first_chunk_its_weights():
     binding = ServerBinding("arm_1", policy="pick")
     assert binding.asks_for == "pick"

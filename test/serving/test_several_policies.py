@@ -122,12 +122,12 @@ def test_a_policy_is_not_unknown_while_another_one_is_still_loading():
     dispatcher = serving(engines=("pick",))
     refused = refusal_of(dispatcher.request(0, ask("a", "place-2")))
     assert refused.code is RefusalCode.ENGINE_DOWN
-    assert refused.reason == "policy 'place-2' is not served; place is still loading"
+    assert refused.reason == "policy 'place-2' is not served; place is not up yet"
     assert refused.retry_after_ns
     refused = refusal_of(dispatcher.request(0, ask("b", "place")))
     assert (refused.code, refused.reason) == (
         RefusalCode.ENGINE_DOWN,
-        "the engine is still loading",
+        "no engine is up yet: there is none",
     )
 
 

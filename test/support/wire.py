@@ -236,6 +236,24 @@ class WireRobot:
         return until(mine, patience_s, f"for the answer to round {round} of {self.name}")[0]
 
 
+ATTEMPTS = itertools.count(100_000)
+
+
+def until_served(robot: WireRobot, round: int) -> ActionChunk:
+    """Asks as a robot does, which holds meanwhile: again and again, until there are actions."""
+
+    def actions():
+        answer = robot.ask(round, attempt=next(ATTEMPTS))
+        if answer.kind == ActionChunk.ACTIONS:
+            return answer
+        if answer.kind == ActionChunk.REFUSED:
+            assert answer.refusal == RefusalCode.ENGINE_DOWN, answer.reason
+            time.sleep(0.2)
+        return None
+
+    return until(actions, what=f"for {robot.name} to be served")
+
+
 class Bystander(WireRobot):
     """Asks for round after round in a thread of its own; nothing that others do may hurt it.
 

@@ -393,14 +393,14 @@ def test_an_arm_that_is_described_wrongly_is_refused_by_name(text, said):
 
 def test_a_robot_neither_queues_nor_waits_once_the_serving_node_is_silent():
     builder, _, known = staged(ARM + "}")
-    arm = RobotScheduled("arm_1", pending=True, wait_ratio=0.5)
+    arm = RobotScheduled("arm_1", pending=True, wait_ratio=0.5, policy_name="pick")
     now_s = time.monotonic()
     known.view.take(FleetReported(now_s, "s", True, "", "", 0, 0.0, 0.0, {}, (arm,), ()))
     view = builder.scene(known).robots["arm_1"]
-    assert (view.asks, view.wait_ratio) == ("queued", 0.5)
+    assert (view.asks, view.wait_ratio, view.policy) == ("queued", 0.5, "pick")
     known.view.server_heard_s -= 3.0
     view = builder.scene(known).robots["arm_1"]
-    assert (view.asks, view.wait_ratio) == ("", None)
+    assert (view.asks, view.wait_ratio, view.policy) == ("", None, "")
 
 
 def jpeg():

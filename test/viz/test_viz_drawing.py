@@ -360,6 +360,8 @@ def test_a_caption_tells_round_wait_and_score():
         "round 3 · waits 3 % · held 0.5 s · queued",
         "3 of 4 done",
     ]
+    several = of(fleet(scene(robot(wait_ratio=0.034, policy="pick"))), "caption")
+    assert several[2].text == "round 3 · policy pick · waits 3 %"
 
 
 def test_the_board_fills_a_bar_by_an_engines_load_and_turns_red_where_it_is_down():

@@ -1,6 +1,6 @@
 """Which engines are elsewhere, as texts in the parameters of a serving node."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
@@ -46,14 +46,42 @@ class NamedRemote:
     spec: RemoteSpec
     profile: str = ""
     """JSON of `kairos profile`; empty: what the worker measured while warming up."""
+    device: str = ""
+    """What computes its batches, one at a time with those of the other engines of this device;
+    empty: one of its own."""
+
+    def per_policy(self) -> "list[NamedRemote]":
+        """An engine, with a link of its own, for each policy of `policy=A|B`.
+
+        Raises ConfigError for what cannot be had of several.
+        """
+        policies = self.spec.policy.split("|")
+        if len(policies) == 1:
+            return [self]
+        for wrong, why in (
+            (self.spec.listen, "a worker that dials in serves one policy; name one"),
+            (self.profile, "profile is of one policy; leave it out, or name one policy"),
+        ):
+            if wrong:
+                raise ConfigError(f"engine {self.name!r} with policy={self.spec.policy}: {why}")
+        return [
+            replace(
+                self,
+                name=f"{self.name}/{policy}",
+                spec=replace(self.spec, policy=policy),
+                device=self.name,
+            )
+            for policy in dict.fromkeys(policies)
+        ]
 
 
 def parse_remote(text: str, keys: KeyFolder) -> NamedRemote:
     """Reads `NAME=[listen:]ENDPOINT[,option=value...]`. Raises ConfigError.
 
-    policy: its name in the worker's registry, where that has several. jpeg, size, lossless: as
-    WanImages, `jpeg=80|wrist:60` where cameras differ. key: the own key, where there are several.
-    server_key: the server to find there. worker_key: the one client that may dial in.
+    policy: its name in the worker's registry, where that has several, or `A|B` for several.
+    jpeg, size, lossless: as WanImages, `jpeg=80|wrist:60` where cameras differ. key: the own key,
+    where there are several. server_key: the server to find there. worker_key: the one client that
+    may dial in.
     insecure_loopback: no keys, on loopback only. profile: as NamedRemote.profile.
     """
     name, equals, rest = text.partition("=")

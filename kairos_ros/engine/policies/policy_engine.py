@@ -14,6 +14,7 @@ from kairos_ros.core.errors import PolicyError, RefusalCode
 from kairos_ros.core.profile import SATURATION_GAIN, saturation
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.engine.policies.compiled import bucket, compile_step, require_same
+from kairos_ros.engine.policies.device_memory import most_taken_mib
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
 from kairos_ros.engine.policies.policy import LoadedPolicy, load_policy
 from kairos_ros.engine.policies.rows import Row, RowReader
@@ -50,10 +51,12 @@ def load_policy_engine(options: EngineOptions, progress: Progress) -> "PolicyEng
     """A verified policy, warm for the batches that it will get. Raises PolicyError or
     ConfigError."""
     torch.set_num_threads(options.threads)
-    engine = PolicyEngine(load_policy(options, progress), options)
+    loaded = load_policy(options, progress)
+    engine = PolicyEngine(loaded, options)
     engine.measure(progress)
     if options.compile:
         engine.compile(progress)
+    engine.description = replace(engine.description, memory_mib=most_taken_mib(loaded.device))
     return engine
 
 

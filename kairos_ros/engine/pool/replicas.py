@@ -196,5 +196,5 @@ class Pool:
 
 
 def _model(described: EngineDescription) -> EngineDescription:
-    """What must be the same in all replicas: not the GPU, nor how fast it is."""
-    return replace(described, device="", warmup=(), eager=())
+    """What must be the same in all replicas: not the GPU, its speed, or what is taken of it."""
+    return replace(described, device="", warmup=(), eager=(), memory_mib=0)

@@ -3,13 +3,14 @@
 import gc
 import logging
 import os
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
-from kairos_ros.engine.emulated import PREFIX, EmulatedEngine
+from kairos_ros.engine.emulated import PREFIX, EmulatedEngine, parse_emulated
 from kairos_ros.engine.paced import PREFIX as PACED
 from kairos_ros.engine.paced import PacedEngine, parse_paced
 from kairos_ros.engine.policies.policy_folder import read_policy_folder
@@ -17,6 +18,8 @@ from kairos_ros.engine.seam import Engine, EngineOptions, Progress
 from kairos_ros.host.extras import require
 
 log = logging.getLogger(__name__)
+
+MIB = 2**20
 
 
 def load_registry(
@@ -54,7 +57,9 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
         pace = parse_paced(options.policy)
         return PacedEngine(load_engine(replace(options, policy=pace.policy), progress), pace)
     if options.policy.startswith(PREFIX):
-        return EmulatedEngine(options.policy, options.max_batch)
+        engine = EmulatedEngine(options.policy, options.max_batch)
+        time.sleep(parse_emulated(options.policy).load_s)
+        return engine
     if options.policy.startswith(("/", ".", "~")) and not Path(options.policy).is_dir():
         raise PolicyError(f"there is no policy folder {options.policy}")
     require("torch", "lerobot")
@@ -65,6 +70,18 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
     with _no_garbage():
         from kairos_ros.engine.policies.policy_engine import load_policy_engine
     return load_policy_engine(options, progress)
+
+
+def memory_needed(options: EngineOptions) -> int:
+    """MiB that a policy is taken to need before it was ever loaded: the size of its weights file.
+
+    Raises PolicyError or ConfigError for a policy that can be refused without loading it.
+    """
+    if options.policy.startswith(PACED):
+        return memory_needed(replace(options, policy=parse_paced(options.policy).policy))
+    if options.policy.startswith(PREFIX):
+        return parse_emulated(options.policy).memory_mib
+    return -(-read_policy_folder(options).weights.stat().st_size // MIB)
 
 
 @contextmanager

@@ -18,6 +18,7 @@ from kairos_ros.lab.drill.faults import Fault
 from kairos_ros.lab.drill.figure import draw
 from kairos_ros.lab.drill.guard import guard_of
 from kairos_ros.lab.drill.hostile_clients import WorkerAccess
+from kairos_ros.lab.drill.policy_swap import OTHER, OTHER_POLICY
 from kairos_ros.lab.drill.report import LEGEND, failures, robot_table, write
 from kairos_ros.lab.drill.run import (
     FaultResult,
@@ -28,7 +29,7 @@ from kairos_ros.lab.drill.run import (
     run_fault,
 )
 from kairos_ros.lab.drill.running_fleet import RunningDrillTestbed, RunningFleet
-from kairos_ros.lab.testbed.cloud import Cloud, Paces, paced
+from kairos_ros.lab.testbed.cloud import POLICY, Cloud, Paces, paced
 from kairos_ros.lab.testbed.display import EventDisplay
 from kairos_ros.lab.testbed.live import activity_of
 from kairos_ros.lab.testbed.processes import FleetError, Interrupted
@@ -116,7 +117,8 @@ def _run_own(
     """Adds to `results`. Raises Interrupted."""
     policy, paces = str(bringup.shipped_policy()), Paces()
     logs, bodies = options.folder / "logs", options.folder / "bodies"
-    serving: dict[str, Any] = {"fleet_state_hz": FLEET_STATE_HZ}
+    policies = [f"{POLICY}={paced(policy, paces.edge)}", f"{OTHER}={OTHER_POLICY}"]
+    serving: dict[str, Any] = {"fleet_state_hz": FLEET_STATE_HZ, "policies": policies}
     exchange = Exchange()
     short = [scene for scene in scenes("") if scene not in LONG_SCENES]
     arrivals = Arrivals(scene_tasks(short, options.seed, None), poisson=False)
@@ -125,7 +127,7 @@ def _run_own(
         cloud = Cloud(logs, Path(keys), paced(policy, paces.cloud))
         testbed = FleetTestbed(
             options.robots,
-            paced(policy, paces.edge),
+            "",
             logs,
             display,
             cloud=cloud,

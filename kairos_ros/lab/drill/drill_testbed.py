@@ -14,14 +14,17 @@ from lifecycle_msgs.srv import ChangeState
 
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.engine.paced import PREFIX
 from kairos_ros.lab.drill.exchange import Exchange, SeenChunk
 from kairos_ros.lab.drill.hostile_clients import WorkerAccess
+from kairos_ros.lab.drill.policy_turns import Turn
 from kairos_ros.lab.drill.verdict import Check
-from kairos_ros.lab.testbed.cloud import NAME, WAN, Cloud
+from kairos_ros.lab.testbed.cloud import NAME, POLICY, WAN, Cloud
 from kairos_ros.lab.testbed.display import EventDisplay
 from kairos_ros.lab.testbed.processes import FleetError, Interrupted, TookTooLongError, wait_until
 from kairos_ros.lab.testbed.testbed import FleetTestbed
 from kairos_ros.lab.testbed.workload import Arrivals
+from kairos_ros.nodes.serving.parameters import EDGE
 from kairos_ros.telemetry.events import EngineReported
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder
@@ -33,6 +36,8 @@ MOST_WAITING = 50
 """Messages that may have come and not been heard."""
 ANSWERS_WITHIN_S = 15.0
 CHANGE_STATE = "/kairos/serving/change_state"
+EDGE_ENGINE = f"{EDGE}/{POLICY}"
+"""The one that serves what the cloud does."""
 UP = ("ready", "busy")
 BACK_WITHIN_S = 240.0
 """Loading a policy takes most of it, on a busy machine a minute."""
@@ -61,6 +66,8 @@ class DrillTestbed:
         self._own = own
         self.checks: list[Check] = []
         """What the script of the running fault has found."""
+        self.turns: list[Turn] = []
+        """Which policy new tasks got since the running fault began, where it was changed."""
         self.begin_s = self.repaired_s = 0.0
 
     @property
@@ -152,7 +159,7 @@ class DrillTestbed:
 
     @property
     def edge_up(self) -> bool:
-        return any(e.tier == "edge" and e.state in UP for e in self.testbed.live.engines)
+        return any(e.name == EDGE_ENGINE and e.state in UP for e in self.testbed.live.engines)
 
     def counter(self, name: str) -> int:
         """Of the serving node."""
@@ -253,9 +260,10 @@ class DrillTestbed:
         return self.testbed.fleet.processes["serving"].pid
 
     def edge_worker_pid(self) -> int:
-        """The serving node's child. Raises TookTooLongError while there is none."""
+        """Of `EDGE_ENGINE`: a child of the serving node. Raises TookTooLongError while there is
+        none."""
         tasks = Path(f"/proc/{self.serving_pid()}/task").glob("*/children")
-        children = [int(pid) for pid in itertools.chain(*(t.read_text().split() for t in tasks))]
-        if not children:
-            raise TookTooLongError("the serving node has no engine worker")
-        return children[0]
+        for pid in itertools.chain(*(t.read_text().split() for t in tasks)):
+            if PREFIX.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
+                return int(pid)
+        raise TookTooLongError(f"the serving node has no worker of {EDGE_ENGINE}")

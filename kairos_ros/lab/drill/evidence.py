@@ -4,8 +4,9 @@ A body log (`robot.body_log`) says in order what was observed and what was execu
 is found in the request that carried it; the chunk that answers that request was made for the
 moment after so many executed actions. So the action that is executed as the k-th of a task must be,
 bit for bit, action k - e of a chunk of this robot, session and task whose observation was made
-after e actions, as the guard lets it pass; and rounds only ever follow one another. A chunk for
-another robot, a late one, one executed twice or one applied at the wrong index does not fit.
+after e actions, as the guard lets it pass; rounds only ever follow one another; and all of a task
+are of one policy. A chunk for another robot, a late one, one executed twice, one applied at the
+wrong index or one of another policy does not fit.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -42,6 +43,8 @@ class Proof:
     """What was executed although no chunk says so, one line each."""
     rounds: dict[int, str] = field(default_factory=dict)
     """Round -> digest of the chunk that its actions are from."""
+    policy: str = ""
+    """Of the first proven action: that of the task."""
 
 
 def body_tasks(robot: str, session: str, log: Iterable[BodyEvent]) -> list[BodyTask]:
@@ -85,12 +88,19 @@ def prove(
             and 0 <= k - e < len(chunk.actions)
             and _same(guard(chunk.actions[k - e], act.state), act.action)
         }
-        if not fitting:
-            proof.wrong.append(_told(k, act, body.key, elsewhere or {}, {r.server for r in asked}))
+        own = {n: chunk for n, chunk in fitting.items() if proof.policy in ("", chunk.policy)}
+        if not own:
+            servers = {r.server for r in asked}
+            proof.wrong.append(
+                _of_another_policy(k, next(iter(fitting.values())), proof.policy)
+                if fitting
+                else _told(k, act, body.key, elsewhere or {}, servers)
+            )
             continue
-        possible = set(fitting)
+        possible = set(own)
         proof.proven += 1
-        proof.rounds[min(possible)] = fitting[min(possible)].digest
+        proof.rounds[min(possible)] = own[min(possible)].digest
+        proof.policy = own[min(possible)].policy
     return proof
 
 
@@ -116,6 +126,10 @@ def _observed_after(body: BodyTask, asked: Sequence[SeenRequest]) -> dict[tuple[
 
 def _same(one: np.ndarray | None, other: np.ndarray) -> bool:
     return one is not None and np.array_equal(one, other)
+
+
+def _of_another_policy(k: int, chunk: SeenChunk, policy: str) -> str:
+    return f"action {k} is of round {chunk.round}, of policy {chunk.policy} instead of {policy}"
 
 
 def _told(

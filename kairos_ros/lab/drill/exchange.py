@@ -51,6 +51,8 @@ class SeenChunk:
     engine: str
     server: str = ""
     """The serving node that sent it, as it says."""
+    policy: str = ""
+    """Type and fingerprint of the weights that it is of, as the serving node says."""
 
     @property
     def digest(self) -> str:

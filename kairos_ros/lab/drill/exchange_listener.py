@@ -46,6 +46,7 @@ def listen_to_exchange(client: FleetClient, exchange: Exchange, *, pulses: bool 
             tier=chunk.tier,
             engine=chunk.engine,
             server=chunk.server,
+            policy=chunk.policy,
         )
         exchange.answered[key].append(answered)
 

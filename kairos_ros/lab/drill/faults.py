@@ -18,6 +18,7 @@ from kairos_ros.lab.drill.hostile_clients import (
     send_noise,
     send_oversized,
 )
+from kairos_ros.lab.drill.policy_swap import policy_swap
 from kairos_ros.lab.drill.rival_servers import rogue_publisher, second_server
 from kairos_ros.lab.drill.verdict import Limits
 from kairos_ros.lab.testbed.cloud import NAME, WAN
@@ -277,6 +278,7 @@ KILLS = "ends a process"
 LINKS = "changes the link"
 REPLACES = "puts another worker in the place of one"
 ANSWERS = "starts something that answers the robots"
+SWAPS = "changes which policy tasks get"
 FAULTS = (
     Fault("cloud_killed", "cloud worker killed mid-batch", cloud_killed, quick=True, needs=KILLS),
     Fault("link_cut", "link cut for 5 s", link_cut, quick=True, needs=LINKS),
@@ -298,6 +300,7 @@ FAULTS = (
     ),
     Fault("second_server", "second serving node", second_server, quick=True, needs=ANSWERS),
     Fault("rogue_publisher", "rogue publisher", rogue_publisher, quick=True, needs=ANSWERS),
+    Fault("policy_swap", "policy swapped and restored", policy_swap, needs=SWAPS),
     Fault(
         "robot_killed",
         "robot process killed",

@@ -53,7 +53,7 @@ class FaultResult:
 def run_fault(drill: DrillTestbed, fault: Fault, judge_all: JudgeAll) -> FaultResult:
     """Makes one fault, waits for the tasks that felt it, and judges. Raises Interrupted."""
     began = time.monotonic()
-    drill.checks = []
+    drill.checks, drill.turns = [], []
     drill.begin_s = drill.repaired_s = 0.0
     try:
         fault.script(drill)
@@ -75,7 +75,7 @@ def run_fault(drill: DrillTestbed, fault: Fault, judge_all: JudgeAll) -> FaultRe
         raise
     except KairosError as error:
         drill.expect("tasks end", False, str(error))
-    window = Window(drill.begin_s, drill.repaired_s, time.monotonic())
+    window = Window(drill.begin_s, drill.repaired_s, time.monotonic(), tuple(drill.turns))
     verdicts = tuple(judge_all(window, fault))
     dead = tuple(f"{name} ended with exit code {code}" for name, code in drill.dead().items())
     took_s = time.monotonic() - began

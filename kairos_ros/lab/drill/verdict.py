@@ -13,6 +13,7 @@ from kairos_ros.lab.drill.motion import (
     longest_silence_s,
     spans,
 )
+from kairos_ros.lab.drill.policy_turns import Turn, wrong_policy
 from kairos_ros.recording.runs.run import Span
 from kairos_ros.robot.body_log import BodyEvent
 
@@ -62,6 +63,8 @@ class Window:
     """Nothing was wrong any more, on purpose at least."""
     end_s: float
     """Every task that had begun by then has ended."""
+    turns: tuple[Turn, ...] = ()
+    """Which policy new tasks got, where that was changed meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +91,8 @@ class RobotVerdict:
     checks: tuple[Check, ...]
     digests: Mapping[str, str] = field(default_factory=dict)
     """`task/round` -> digest of the chunk that was executed."""
+    policies: Mapping[str, str] = field(default_factory=dict)
+    """Task -> type and fingerprint of the weights that its executed actions are of."""
     spans: tuple[Span, ...] = ()
     """Seconds since the beginning of the fault."""
 
@@ -133,7 +138,9 @@ def judge(
         for task in here
         if (end := exchange.ended.get(task.key)) and end.actions != (acts := _count(task))
     ]
-    wrong = tuple(line for proof in proofs for line in proof.wrong)
+    lines = [line for proof in proofs for line in proof.wrong]
+    lines += [wrong_policy(t, p, window.turns) for t, p in zip(here, proofs, strict=True)]
+    wrong = tuple(filter(None, lines))
     proven = sum(proof.proven for proof in proofs)
     told = _commands(body, exchange)
     silence_s = _silence_s(body, window, victim=victim)
@@ -160,6 +167,7 @@ def judge(
         wait_s=wait_s,
         checks=checks,
         digests={f"{p.key.task}/{r}": d for p in proofs for r, d in sorted(p.rounds.items())},
+        policies={p.key.task: p.policy for p in proofs},
         spans=spans_since(window.begin_s, spans(body.robot, told), window),
     )
 

@@ -233,7 +233,7 @@ def _ends(
                     "texts": [
                         texts.add(
                             f"task {t.number} ({escape(t.scene)}) ended: {escape(t.outcome)}, "
-                            f"{t.duration_s:.2f} s"
+                            f"{t.duration_s:.2f} s{escape(f', {t.policy}') if t.policy else ''}"
                         )
                         for t in tasks
                     ],

@@ -249,6 +249,7 @@ class FleetClient:
             return
         result = result or ExecuteTask.Result()
         now_s = self.now_s()
+        scheduled = self.live.robots[robot].scheduled
         record = TaskRecord(
             number=task.job.number,
             robot=robot,
@@ -270,6 +271,7 @@ class FleetClient:
             guarded=result.guarded,
             round_seam=tuple(result.round_seam),
             mean_step=result.mean_step,
+            policy=scheduled.policy if scheduled else "",
         )
         self.records.append(record)
         if record.finished:

@@ -61,13 +61,14 @@ def summary_table(report: RunReport) -> Table:
 
 
 def scene_table(report: RunReport) -> Table:
-    """Success per task."""
+    """Success per task, and per policy where tasks ran on several."""
     table = Table(box=None)
     for name in ("task", "succeeded", "average s", "inferences"):
         table.add_column(name, justify="left" if name == "task" else "right")
-    for scene, result in summarise(report.run).scenes.items():
+    summary = summarise(report.run)
+    for name, result in (summary.scenes | summary.policies).items():
         table.add_row(
-            scene.removesuffix("-v3"),
+            name.removesuffix("-v3"),
             f"{result.succeeded}/{result.tasks}",
             f"{result.latency_mean_s:.2f}",
             f"{result.rounds_mean:.1f}",

@@ -4,8 +4,10 @@ import json
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from threading import Thread
 from typing import Any
 
 from rclpy.impl.rcutils_logger import RcutilsLogger
@@ -27,11 +29,23 @@ from kairos_ros.engine.client.events import (
 )
 from kairos_ros.engine.client.remote_spec import NamedRemote
 from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
+from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.worker.loading import memory_needed
 from kairos_ros.engine.worker.process import WorkerSpec
 from kairos_ros.nodes.serving.parameters import EDGE, engine_options, remote_policy
 from kairos_ros.serving.batching import Effect, Submit
 from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.engine_slot import SlotMemory
 from kairos_ros.serving.engines import warmup_profile
+from kairos_ros.serving.memory import check_fits
+
+LOAD_S, LOAD_MIB_PER_S = 10.0, 500.0
+"""What loading a policy is taken to need before it was ever loaded: so long, and its weights."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineEnded:
+    """An engine of this host that was ended on purpose has gone, and its memory is free."""
 
 
 class ServingEngines:
@@ -54,37 +68,88 @@ class ServingEngines:
         self._carry_out = carry_out
         self._clients: dict[str, EngineLink] = {}
         self._profiles = {remote.name: remote.profile for remote in remotes}
-        self._events: deque[tuple[str, EngineEvent]] = deque()
+        self._events: deque[tuple[str, EngineEvent | EngineEnded]] = deque()
+        self._here: dict[str, tuple[str, EngineOptions]] = {}
+        """Engine of this host -> its policy."""
+        self._ending: list[Thread] = []
 
     def start(self, dispatcher: Dispatcher) -> None:
         """Raises ConfigError or zmq.ZMQError for a link that is impossible."""
         self._dispatcher = dispatcher
-        here = {}
-        for policy, options in engine_options(self._values).items():
-            name = f"{EDGE}/{policy}" if policy else EDGE
-            dispatcher.add_engine(name, "edge", policy=policy, device=EDGE)
-            worker = WorkerSupervisor(WorkerSpec(options))
-            self._clients[name] = here[name] = EngineLink(worker, partial(self._queue, name))
+        self._here = {
+            f"{EDGE}/{policy}" if policy else EDGE: (policy, options)
+            for policy, options in engine_options(self._values).items()
+        }
+        for name, (policy, options) in self._here.items():
+            memory = self._memory(policy, options)
+            dispatcher.add_engine(name, "edge", policy=policy, device=EDGE, memory=memory)
         for remote in self._remotes:
             policy = remote_policy(self._values, remote)
-            dispatcher.add_engine(remote.name, "cloud", policy=policy)
+            dispatcher.add_engine(remote.name, "cloud", policy=policy, device=remote.device)
             engine = EngineLink(remote.spec, partial(self._queue, remote.name))
             engine.start()
             self._clients[remote.name] = engine
-        for engine in here.values():
-            engine.start()
+        for number, name in enumerate(self._here):
+            if number == 0 or not dispatcher.memory.budget_mib:
+                self._load(name)
+            else:
+                dispatcher.engines[name].state = "not loaded"
 
     def stop(self) -> None:
         """May be called at any time."""
         for engine in self._clients.values():
             engine.stop()
+        for thread in self._ending:
+            thread.join()
         self._clients.clear()
+        self._ending.clear()
         self._events.clear()
+
+    def keep_to_budget(self, now_ns: int) -> None:
+        """Loads the policy that is needed, and ends those that have to make room for it."""
+        plan = self._dispatcher.memory.plan(now_ns)
+        if plan.taking_turns and (why := self._dispatcher.memory.contention(now_ns)):
+            self._logger.warning(why, throttle_duration_sec=60.0)
+        for name in plan.end:
+            self._logger.info(f"{name} ends: another policy needs the memory")
+            self._end(name)
+        if plan.load:
+            self._logger.info(f"{plan.load} is loaded: requests wait for it")
+            self._load(plan.load)
+
+    def _memory(self, policy: str, options: EngineOptions) -> SlotMemory | None:
+        """Raises KairosError for a policy that can be refused before it is loaded."""
+        budget_mib = self._dispatcher.memory.budget_mib
+        if not budget_mib:
+            return None
+        needs_mib = memory_needed(options)
+        check_fits(policy, needs_mib, budget_mib)
+        return SlotMemory(needs_mib, round(1e9 * (LOAD_S + needs_mib / LOAD_MIB_PER_S)))
+
+    def _load(self, name: str) -> None:
+        """A worker of this host is started; its link tells the rest."""
+        worker = WorkerSupervisor(WorkerSpec(self._here[name][1]))
+        self._dispatcher.engines[name].state = "starting"
+        self._clients[name] = engine = EngineLink(worker, partial(self._queue, name))
+        engine.start()
+
+    def _end(self, name: str) -> None:
+        """A worker of this host finishes its batch and ends, while others serve on."""
+        engine = self._clients.pop(name)
+
+        def end() -> None:
+            engine.stop()
+            self._queue(name, EngineEnded())
+
+        thread = Thread(target=end, name=f"end-{name}", daemon=True)
+        self._ending = [one for one in self._ending if one.is_alive()] + [thread]
+        thread.start()
 
     def can_serve(self) -> bool:
         """The engines of this host are up; where there is none, any."""
         slots = self._dispatcher.engines.values()
-        here = [slot.state == "ready" for slot in slots if slot.tier == "edge"]
+        loaded = [s for s in slots if s.tier == "edge" and s.state != "not loaded"]
+        here = [slot.state == "ready" for slot in loaded]
         return all(here) if here else any(slot.state == "ready" for slot in slots)
 
     def submit(self, batch: Submit) -> None:
@@ -108,13 +173,18 @@ class ServingEngines:
                     edge_down = event
         return any_down, edge_down
 
-    def _queue(self, engine: str, event: EngineEvent) -> None:
+    def _queue(self, engine: str, event: EngineEvent | EngineEnded) -> None:
         self._events.append((engine, event))
         self._wake()
 
-    def _handle(self, now_ns: int, name: str, event: EngineEvent) -> None:
+    def _handle(self, now_ns: int, name: str, event: EngineEvent | EngineEnded) -> None:
         dispatcher, logger = self._dispatcher, self._logger
+        ended = name not in self._clients
         match event:
+            case EngineEnded():
+                self._carry_out(dispatcher.engine_ended(now_ns, name))
+            case EngineLoading() | EngineReady() | EngineDown() if ended:
+                pass  # on purpose; what it leaves is queued again once it has gone
             case EngineLoading():
                 if dispatcher.engine_not_up(name, "loading", event.stage):
                     logger.info(f"{name}: {event.stage} ({event.seconds:.0f} s)")
@@ -125,9 +195,10 @@ class ServingEngines:
                 try:
                     self._ready(now_ns, name, event)
                 except ConfigError as error:
-                    if dispatcher.engines[name].tier == "edge":
-                        raise
                     dispatcher.engine_not_up(name, "refused", str(error))
+                    if dispatcher.engines[name].tier == "edge":
+                        self._end(name)
+                        raise
                     logger.error(f"{name} is not used: {error}")
             case BatchDone():
                 slot = dispatcher.engines[name]
@@ -176,12 +247,16 @@ class ServingEngines:
 
     def _ready(self, now_ns: int, name: str, event: EngineReady) -> None:
         profile = self._profile(name, event)
-        effects = self._dispatcher.engine_ready(now_ns, name, event.description, profile)
+        effects = self._dispatcher.engine_ready(
+            now_ns, name, event.description, profile, event.seconds
+        )
         slot = self._dispatcher.engines[name]
+        taken_mib = event.description.memory_mib
         self._logger.info(
             f"{name} ready after {event.seconds:.1f} s: {event.description.policy_id} "
             f"on {event.description.device}, batches up to {len(slot.latency_ns)}, "
             f"{slot.latency_of(1) / 1e6:.1f} ms for one robot"
+            + (f", {taken_mib} MiB" if taken_mib else "")
         )
         self._carry_out(effects)
 

@@ -109,7 +109,7 @@ class ServingNode(LifecycleNode):
         }
         try:
             self._engines.start(self.dispatcher)
-        except (ConfigError, zmq.ZMQError) as error:
+        except (KairosError, zmq.ZMQError) as error:
             return self._give_up(str(error))
         while not self._engines.can_serve():
             if self.stopping:
@@ -334,6 +334,8 @@ class ServingNode(LifecycleNode):
         self._announce()
         self.telemetry.diagnose_if_due(self.dispatcher)
         now_ns = time.monotonic_ns()
+        if self._entities:  # it is configured
+            self._engines.keep_to_budget(now_ns)
         before = set(self.dispatcher.sessions)
         self._carry_out(self.dispatcher.tick(now_ns))
         for robot in before - self.dispatcher.sessions.keys():

@@ -60,6 +60,14 @@ SERVING_PARAMETERS = (
     ParameterSpec("dtype", "auto", "Precision", choices=("auto", "float32", "bfloat16")),
     ParameterSpec("threads", 1, "CPU threads of one forward pass", 1, 256),
     ParameterSpec("max_batch", 16, "Largest batch, besides the profile's saturation", 1, 256),
+    ParameterSpec(
+        "memory_budget_mib",
+        0,
+        "What the policies of this host may take together: they are loaded when they are needed, "
+        "and ended when the next one does not fit; 0: all are loaded at the start, and stay",
+        0,
+        10_000_000,
+    ),
     ParameterSpec("profile", "", "JSON of kairos profile; empty: measured while warming up"),
     ParameterSpec("tokenizer", "", "Replaces the tokenizer that the saved policy names"),
     ParameterSpec("allowed_steps", "", "Further processor steps the policy may load: A,B"),
@@ -125,12 +133,13 @@ def policy_swaps(texts: Sequence[str]) -> dict[str, str]:
 def remote_policy(values: Mapping[str, Any], remote: NamedRemote) -> str:
     """The name at this server of what an engine elsewhere serves. Raises ConfigError."""
     served = policy_names(values)
-    if served == ("",):
+    if served == ("",) and not remote.device:
         return ""
     if remote.spec.policy not in served:
+        known = ", ".join(filter(None, served)) or "none, as it is empty"
         raise ConfigError(
             f"engine {remote.name!r} serves policy {remote.spec.policy or '(none named)'}; add "
-            f",policy=NAME with one of parameter policies: {', '.join(served)}"
+            f",policy=NAME or ,policy=A|B with names of parameter policies: {known}"
         )
     return remote.spec.policy
 
@@ -138,11 +147,12 @@ def remote_policy(values: Mapping[str, Any], remote: NamedRemote) -> str:
 def remote_engines(values: Mapping[str, Any]) -> list[NamedRemote]:
     """The engines elsewhere. Raises ConfigError."""
     keys = KeyFolder(Path(values["keys"]) if values["keys"] else default_folder())
-    remotes = [parse_remote(text, keys) for text in values["engines"]]
-    names = [remote.name for remote in remotes]
+    listed = [parse_remote(text, keys) for text in values["engines"]]
+    names = [remote.name for remote in listed]
     for name in names:
         if names.count(name) > 1 or name == EDGE:
             raise ConfigError(f"parameter engines: the name {name!r} is taken; choose another")
+    remotes = [one for remote in listed for one in remote.per_policy()]
     for remote in remotes:
         remote_policy(values, remote)
     if not remotes and not engine_options(values):
@@ -172,6 +182,7 @@ def serving_options(values: Mapping[str, Any]) -> ServingOptions:
         batch_cap=values["max_batch"],
         comparison=values["placement"],
         hedge_budget=values["hedge_budget"],
+        memory_budget_mib=values["memory_budget_mib"],
         calibration=find_calibration(values["policy"] or NOWHERE, values["horizon_calibration"]),
         policies=policy_names(values),
         calibrations=_calibrations(values) if values["policies"] else {},

@@ -116,6 +116,7 @@ class SceneBuilder:
             tasks_succeeded=status.tasks_succeeded,
             wait_ratio=scheduled.wait_ratio if scheduled else None,
             asks=asks,
+            policy=scheduled.policy_name if scheduled else "",
             body=body,
             joint_names=drawn.joint_names,
             joints=drawn.joints,

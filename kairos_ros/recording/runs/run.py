@@ -57,6 +57,8 @@ class TaskRecord:
     """The same between two actions of one round, on average."""
     task: str = ""
     """Id of the task, to find its rounds; empty where rounds were not recorded."""
+    policy: str = ""
+    """Type and fingerprint of the weights that it ran on; empty where nobody told."""
 
     @property
     def finished(self) -> bool:

@@ -5,7 +5,7 @@ a free robot is reported separately, as queueing. A chunk's latency runs from se
 receiving the chunk, on the robot's clock; a round that was given up has none.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from math import isnan
 
@@ -27,7 +27,9 @@ class Spread:
 
 
 @dataclass(frozen=True, slots=True)
-class SceneResult:
+class GroupResult:
+    """Of the finished tasks that have something in common."""
+
     tasks: int
     succeeded: int
     latency_mean_s: float
@@ -45,7 +47,9 @@ class Summary:
     """Wilson's 95 % interval."""
     unfinished: int
     """Canceled at the end of the run, or lost with their robot."""
-    scenes: dict[str, SceneResult]
+    scenes: dict[str, GroupResult]
+    policies: dict[str, GroupResult]
+    """By type and fingerprint of the weights, where tasks ran on several; else empty."""
     latency_s: Spread | None
     queueing_s: Spread | None
     """Arrival of a task to a robot taking it."""
@@ -79,13 +83,15 @@ def summarise(run: FleetRun) -> Summary:
     first_s = sum(task.first_wait_s for task in done)
     stalled_s = sum(task.stalled_s for task in done)
     rounds = [n for task in done for n in task.round_executed]
+    policies = _by([task for task in done if task.policy], lambda task: task.policy)
     return Summary(
         tasks=len(done),
         succeeded=succeeded,
         success=_ratio(succeeded, len(done)),
         success_95=wilson_95(succeeded, len(done)) if done else None,
         unfinished=len(run.tasks) - len(done),
-        scenes=_scenes(done),
+        scenes=_by(done, lambda task: task.scene),
+        policies=policies if len(policies) > 1 else {},
         latency_s=spread(task.duration_s for task in done),
         queueing_s=spread(task.given_s - task.wanted_s for task in done),
         stall_fraction=_ratio(stalled_s, time_s),
@@ -132,18 +138,18 @@ def _seam(done: Sequence[TaskRecord]) -> float | None:
     return sum(told) / len(told) if told else None
 
 
-def _scenes(done: Sequence[TaskRecord]) -> dict[str, SceneResult]:
+def _by(done: Sequence[TaskRecord], key: Callable[[TaskRecord], str]) -> dict[str, GroupResult]:
     groups: dict[str, list[TaskRecord]] = {}
     for task in done:
-        groups.setdefault(task.scene, []).append(task)
+        groups.setdefault(key(task), []).append(task)
     return {
-        scene: SceneResult(
+        name: GroupResult(
             tasks=len(tasks),
             succeeded=sum(t.success for t in tasks),
             latency_mean_s=sum(t.duration_s for t in tasks) / len(tasks),
             rounds_mean=sum(len(t.round_executed) for t in tasks) / len(tasks),
         )
-        for scene, tasks in sorted(groups.items())
+        for name, tasks in sorted(groups.items())
     }
 
 

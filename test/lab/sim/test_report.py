@@ -274,3 +274,14 @@ def test_hover_texts_cannot_carry_markup(fifo: FleetRun, tmp_path: Path):
     figures = re.search(r'id="figures">(.*?)</script>', html, re.DOTALL)
     assert figures
     assert any("&lt;img" in t for f in json.loads(figures[1]).values() for t in f.get("texts", ()))
+
+
+def test_a_page_tells_tasks_by_policy_where_they_ran_on_several(fifo: FleetRun, tmp_path: Path):
+    save_run(tmp_path / "run", fifo, {})
+    assert "Policies" not in text_of(page_of(tmp_path / "run", tmp_path / "one.html").read_text())
+    policies = ("pick-1", "place-2")
+    tasks = tuple(replace(t, policy=policies[i % 2]) for i, t in enumerate(fifo.tasks))
+    save_run(tmp_path / "run", replace(fifo, tasks=tasks), {})
+    html = page_of(tmp_path / "run", tmp_path / "several.html").read_text()
+    for policy in policies:
+        assert f"<td>{policy}</td>" in html
