@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 import torch
-from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.configs import FeatureType, PolicyFeature, PreTrainedConfig
+from lerobot.policies.vla_jepa.modeling_vla_jepa import VLAJEPAPolicy
 from observations import jpeg, observation, options
 from tiny_policies import (
     ACTION_DIM,
@@ -231,6 +232,19 @@ def test_act_that_ensembles_gives_its_whole_chunk_and_forgets_it(tmp_path, engin
     for a, b, c in zip(first, again, plain, strict=True):
         assert np.array_equal(a.chunk, b.chunk)
         assert np.array_equal(a.chunk, c.chunk)  # the same weights without ensembling
+
+
+def test_vla_jepa_without_its_world_model_says_in_bfloat16_what_lerobot_says_with_it(folder_of):
+    engine = load_policy_engine(options(folder_of("vla_jepa"), dtype="bfloat16"), silent)
+    config = PreTrainedConfig.from_pretrained(folder_of("vla_jepa"))
+    config.torch_dtype = "bfloat16"
+    lerobot = VLAJEPAPolicy.from_pretrained(folder_of("vla_jepa"), config=config).eval()
+    assert lerobot.model.video_predictor is not None
+    robot = observation(0)
+    batch = engine._loaded.preprocess(engine._batch(engine._rows.read([robot])))
+    torch.manual_seed(robot.seed)
+    chunk = engine._loaded.postprocess(lerobot.predict_action_chunk(batch))
+    assert np.array_equal(engine.infer([robot])[0].chunk, chunk[0].numpy())
 
 
 def test_an_observation_that_breaks_the_policy_fails_alone(engine_of):

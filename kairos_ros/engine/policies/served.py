@@ -72,9 +72,13 @@ class Part:
     """Of config.json, that names its folder or hub id."""
     repository: str = ""
     """Where LeRobot itself names it and there is no field."""
+    switch: str = ""
+    """Of config.json: where it is false, the policy is built without this part."""
 
     def named(self, config: Config) -> str:
-        """Its folder or hub id; empty: the policy does not name it."""
+        """Its folder or hub id; empty: the policy does not name or need it."""
+        if self.switch and not config.get(self.switch, True):
+            return ""
         name = config.get(self.field, "") if self.field else self.repository
         return name if isinstance(name, str) else ""
 
@@ -164,6 +168,16 @@ FAMILIES: dict[str, Family] = {
         parts=(Part("config.json", "vlm_model_name"),),
         steps=frozenset({"smolvla_new_line_processor"}),
     ),
+    "vla_jepa": Family(
+        "vla_jepa",
+        parts=(
+            Part("config.json", "qwen_model_name"),
+            Part("config.json", "jepa_encoder_name", switch="enable_world_model"),
+        ),
+        steps=frozenset(
+            {"vla_jepa_binarize_gripper", "vla_jepa_clip_actions", "vla_jepa_pre_snap_gripper"}
+        ),
+    ),
     "vqbet": Family("vqbet"),
     "wall_x": Family(
         "wall_x",
@@ -194,7 +208,6 @@ REFUSED: dict[str, str] = {
     "molmoact2": "it loads a second checkpoint, and nobody has tapped it yet; use pi05 or smolvla",
     "pi0_fast": "its tokenizer is code that is run from the hub; use pi0 or pi05",
     "tdmpc": "it goes on from its last plan: each robot would need its own copy; use act",
-    "vla_jepa": "it loads two other models, and nobody has tapped it yet; use pi05 or smolvla",
 }
 """Types of LeRobot's that are not served: why, and what to use instead."""
 
