@@ -198,6 +198,10 @@ def test_a_tokenizer_that_is_not_on_this_host_is_missed_at_once_and_by_its_optio
         ("smolvla", "vlm_model_name"),
         ("dit_ddim", "vision_encoder_name"),
         ("dit_ddim", "text_encoder_name"),
+        ("vla_jepa", "qwen_model_name"),
+        ("vla_jepa", "jepa_encoder_name"),
+        ("molmoact2", "checkpoint_path"),
+        ("molmoact2", "discrete_action_tokenizer"),
     ],
 )
 def test_a_backbone_that_is_not_on_this_host_is_missed_at_once(folder_of, tmp_path, kind, field):
@@ -207,6 +211,34 @@ def test_a_backbone_that_is_not_on_this_host_is_missed_at_once(folder_of, tmp_pa
     assert "built on 'some/clip'" in (said := refused(copy))
     assert f"write its folder into {field} of config.json" in said
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "unused", "field"),
+    [
+        ("vla_jepa", {"enable_world_model": False}, "jepa_encoder_name"),
+        ("molmoact2", {"action_mode": "continuous"}, "discrete_action_tokenizer"),
+    ],
+)
+def test_a_backbone_that_the_policy_does_without_is_not_missed(
+    folder_of, tmp_path, kind, unused, field
+):
+    copy = Path(shutil.copytree(folder_of(kind), tmp_path / "policy"))
+    edit(copy / "config.json", lambda data: data.update({field: "some/clip"} | unused))
+    read_policy_folder(options(copy))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"enable_lora_vlm": True}, "merge the adapters"),
+        ({"action_mode": "discrete"}, "writes its actions as text"),
+    ],
+)
+def test_a_molmoact2_without_steps_or_with_adapters_is_refused(folder_of, tmp_path, change, said):
+    copy = Path(shutil.copytree(folder_of("molmoact2"), tmp_path / "policy"))
+    edit(copy / "config.json", lambda data: data.update(change))
+    assert said in refused(copy)
 
 
 def test_a_vqbet_that_has_not_learnt_to_choose_actions_yet_is_refused(folder_of, tmp_path):

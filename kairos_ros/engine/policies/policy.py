@@ -161,7 +161,7 @@ def _configure(config: PreTrainedConfig, device: torch.device, asked: str) -> tu
     if hasattr(config, "use_bf16"):  # GR00T's own autocast
         config.use_bf16 = asked == "bfloat16" or (asked == "auto" and config.use_bf16)
         asked = "bfloat16" if config.use_bf16 else "float32"
-    for field in ("dtype", "torch_dtype"):
+    for field in ("dtype", "torch_dtype", "model_dtype"):
         if hasattr(config, field):
             if asked != "auto":
                 setattr(config, field, asked)

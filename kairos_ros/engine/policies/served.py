@@ -21,6 +21,10 @@ def _never(_config: Config) -> bool:
     return False
 
 
+def _always(_config: Config) -> bool:
+    return True
+
+
 def _no_objection(_config: Config, _steps: Steps) -> str:
     return ""
 
@@ -50,6 +54,15 @@ def _groot_objection(config: Config, _steps: Steps) -> str:
     return "" if find_spec("tree") else "it needs dm-tree; install it, or 'lerobot[groot]'"
 
 
+def _molmoact2_writes(config: Config) -> bool:
+    """Then its preprocessor reads a tokenizer for actions, which serving does not use."""
+    return bool(config.get("action_mode", "both") != "continuous")
+
+
+def _vla_jepa_world(config: Config) -> bool:
+    return bool(config.get("enable_world_model", True))
+
+
 def _xvla_objection(config: Config, steps: Steps) -> str:
     for step in steps:
         padding = step.get("config", {}).get("padding", "max_length")
@@ -72,12 +85,12 @@ class Part:
     """Of config.json, that names its folder or hub id."""
     repository: str = ""
     """Where LeRobot itself names it and there is no field."""
-    switch: str = ""
-    """Of config.json: where it is false, the policy is built without this part."""
+    needed: Callable[[Config], bool] = _always
+    """Whether a policy of this configuration is built on it."""
 
     def named(self, config: Config) -> str:
         """Its folder or hub id; empty: the policy does not name or need it."""
-        if self.switch and not config.get(self.switch, True):
+        if not self.needed(config):
             return ""
         name = config.get(self.field, "") if self.field else self.repository
         return name if isinstance(name, str) else ""
@@ -151,6 +164,25 @@ FAMILIES: dict[str, Family] = {
         steps=frozenset({"fastwam_action_toggle_processor"}),
     ),
     "flow_mlp": Family("euler"),
+    "molmoact2": Family(
+        "molmoact2",
+        parts=(
+            Part("config.json", "checkpoint_path"),
+            Part("tokenizer.json", "discrete_action_tokenizer", needed=_molmoact2_writes),
+        ),
+        steps=frozenset(
+            {
+                "molmoact2_action_frame_transform",
+                "molmoact2_clamp_action",
+                "molmoact2_clamp_normalized",
+                "molmoact2_masked_normalizer",
+                "molmoact2_masked_unnormalizer",
+                "molmoact2_pack_inputs",
+                "molmoact2_state_frame_transform",
+            }
+        ),
+        tokenizer=("molmoact2_pack_inputs", "checkpoint_path"),
+    ),
     "multi_task_dit": Family(
         "multi_task_dit",
         parts=(
@@ -172,7 +204,7 @@ FAMILIES: dict[str, Family] = {
         "vla_jepa",
         parts=(
             Part("config.json", "qwen_model_name"),
-            Part("config.json", "jepa_encoder_name", switch="enable_world_model"),
+            Part("config.json", "jepa_encoder_name", needed=_vla_jepa_world),
         ),
         steps=frozenset(
             {"vla_jepa_binarize_gripper", "vla_jepa_clip_actions", "vla_jepa_pre_snap_gripper"}
@@ -205,7 +237,6 @@ FAMILIES: dict[str, Family] = {
 REFUSED: dict[str, str] = {
     "gaussian_actor": "it gives one action and no chunk; act does",
     "lingbot_va": "it keeps the episode of one robot: each would need its own copy; use fastwam",
-    "molmoact2": "it loads a second checkpoint, and nobody has tapped it yet; use pi05 or smolvla",
     "pi0_fast": "its tokenizer is code that is run from the hub; use pi0 or pi05",
     "tdmpc": "it goes on from its last plan: each robot would need its own copy; use act",
 }

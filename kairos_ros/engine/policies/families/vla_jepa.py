@@ -8,6 +8,7 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from kairos_ros.core.errors import PolicyError
+from kairos_ros.engine.policies.policy_folder import one_line
 from kairos_ros.engine.policies.sampler import FamilyCode, RowDraws
 
 WORLD_MODEL = ("model.video_encoder.", "model.video_predictor.")
@@ -57,7 +58,7 @@ def configure(config: Any) -> None:
         except Exception as error:  # whatever transformers raises about a folder
             raise PolicyError(
                 f"the configuration of jepa_encoder_name {config.jepa_encoder_name!r:.200} does "
-                f"not load: {error}"
+                f"not load: {one_line(error)}"
             ) from error
         config.enable_world_model = False
 
