@@ -236,8 +236,14 @@ FAMILIES: dict[str, Family] = {
 
 REFUSED: dict[str, str] = {
     "gaussian_actor": "it gives one action and no chunk; act does",
-    "lingbot_va": "it keeps the episode of one robot: each would need its own copy; use fastwam",
-    "pi0_fast": "its tokenizer is code that is run from the hub; use pi0 or pi05",
+    "lingbot_va": (
+        "it goes on from the pictures and actions of the whole episode, and requests do not tell "
+        "which actions were executed since the last one; use fastwam"
+    ),
+    "pi0_fast": (
+        "LeRobot reads its action tokenizer by running code of the hub, and takes what does not "
+        "decode for actions of zero; use pi0 or pi05"
+    ),
     "tdmpc": "it goes on from its last plan: each robot would need its own copy; use act",
 }
 """Types of LeRobot's that are not served: why, and what to use instead."""
