@@ -202,6 +202,7 @@ def test_a_tokenizer_that_is_not_on_this_host_is_missed_at_once_and_by_its_optio
         ("vla_jepa", "jepa_encoder_name"),
         ("molmoact2", "checkpoint_path"),
         ("molmoact2", "discrete_action_tokenizer"),
+        ("pi0_fast", "action_tokenizer_name"),
     ],
 )
 def test_a_backbone_that_is_not_on_this_host_is_missed_at_once(folder_of, tmp_path, kind, field):
@@ -239,6 +240,19 @@ def test_a_molmoact2_without_steps_or_with_adapters_is_refused(folder_of, tmp_pa
     copy = Path(shutil.copytree(folder_of("molmoact2"), tmp_path / "policy"))
     edit(copy / "config.json", lambda data: data.update(change))
     assert said in refused(copy)
+
+
+@pytest.mark.parametrize("tokenizer", ["text_tokenizer_name", "action_tokenizer_name"])
+def test_a_tokenizer_of_pi0_fast_that_brings_code_is_refused(folder_of, tmp_path, tokenizer):
+    """LeRobot would run it."""
+    copy = Path(shutil.copytree(folder_of("pi0_fast"), tmp_path / "policy"))
+    named = json.loads((copy / "config.json").read_text())[tokenizer]
+    folder = Path(shutil.copytree(named, tmp_path / "tokenizer"))
+    (folder / "some_config.json").write_text('{"auto_map": {"AutoProcessor": "code.Code"}}')
+    edit(copy / "config.json", lambda data: data.update({tokenizer: str(folder)}))
+    assert "brings code of its own (auto_map), which is not run" in refused(copy)
+    edit(copy / "config.json", lambda data: data.pop(tokenizer))
+    assert f"has no {tokenizer}" in refused(copy)
 
 
 def test_a_vqbet_that_has_not_learnt_to_choose_actions_yet_is_refused(folder_of, tmp_path):

@@ -14,6 +14,8 @@ Config = Mapping[str, Any]
 
 Steps = Sequence[Mapping[str, Any]]
 """Of a saved preprocessor."""
+Overrides = Mapping[str, Mapping[str, Any]]
+"""Of a processor: step -> what replaces its saved configuration, by field."""
 TOKENIZER = ("tokenizer_processor", "tokenizer_name")
 
 
@@ -23,6 +25,10 @@ def _never(_config: Config) -> bool:
 
 def _always(_config: Config) -> bool:
     return True
+
+
+def _as_saved(_config: Config) -> Overrides:
+    return {}
 
 
 def _no_objection(_config: Config, _steps: Steps) -> str:
@@ -57,6 +63,25 @@ def _groot_objection(config: Config, _steps: Steps) -> str:
 def _molmoact2_writes(config: Config) -> bool:
     """Then its preprocessor reads a tokenizer for actions, which serving does not use."""
     return bool(config.get("action_mode", "both") != "continuous")
+
+
+def _pi0_fast_overrides(config: Config) -> Overrides:
+    """Every tokenizer is the one that the policy reads, too, and none brings code."""
+    text = config.get("text_tokenizer_name")
+    return {
+        "action_tokenizer_processor": {
+            "action_tokenizer_name": config.get("action_tokenizer_name"),
+            "paligemma_tokenizer_name": text,
+            "trust_remote_code": False,
+        },
+        TOKENIZER[0]: {TOKENIZER[1]: text},
+    }
+
+
+def _pi0_fast_objection(config: Config, _steps: Steps) -> str:
+    names = ("text_tokenizer_name", "action_tokenizer_name")
+    missing = [name for name in names if not isinstance(config.get(name), str)]
+    return f"its config.json has no {missing[0]}" if missing else ""
 
 
 def _vla_jepa_world(config: Config) -> bool:
@@ -118,6 +143,8 @@ class Family:
     publisher: str = ""
     """Where LeRobot lets what the policy is built on bring code of its own: the only one on the hub
     whose repositories are accepted for it; folders are accepted where they bring no code."""
+    overrides: Callable[[Config], Overrides] = _as_saved
+    """Of a saved configuration."""
     objection: Callable[[Config, Steps], str] = _no_objection
     """Why this one cannot be served as it was saved, from its configuration and preprocessor; empty
     where it can."""
@@ -194,6 +221,19 @@ FAMILIES: dict[str, Family] = {
     "pi05": Family(
         "euler", _keeps_pixels, steps=frozenset({"pi05_prepare_state_tokenizer_processor_step"})
     ),
+    "pi0_fast": Family(
+        "pi0_fast",
+        parts=(
+            Part("tokenizer_config.json", "text_tokenizer_name"),
+            Part("processor_config.json", "action_tokenizer_name"),
+        ),
+        steps=frozenset(
+            {"action_tokenizer_processor", "pi0_fast_prepare_state_tokenizer_processor_step"}
+        ),
+        publisher="google",
+        overrides=_pi0_fast_overrides,
+        objection=_pi0_fast_objection,
+    ),
     "smolvla": Family(
         "euler",
         _smolvla_resizes,
@@ -239,10 +279,6 @@ REFUSED: dict[str, str] = {
     "lingbot_va": (
         "it goes on from the pictures and actions of the whole episode, and requests do not tell "
         "which actions were executed since the last one; use fastwam"
-    ),
-    "pi0_fast": (
-        "LeRobot reads its action tokenizer by running code of the hub, and takes what does not "
-        "decode for actions of zero; use pi0 or pi05"
     ),
     "tdmpc": "it goes on from its last plan: each robot would need its own copy; use act",
 }
