@@ -46,6 +46,7 @@ def config(folder: Path) -> dict[str, Any]:
 def save_qwen(folder: Path) -> Path:
     """A folder with a small Qwen3-VL and its processor."""
     small = Qwen3VLConfig.from_pretrained(groot.save_qwen(folder))
+    small.text_config.vocab_size += 64  # for the tokens of actions, as in the real one
     Qwen3VLForConditionalGeneration(small).save_pretrained(folder)
     Qwen3VLProcessor(
         image_processor=Qwen2VLImageProcessor(patch_size=16),
