@@ -255,6 +255,17 @@ def test_a_tokenizer_of_pi0_fast_that_brings_code_is_refused(folder_of, tmp_path
     assert f"has no {tokenizer}" in refused(copy)
 
 
+def test_a_postprocessor_that_reads_a_tokenizer_of_pi0_fast_is_refused(folder_of, tmp_path):
+    """Only in the preprocessor its names are replaced, and is its code refused by LeRobot."""
+    copy = Path(shutil.copytree(folder_of("pi0_fast"), tmp_path / "policy"))
+    step = {
+        "registry_name": "action_tokenizer_processor",
+        "config": {"action_tokenizer_name": "a/b"},
+    }
+    edit(copy / "policy_postprocessor.json", lambda data: data["steps"].append(step))
+    assert "belongs into a preprocessor" in refused(copy)
+
+
 def test_a_vqbet_that_has_not_learnt_to_choose_actions_yet_is_refused(folder_of, tmp_path):
     copy = Path(shutil.copytree(folder_of("vqbet"), tmp_path / "policy"))
     weights = load_file(copy / "model.safetensors")

@@ -93,6 +93,7 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
         folder.file(WEIGHTS)
     overrides = FAMILIES[kind].overrides(config) if kind in FAMILIES else {}
     pre, post = (_steps(folder, name, options, overrides) for name in PROCESSORS)
+    _check_not_overridden(post, overrides, options)
     if kind in FAMILIES and (objection := FAMILIES[kind].objection(config, pre)):
         raise PolicyError(f"policy {options.policy} is not served: {objection}")
     _check_parts(config, pre, options)
@@ -226,6 +227,19 @@ def _steps(
             step["config"] |= overrides.get(str(step.get("registry_name")), {})
         _check_step(step, folder, name, options)
     return tuple(steps)
+
+
+def _check_not_overridden(
+    steps: tuple[Mapping[str, Any], ...], overrides: Overrides, options: EngineOptions
+) -> None:
+    """Raises PolicyError for a step of a postprocessor, which is loaded as it was saved, that a
+    preprocessor may have only because its configuration is replaced."""
+    for step in steps:
+        if step.get("registry_name") in overrides:
+            raise PolicyError(
+                f"policy {options.policy}, {PROCESSORS[1]}: the step "
+                f"{step['registry_name']!r:.80} belongs into a preprocessor"
+            )
 
 
 def _check_step(step: Any, folder: _Source, name: str, options: EngineOptions) -> None:

@@ -15,7 +15,7 @@ Config = Mapping[str, Any]
 Steps = Sequence[Mapping[str, Any]]
 """Of a saved preprocessor."""
 Overrides = Mapping[str, Mapping[str, Any]]
-"""Of a processor: step -> what replaces its saved configuration, by field."""
+"""Step of a preprocessor -> what replaces its saved configuration, by field."""
 TOKENIZER = ("tokenizer_processor", "tokenizer_name")
 
 
@@ -144,7 +144,7 @@ class Family:
     """Where LeRobot lets what the policy is built on bring code of its own: the only one on the hub
     whose repositories are accepted for it; folders are accepted where they bring no code."""
     overrides: Callable[[Config], Overrides] = _as_saved
-    """Of a saved configuration."""
+    """By its config.json. A postprocessor may have none of these steps."""
     objection: Callable[[Config, Steps], str] = _no_objection
     """Why this one cannot be served as it was saved, from its configuration and preprocessor; empty
     where it can."""

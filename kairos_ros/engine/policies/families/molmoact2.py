@@ -33,8 +33,7 @@ class MolmoAct2Sampler:
         lengths = batch["attention_mask"].sum(dim=1).tolist()
 
         def sample(rows: list[int]) -> tuple[Tensor, Tensor]:
-            picked = _rows(batch, rows, lengths[rows[0]])
-            return self._sample(picked, [seeds[row] for row in rows])
+            return self._sample(_rows(batch, rows), [seeds[row] for row in rows])
 
         return in_equal_lengths(lengths, sample)
 
@@ -52,10 +51,11 @@ class MolmoAct2Sampler:
         return velocity
 
 
-def _rows(batch: dict[str, Any], rows: list[int], length: int) -> dict[str, Any]:
-    """Some rows of a batch that is padded on the left, without their padding."""
+def _rows(batch: dict[str, Any], rows: list[int]) -> dict[str, Any]:
+    """Some rows of a batch, which are equally long, without their padding."""
     count = len(batch["attention_mask"])
-    picked = {key: batch[key][rows, -length:] for key in TEXT}
+    kept = batch["attention_mask"][rows].bool()
+    picked = {key: batch[key][rows][kept].unflatten(0, (len(rows), -1)) for key in TEXT}
     picked["action_dim_is_pad"] = batch["action_dim_is_pad"][rows]
     for key in PICTURES:  # those of a row follow each other
         picked[key] = batch[key].unflatten(0, (count, -1))[rows].flatten(0, 1)
