@@ -18,6 +18,8 @@ pytestmark = pytest.mark.slow
 
 GUIDED = ("flow_mlp", "pi0", "pi05", "smolvla")
 STEPS = 10
+ROUNDING = 1e-4
+"""Of robot units: some processors round the rows of one matrix product differently."""
 
 
 @pytest.fixture(scope="module")
@@ -125,7 +127,7 @@ def test_without_anything_committed_a_chunk_is_as_without_guidance(
 def test_an_engine_without_rtc_leaves_out_what_is_committed(engine_of):
     engine = engine_of("flow_mlp")
     free, told = engine.infer([observation(0), observation(0, committed=before(engine, 0, 5))])
-    assert np.array_equal(free.chunk, told.chunk)
+    np.testing.assert_allclose(free.chunk, told.chunk, atol=ROUNDING)
 
 
 def test_more_is_committed_than_a_chunk_has(guided_engine):
@@ -134,7 +136,7 @@ def test_more_is_committed_than_a_chunk_has(guided_engine):
     first, second = engine.infer(
         [observation(0, committed=long), observation(0, committed=long[:CHUNK])]
     )
-    assert np.array_equal(first.chunk, second.chunk)
+    np.testing.assert_allclose(first.chunk, second.chunk, atol=ROUNDING)
 
 
 def test_updates_still_sum_up_under_guidance(guided_engine, guided):

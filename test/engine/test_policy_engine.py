@@ -6,7 +6,8 @@ import time
 import numpy as np
 import pytest
 import torch
-from lerobot.configs import FeatureType, PolicyFeature
+from lerobot.configs import FeatureType, PolicyFeature, PreTrainedConfig
+from lerobot.policies.vla_jepa.modeling_vla_jepa import VLAJEPAPolicy
 from observations import jpeg, observation, options
 from tiny_policies import (
     ACTION_DIM,
@@ -234,6 +235,29 @@ def test_act_that_ensembles_gives_its_whole_chunk_and_forgets_it(tmp_path, engin
         assert np.array_equal(a.chunk, c.chunk)  # the same weights without ensembling
 
 
+def test_vla_jepa_without_its_world_model_says_in_bfloat16_what_lerobot_says_with_it(folder_of):
+    engine = load_policy_engine(options(folder_of("vla_jepa"), dtype="bfloat16"), silent)
+    config = PreTrainedConfig.from_pretrained(folder_of("vla_jepa"))
+    config.torch_dtype = "bfloat16"
+    lerobot = VLAJEPAPolicy.from_pretrained(folder_of("vla_jepa"), config=config).eval()
+    assert lerobot.model.video_predictor is not None
+    robot = observation(0)
+    batch = engine._loaded.preprocess(engine._batch(engine._rows.read([robot])))
+    torch.manual_seed(robot.seed)
+    chunk = engine._loaded.postprocess(lerobot.predict_action_chunk(batch))
+    assert np.array_equal(engine.infer([robot])[0].chunk, chunk[0].numpy())
+
+
+def test_tokens_of_pi0_fast_that_are_no_actions_are_not_taken_for_actions_of_zero(engine_of):
+    decode = engine_of("pi0_fast")._sampler._policy.decode_actions_with_fast
+    shape = {"time_horizon": CHUNK, "action_dim": ACTION_DIM}
+    action = torch.tensor([0, 259])
+    assert np.isfinite(decode([action], **shape)).all()
+    for other in ([], [0, -1], [260]):
+        with pytest.raises(PolicyError, match="are no actions"):
+            decode([action, torch.tensor(other)], **shape)
+
+
 def test_an_observation_that_breaks_the_policy_fails_alone(engine_of):
     engine = engine_of("smolvla")
     poison = observation(1, instruction="\ud800")  # a lone surrogate: no tokenizer takes it
@@ -268,6 +292,8 @@ def test_bfloat16_is_used_when_asked_for(folder_of, engine_of, kind):
         asked = options(folder_of(kind), dtype="bfloat16", max_batch=2)
         engine = load_policy_engine(asked, silent)
     assert engine.description.dtype == "bfloat16"
+    if TINY[kind].writes:
+        pytest.skip("a policy that writes tokens, the same ones or quite others")
     (rough,) = engine.infer([observation(0)])
     (exact,) = engine_of(kind).infer([observation(0)])
     assert not np.array_equal(rough.chunk, exact.chunk)

@@ -199,6 +199,11 @@ def test_a_tokenizer_that_is_not_on_this_host_is_missed_at_once_and_by_its_optio
         ("smolvla", "vlm_model_name"),
         ("dit_ddim", "vision_encoder_name"),
         ("dit_ddim", "text_encoder_name"),
+        ("vla_jepa", "qwen_model_name"),
+        ("vla_jepa", "jepa_encoder_name"),
+        ("molmoact2", "checkpoint_path"),
+        ("molmoact2", "discrete_action_tokenizer"),
+        ("pi0_fast", "action_tokenizer_name"),
     ],
 )
 def test_a_backbone_that_is_not_on_this_host_is_missed_at_once(folder_of, tmp_path, kind, field):
@@ -208,6 +213,58 @@ def test_a_backbone_that_is_not_on_this_host_is_missed_at_once(folder_of, tmp_pa
     assert "built on 'some/clip'" in (said := refused(copy))
     assert f"write its folder into {field} of config.json" in said
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "unused", "field"),
+    [
+        ("vla_jepa", {"enable_world_model": False}, "jepa_encoder_name"),
+        ("molmoact2", {"action_mode": "continuous"}, "discrete_action_tokenizer"),
+    ],
+)
+def test_a_backbone_that_the_policy_does_without_is_not_missed(
+    folder_of, tmp_path, kind, unused, field
+):
+    copy = Path(shutil.copytree(folder_of(kind), tmp_path / "policy"))
+    edit(copy / "config.json", lambda data: data.update({field: "some/clip"} | unused))
+    read_policy_folder(options(copy))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"enable_lora_vlm": True}, "merge the adapters"),
+        ({"action_mode": "discrete"}, "writes its actions as text"),
+    ],
+)
+def test_a_molmoact2_without_steps_or_with_adapters_is_refused(folder_of, tmp_path, change, said):
+    copy = Path(shutil.copytree(folder_of("molmoact2"), tmp_path / "policy"))
+    edit(copy / "config.json", lambda data: data.update(change))
+    assert said in refused(copy)
+
+
+@pytest.mark.parametrize("tokenizer", ["text_tokenizer_name", "action_tokenizer_name"])
+def test_a_tokenizer_of_pi0_fast_that_brings_code_is_refused(folder_of, tmp_path, tokenizer):
+    """LeRobot would run it."""
+    copy = Path(shutil.copytree(folder_of("pi0_fast"), tmp_path / "policy"))
+    named = json.loads((copy / "config.json").read_text())[tokenizer]
+    folder = Path(shutil.copytree(named, tmp_path / "tokenizer"))
+    (folder / "some_config.json").write_text('{"auto_map": {"AutoProcessor": "code.Code"}}')
+    edit(copy / "config.json", lambda data: data.update({tokenizer: str(folder)}))
+    assert "brings code of its own (auto_map), which is not run" in refused(copy)
+    edit(copy / "config.json", lambda data: data.pop(tokenizer))
+    assert f"has no {tokenizer}" in refused(copy)
+
+
+def test_a_postprocessor_that_reads_a_tokenizer_of_pi0_fast_is_refused(folder_of, tmp_path):
+    """Only in the preprocessor its names are replaced, and is its code refused by LeRobot."""
+    copy = Path(shutil.copytree(folder_of("pi0_fast"), tmp_path / "policy"))
+    step = {
+        "registry_name": "action_tokenizer_processor",
+        "config": {"action_tokenizer_name": "a/b"},
+    }
+    edit(copy / "policy_postprocessor.json", lambda data: data["steps"].append(step))
+    assert "belongs into a preprocessor" in refused(copy)
 
 
 def test_a_vqbet_that_has_not_learnt_to_choose_actions_yet_is_refused(folder_of, tmp_path):

@@ -7,6 +7,7 @@ from lerobot.policies.factory import get_policy_class
 from observations import options
 from tiny_policies import TINY
 
+from kairos_ros.engine.policies.families.vla_jepa import WORLD_MODEL
 from kairos_ros.engine.policies.policy import load_policy
 from kairos_ros.engine.policies.unfilled import Unfilled
 
@@ -16,8 +17,9 @@ pytestmark = pytest.mark.slow
 def lerobots(folder, dtype):
     """The policy as LeRobot itself loads it."""
     config = PreTrainedConfig.from_pretrained(folder)
-    if hasattr(config, "dtype"):
-        config.dtype = dtype
+    for field in ("dtype", "torch_dtype", "model_dtype"):
+        if hasattr(config, field):
+            setattr(config, field, dtype)
     return get_policy_class(config.type).from_pretrained(str(folder), config=config)
 
 
@@ -35,6 +37,7 @@ def test_every_parameter_and_buffer_is_bit_for_bit_what_lerobot_loads(folder_of,
             load_policy(options(folder_of(type_kind), dtype=dtype), lambda _: None).policy
         )
         theirs = tensors(lerobots(folder_of(type_kind), dtype))
+    theirs = {name: tensor for name, tensor in theirs.items() if not name.startswith(WORLD_MODEL)}
     assert ours.keys() == theirs.keys()
     for name, tensor in theirs.items():
         assert ours[name].dtype is tensor.dtype, name
@@ -42,8 +45,11 @@ def test_every_parameter_and_buffer_is_bit_for_bit_what_lerobot_loads(folder_of,
 
 
 def test_loading_draws_no_random_number(folder_of, type_kind):
-    if type_kind in ("fastwam", "vqbet"):
-        pytest.skip("what is not a parameter is drawn: a tiny VAE made by the test; the codebook")
+    if type_kind in ("fastwam", "molmoact2", "vqbet"):
+        pytest.skip(
+            "what is not a parameter is drawn: a tiny VAE made by the test; the `data` of "
+            "parameters; the codebook"
+        )
     with TINY[type_kind].loaded():
         torch.manual_seed(1)
         before = torch.get_rng_state()

@@ -114,7 +114,7 @@ def load_policy(options: EngineOptions, progress: Progress) -> LoadedPolicy:
         make_pre_post_processors,
         config,
         pretrained_path=str(folder.path),
-        preprocessor_overrides=_processor_overrides(folder, options, device),
+        preprocessor_overrides=_processor_overrides(folder, config, options, device),
     )
     parts = [folder.path / "config.json", folder.weights]
     parts += folder.path.glob("policy_p*processor*")
@@ -161,7 +161,7 @@ def _configure(config: PreTrainedConfig, device: torch.device, asked: str) -> tu
     if hasattr(config, "use_bf16"):  # GR00T's own autocast
         config.use_bf16 = asked == "bfloat16" or (asked == "auto" and config.use_bf16)
         asked = "bfloat16" if config.use_bf16 else "float32"
-    for field in ("dtype", "torch_dtype"):
+    for field in ("dtype", "torch_dtype", "model_dtype"):
         if hasattr(config, field):
             if asked != "auto":
                 setattr(config, field, asked)
@@ -187,13 +187,17 @@ def _of_lerobot(thing: type) -> bool:
 
 
 def _processor_overrides(
-    folder: PolicyFolder, options: EngineOptions, device: torch.device
-) -> dict[str, dict[str, str]]:
+    folder: PolicyFolder, config: PreTrainedConfig, options: EngineOptions, device: torch.device
+) -> dict[str, dict[str, Any]]:
     steps = {step.get("registry_name") for step in folder.preprocessor}
-    overrides = {"device_processor": {"device": str(device)}} if "device_processor" in steps else {}
+    family = FAMILIES.get(folder.type)
+    own = family.overrides(vars(config)) if family else {}
+    overrides = {step: dict(fields) for step, fields in own.items() if step in steps}
+    if "device_processor" in steps:
+        overrides["device_processor"] = {"device": str(device)}
     if options.tokenizer:
         reader, name = tokenizer_of(folder.type)
-        overrides[reader] = {name: options.tokenizer}
+        overrides.setdefault(reader, {})[name] = options.tokenizer
     if options.compile and TOKENIZER[0] in steps:  # instructions of one length: one set of shapes
         overrides.setdefault(TOKENIZER[0], {})["padding"] = "max_length"
     return overrides

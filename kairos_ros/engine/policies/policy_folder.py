@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError, PolicyError
-from kairos_ros.engine.policies.served import FAMILIES, REFUSED, tokenizer_of
+from kairos_ros.engine.policies.served import FAMILIES, REFUSED, Overrides, tokenizer_of
 from kairos_ros.engine.seam import EngineOptions
 
 CONFIG = "config.json"
@@ -91,7 +91,9 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
         _check_packages(kind)
     if not folder.commit:
         folder.file(WEIGHTS)
-    pre, post = (_steps(folder, name, options) for name in PROCESSORS)
+    overrides = FAMILIES[kind].overrides(config) if kind in FAMILIES else {}
+    pre, post = (_steps(folder, name, options, overrides) for name in PROCESSORS)
+    _check_not_overridden(post, overrides, options)
     if kind in FAMILIES and (objection := FAMILIES[kind].objection(config, pre)):
         raise PolicyError(f"policy {options.policy} is not served: {objection}")
     _check_parts(config, pre, options)
@@ -206,7 +208,10 @@ def _download(repository: str, name: str, commit: str | None = None) -> Path:
     return Path(hf_hub_download(repository, name, revision=commit))
 
 
-def _steps(folder: _Source, name: str, options: EngineOptions) -> tuple[Mapping[str, Any], ...]:
+def _steps(
+    folder: _Source, name: str, options: EngineOptions, overrides: Overrides
+) -> tuple[Mapping[str, Any], ...]:
+    """With what they are loaded with in the place of what was saved."""
     try:
         folder.file(name)
     except PolicyError as error:
@@ -218,8 +223,23 @@ def _steps(folder: _Source, name: str, options: EngineOptions) -> tuple[Mapping[
     if not isinstance(steps, list):
         raise PolicyError(f"{folder.path / name} has no list of steps")
     for step in steps:
+        if isinstance(step, dict) and isinstance(step.get("config"), dict):
+            step["config"] |= overrides.get(str(step.get("registry_name")), {})
         _check_step(step, folder, name, options)
     return tuple(steps)
+
+
+def _check_not_overridden(
+    steps: tuple[Mapping[str, Any], ...], overrides: Overrides, options: EngineOptions
+) -> None:
+    """Raises PolicyError for a step of a postprocessor, which is loaded as it was saved, that a
+    preprocessor may have only because its configuration is replaced."""
+    for step in steps:
+        if step.get("registry_name") in overrides:
+            raise PolicyError(
+                f"policy {options.policy}, {PROCESSORS[1]}: the step "
+                f"{step['registry_name']!r:.80} belongs into a preprocessor"
+            )
 
 
 def _check_step(step: Any, folder: _Source, name: str, options: EngineOptions) -> None:
@@ -291,7 +311,7 @@ def _check_backbone(name: str, publisher: str) -> None:
     """Also of the model that its own configuration names."""
     if name:
         _check_brings_no_code(name, publisher)
-    if Path(name).is_dir():
+    if (Path(name) / CONFIG).is_file():
         further = _Source(name, Path(name)).json(CONFIG).get("model_name")
         _check_brings_no_code(further, publisher)
 

@@ -82,6 +82,20 @@ def with_steps(config: Any, batch: dict[str, Any]) -> dict[str, Any]:
     return batch | stacked
 
 
+def in_equal_lengths(
+    lengths: Sequence[int], sample: Callable[[list[int]], tuple[Tensor, Tensor]]
+) -> tuple[Tensor, Tensor]:
+    """Chunks and updates of all rows, where `sample` gives those of some: a pass for each length,
+    so that nothing has to be padded and no row depends on the instructions of others."""
+    drawn: dict[int, tuple[Tensor, Tensor]] = {}
+    for length in set(lengths):
+        rows = [row for row, other in enumerate(lengths) if other == length]
+        chunk, updates = sample(rows)
+        drawn |= zip(rows, zip(chunk, updates.unbind(1), strict=True), strict=True)
+    chunks, updates_of = zip(*(drawn[row] for row in range(len(lengths))), strict=True)
+    return torch.stack(chunks), torch.stack(updates_of, dim=1)
+
+
 class Sampler(Protocol):
     """Draws action chunks from a policy."""
 

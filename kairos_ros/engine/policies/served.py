@@ -14,11 +14,21 @@ Config = Mapping[str, Any]
 
 Steps = Sequence[Mapping[str, Any]]
 """Of a saved preprocessor."""
+Overrides = Mapping[str, Mapping[str, Any]]
+"""Step of a preprocessor -> what replaces its saved configuration, by field."""
 TOKENIZER = ("tokenizer_processor", "tokenizer_name")
 
 
 def _never(_config: Config) -> bool:
     return False
+
+
+def _always(_config: Config) -> bool:
+    return True
+
+
+def _as_saved(_config: Config) -> Overrides:
+    return {}
 
 
 def _no_objection(_config: Config, _steps: Steps) -> str:
@@ -50,6 +60,34 @@ def _groot_objection(config: Config, _steps: Steps) -> str:
     return "" if find_spec("tree") else "it needs dm-tree; install it, or 'lerobot[groot]'"
 
 
+def _molmoact2_writes(config: Config) -> bool:
+    """Then its preprocessor reads a tokenizer for actions, which serving does not use."""
+    return bool(config.get("action_mode", "both") != "continuous")
+
+
+def _pi0_fast_overrides(config: Config) -> Overrides:
+    """Every tokenizer is the one that the policy reads, too, and none brings code."""
+    text = config.get("text_tokenizer_name")
+    return {
+        "action_tokenizer_processor": {
+            "action_tokenizer_name": config.get("action_tokenizer_name"),
+            "paligemma_tokenizer_name": text,
+            "trust_remote_code": False,
+        },
+        TOKENIZER[0]: {TOKENIZER[1]: text},
+    }
+
+
+def _pi0_fast_objection(config: Config, _steps: Steps) -> str:
+    names = ("text_tokenizer_name", "action_tokenizer_name")
+    missing = [name for name in names if not isinstance(config.get(name), str)]
+    return f"its config.json has no {missing[0]}" if missing else ""
+
+
+def _vla_jepa_world(config: Config) -> bool:
+    return bool(config.get("enable_world_model", True))
+
+
 def _xvla_objection(config: Config, steps: Steps) -> str:
     for step in steps:
         padding = step.get("config", {}).get("padding", "max_length")
@@ -72,9 +110,13 @@ class Part:
     """Of config.json, that names its folder or hub id."""
     repository: str = ""
     """Where LeRobot itself names it and there is no field."""
+    needed: Callable[[Config], bool] = _always
+    """Whether a policy of this configuration is built on it."""
 
     def named(self, config: Config) -> str:
-        """Its folder or hub id; empty: the policy does not name it."""
+        """Its folder or hub id; empty: the policy does not name or need it."""
+        if not self.needed(config):
+            return ""
         name = config.get(self.field, "") if self.field else self.repository
         return name if isinstance(name, str) else ""
 
@@ -101,6 +143,8 @@ class Family:
     publisher: str = ""
     """Where LeRobot lets what the policy is built on bring code of its own: the only one on the hub
     whose repositories are accepted for it; folders are accepted where they bring no code."""
+    overrides: Callable[[Config], Overrides] = _as_saved
+    """By its config.json. A postprocessor may have none of these steps."""
     objection: Callable[[Config, Steps], str] = _no_objection
     """Why this one cannot be served as it was saved, from its configuration and preprocessor; empty
     where it can."""
@@ -147,6 +191,25 @@ FAMILIES: dict[str, Family] = {
         steps=frozenset({"fastwam_action_toggle_processor"}),
     ),
     "flow_mlp": Family("euler"),
+    "molmoact2": Family(
+        "molmoact2",
+        parts=(
+            Part("config.json", "checkpoint_path"),
+            Part("tokenizer.json", "discrete_action_tokenizer", needed=_molmoact2_writes),
+        ),
+        steps=frozenset(
+            {
+                "molmoact2_action_frame_transform",
+                "molmoact2_clamp_action",
+                "molmoact2_clamp_normalized",
+                "molmoact2_masked_normalizer",
+                "molmoact2_masked_unnormalizer",
+                "molmoact2_pack_inputs",
+                "molmoact2_state_frame_transform",
+            }
+        ),
+        tokenizer=("molmoact2_pack_inputs", "checkpoint_path"),
+    ),
     "multi_task_dit": Family(
         "multi_task_dit",
         parts=(
@@ -158,11 +221,34 @@ FAMILIES: dict[str, Family] = {
     "pi05": Family(
         "euler", _keeps_pixels, steps=frozenset({"pi05_prepare_state_tokenizer_processor_step"})
     ),
+    "pi0_fast": Family(
+        "pi0_fast",
+        parts=(
+            Part("tokenizer_config.json", "text_tokenizer_name"),
+            Part("processor_config.json", "action_tokenizer_name"),
+        ),
+        steps=frozenset(
+            {"action_tokenizer_processor", "pi0_fast_prepare_state_tokenizer_processor_step"}
+        ),
+        publisher="google",
+        overrides=_pi0_fast_overrides,
+        objection=_pi0_fast_objection,
+    ),
     "smolvla": Family(
         "euler",
         _smolvla_resizes,
         parts=(Part("config.json", "vlm_model_name"),),
         steps=frozenset({"smolvla_new_line_processor"}),
+    ),
+    "vla_jepa": Family(
+        "vla_jepa",
+        parts=(
+            Part("config.json", "qwen_model_name"),
+            Part("config.json", "jepa_encoder_name", needed=_vla_jepa_world),
+        ),
+        steps=frozenset(
+            {"vla_jepa_binarize_gripper", "vla_jepa_clip_actions", "vla_jepa_pre_snap_gripper"}
+        ),
     ),
     "vqbet": Family("vqbet"),
     "wall_x": Family(
@@ -190,11 +276,11 @@ FAMILIES: dict[str, Family] = {
 
 REFUSED: dict[str, str] = {
     "gaussian_actor": "it gives one action and no chunk; act does",
-    "lingbot_va": "it keeps the episode of one robot: each would need its own copy; use fastwam",
-    "molmoact2": "it loads a second checkpoint, and nobody has tapped it yet; use pi05 or smolvla",
-    "pi0_fast": "its tokenizer is code that is run from the hub; use pi0 or pi05",
+    "lingbot_va": (
+        "it goes on from the pictures and actions of the whole episode, and requests do not tell "
+        "which actions were executed since the last one; use fastwam"
+    ),
     "tdmpc": "it goes on from its last plan: each robot would need its own copy; use act",
-    "vla_jepa": "it loads two other models, and nobody has tapped it yet; use pi05 or smolvla",
 }
 """Types of LeRobot's that are not served: why, and what to use instead."""
 

@@ -86,6 +86,8 @@ class Tiny:
     at a time, with the robot's seed there."""
     sums: bool = True
     """Whether noise + updates = chunk."""
+    writes: bool = False
+    """Whether its actions are tokens: with other rounding they are the same, or quite others."""
 
 
 def byte_tokenizer(**extra: str) -> PreTrainedTokenizerFast:

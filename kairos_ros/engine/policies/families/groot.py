@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from kairos_ros.engine.policies.families.own_noise import drawn_by_row
-from kairos_ros.engine.policies.sampler import FamilyCode
+from kairos_ros.engine.policies.sampler import FamilyCode, in_equal_lengths
 
 
 class GrootSampler:
@@ -26,16 +26,14 @@ class GrootSampler:
         self._head.action_decoder.register_forward_hook(self._stepped)
 
     def sample(self, batch: dict[str, Any], seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
-        # The self-attention over its hidden states does not mask padding: rows share a pass where
-        # nothing has to be padded, so that no row depends on the instructions of others.
+        # The self-attention over its hidden states does not mask padding.
         lengths = batch["attention_mask"].sum(dim=1).tolist()
-        drawn: dict[int, tuple[Tensor, Tensor]] = {}
-        for length in set(lengths):
-            rows = [row for row, other in enumerate(lengths) if other == length]
-            chunk, updates = self._sample(_rows(batch, rows, length), [seeds[row] for row in rows])
-            drawn |= zip(rows, zip(chunk, updates.unbind(1), strict=True), strict=True)
-        chunks, updates_of = zip(*(drawn[row] for row in range(len(seeds))), strict=True)
-        return torch.stack(chunks), torch.stack(updates_of, dim=1)
+
+        def sample(rows: list[int]) -> tuple[Tensor, Tensor]:
+            picked = _rows(batch, rows, lengths[rows[0]])
+            return self._sample(picked, [seeds[row] for row in rows])
+
+        return in_equal_lengths(lengths, sample)
 
     def _sample(self, batch: dict[str, Any], seeds: Sequence[int]) -> tuple[Tensor, Tensor]:
         self._velocities.clear()
