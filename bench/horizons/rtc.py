@@ -26,6 +26,7 @@ from bench.support.report import BASELINE, OURS, new_figure
 from kairos_ros.lab.horizons.dominance import Difference, Outcomes, difference
 from kairos_ros.lab.metrics.cells import Key, run_cells, source_version
 from kairos_ros.lab.training.bench import ARMS, EPISODES
+from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
 FIRST_SEED = 4_000_000
@@ -162,6 +163,12 @@ def _success(side: Side) -> float:
     return 100 * float(side.outcomes.success.mean())
 
 
+def _interval(side: Side) -> tuple[float, float]:
+    """95 % interval of the success, in %."""
+    low, high = wilson_95(int(side.outcomes.success.sum()), side.outcomes.success.size)
+    return 100 * low, 100 * high
+
+
 def _both(sides: Mapping[str, Side], value: Any, digits: int) -> str:
     plain, guided = (value(sides[side]) for side in SIDES)
     return "none" if math.isnan(plain) else f"{plain:.{digits}f} → {guided:.{digits}f}"
@@ -173,7 +180,7 @@ def _points(gap: Difference) -> str:
 
 
 def plot(path: Path, found: Mapping[Row, Mapping[str, Side]]) -> None:
-    """Success and seam against lead, for every horizon, without disturbance."""
+    """Success with its 95 % interval, and seam, against lead, for every horizon; without noise."""
     horizons = list(dict.fromkeys(horizon for horizon, _, _ in found))
     noise = min(noise for _, noise, _ in found)
     about = f"flow policy, simulated arms, noise {noise:g}; grey: plain, colour: guided"
@@ -188,7 +195,9 @@ def plot(path: Path, found: Mapping[Row, Mapping[str, Side]]) -> None:
                     if (rule, sigma) == (horizon, noise)
                 ]
                 leads = [lead for lead, _ in mine]
-                axis.plot(leads, [_success(one) for _, one in mine], "o-", color=colour, label=side)
+                success = [_success(one) for _, one in mine]
+                bars = np.abs(np.array([_interval(one) for _, one in mine]).T - success)
+                axis.errorbar(leads, success, bars, fmt="o-", color=colour, label=side, capsize=2)
                 below.plot(leads, [one.seam for _, one in mine], "o-", color=colour)
             axis.set_title(horizon.partition(":t=")[0], fontsize=9)
             axis.tick_params(labelbottom=False)
