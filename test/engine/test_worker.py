@@ -490,8 +490,9 @@ def test_a_worker_told_to_stop_finishes_what_runs_refuses_the_rest_and_exits_wit
     worker, dealer, ask = bare
     for batch in (1, 2):
         dealer.send_multipart(encode(infer_message(batch, [request()])))
-    while read_status(ask(*encode(Message("ping")))).busy_batch != 1:
-        pass
+    running = read_status(ask(*encode(Message("ping"))))
+    while running.busy_batch != 1 or running.busy_s < 0.1:  # computed, and not only prepared
+        running = read_status(ask(*encode(Message("ping"))))
     worker.send_signal(number)
     dealer.poll(60_000)
     assert read_result(decode(dealer.recv_multipart())).batch == 1
