@@ -185,6 +185,11 @@ def plot(path: Path, found: Mapping[Row, Mapping[str, Side]]) -> None:
     noise = min(noise for _, noise, _ in found)
     about = f"flow policy, simulated arms, noise {noise:g}; grey: plain, colour: guided"
     title = "Success above, jump where chunks meet below, by latency"
+    drawn = [
+        side for (_, sigma, _), sides in found.items() if sigma == noise for side in sides.values()
+    ]
+    lowest = 5 * (min(_interval(side)[0] for side in drawn) // 5)
+    widest = 1.1 * np.nanmax([side.seam for side in drawn])
     with new_figure(path, title, about, panels=len(horizons)) as panels:
         for axis, horizon in zip(np.atleast_1d(panels), horizons, strict=True):
             below = axis.inset_axes((0, -0.75, 1, 0.6), sharex=axis)
@@ -202,7 +207,8 @@ def plot(path: Path, found: Mapping[Row, Mapping[str, Side]]) -> None:
             axis.set_title(horizon.partition(":t=")[0], fontsize=9)
             axis.tick_params(labelbottom=False)
             below.set_xlabel("latency (control periods)")
-            below.set_ylim(bottom=0)
+            axis.set_ylim(lowest, 101)
+            below.set_ylim(0, widest)
             below.spines[["top", "right"]].set_visible(False)
         first = np.atleast_1d(panels)[0]
         first.set_ylabel("success (%)")
