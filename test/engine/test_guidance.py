@@ -11,6 +11,7 @@ from observations import observation, options
 from tiny_policies import ACTION_DIM, CHUNK, TINY
 
 from kairos_ros.core.errors import PolicyError, RefusalCode
+from kairos_ros.core.exchange import nothing_committed
 from kairos_ros.engine.policies.families.guidance import Committed, Steps, committed_of
 from kairos_ros.engine.policies.policy_engine import load_policy_engine
 
@@ -100,7 +101,7 @@ def before(engine, number, count):
     return np.ascontiguousarray(outcome.chunk[:count])
 
 
-def test_a_chunk_begins_with_what_its_robot_executes(guided_engine, guided):
+def test_a_chunk_begins_with_what_its_robot_executes(guided_engine, guided, caplog):
     engine = guided_engine(guided)
     planned = before(engine, 0, 5)
     asked = [observation(0), observation(0, committed=planned), observation(1)]
@@ -111,6 +112,14 @@ def test_a_chunk_begins_with_what_its_robot_executes(guided_engine, guided):
     assert not np.array_equal(free.chunk[5:], bound.chunk[5:])  # the rest follows
     (alone,) = engine.infer([observation(1)])
     np.testing.assert_allclose(other.chunk, alone.chunk, atol=2e-4)
+    assert "trying rows alone" not in caplog.text  # one pass, whatever each has committed
+
+
+def test_rows_without_anything_committed_have_no_width_either():
+    rows = [nothing_committed(), np.ones((2, 3), np.float32)]
+    committed = committed_of([*map(torch.from_numpy, rows)], (4, 3), torch.zeros(3), torch.ones(3))
+    assert committed.weights.sum(dim=(1, 2)).tolist() == [0, 6]
+    assert committed.actions.sum(dim=(1, 2)).tolist() == [0, 6]
 
 
 def test_without_anything_committed_a_chunk_is_as_without_guidance(

@@ -89,7 +89,7 @@ class RowReader:
 
 
 def _pixels(opened: "Image", encoded: bytes, size: tuple[int, int] | None) -> np.ndarray:
-    """As `decoded`, in half the time for a JPEG in colour, with the same pixels."""
+    """As `decoded`, in half the time for a JPEG in colour; of an undamaged one the same pixels."""
     whole = size is None or opened.size == (size[1], size[0])
     if not (whole and opened.format == "JPEG" and opened.mode == "RGB"):
         return decoded(opened, size)

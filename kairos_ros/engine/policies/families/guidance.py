@@ -109,6 +109,8 @@ def committed_of(
     usable = gain != 0
     for row, given in enumerate(rows):
         count = min(len(given), shape[0])
+        if not count:  # of no width either
+            continue
         model = (given[:count].to(gain.device) - offset) / torch.where(usable, gain, 1.0)
         actions[row, :count] = torch.where(usable, model, 0.0)
         weights[row, :count] = usable.float()
