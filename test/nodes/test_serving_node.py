@@ -126,6 +126,17 @@ def test_an_old_observation_is_fetched_again_before_it_is_used(server_of, join):
     assert (chunk.kind, chunk.actions[0]) == (ActionChunk.ACTIONS, 0.5)
 
 
+def test_a_newer_observation_that_comes_too_late_is_answered_by_the_chunk_of_the_older_one(
+    server_of, join
+):
+    server_of(policy=POLICY, stale_after_s=0.05)
+    robot = join("arm_1", **STATE)
+    assert robot.ask(60, observed_ago_s=3.0).kind == ActionChunk.REFETCH
+    until(lambda: robot.answers[-1].kind == ActionChunk.ACTIONS)  # from what there was
+    assert robot.ask(60, or_older=True, attempt=1).attempt == 0
+    assert robot.ask(61).kind == ActionChunk.ACTIONS
+
+
 def test_a_request_past_its_deadline_is_refused_while_the_engine_is_busy(server_of, join, wire):
     server_of(policy="emulated:latency_ms=1500,state=2,dim=2", stale_after_s=0.0, max_batch=1)
     first, second = join("arm_1", **STATE), join("arm_2", **STATE)

@@ -225,15 +225,24 @@ class WireRobot:
         }
         return ChunkRequest(**(fields | changes))
 
-    def ask(self, round: int, patience_s: float = PATIENCE_S, **changes) -> ActionChunk:
-        """Sends one request and waits for its one answer."""
+    def ask(
+        self, round: int, patience_s: float = PATIENCE_S, *, or_older: bool = False, **changes
+    ) -> ActionChunk:
+        """Sends one request and waits for its one answer.
+
+        or_older: actions for an earlier attempt of the round will do. A newer observation that
+        comes too late has no answer of its own.
+        """
         asked = self.request(round, **changes)
         before = len(self.answers)
         self.requests.publish(asked)
 
         def mine() -> list[ActionChunk]:
             key = asked.task, asked.round, asked.attempt
-            return [a for a in self.answers[before:] if (a.task, a.round, a.attempt) == key]
+            new = [a for a in self.answers[before:] if (a.task, a.round, a.attempt) == key]
+            served = (asked.task, asked.round, ActionChunk.ACTIONS)
+            older = [a for a in self.answers if or_older and (a.task, a.round, a.kind) == served]
+            return new or older
 
         return until(mine, patience_s, f"for the answer to round {round} of {self.name}")[0]
 
@@ -242,17 +251,10 @@ ATTEMPTS = itertools.count(100_000)
 
 
 def until_served(robot: WireRobot, round: int) -> ActionChunk:
-    """Asks as a robot does, which holds meanwhile: again and again, until there are actions.
-
-    Where a newer observation comes too late, those of an older one answer it, too.
-    """
+    """Asks as a robot does, which holds meanwhile: again and again, until there are actions."""
 
     def actions():
-        try:
-            answer = robot.ask(round, LATE_S, attempt=next(ATTEMPTS))
-        except AssertionError:
-            served = (robot.task, round, ActionChunk.ACTIONS)
-            return next((a for a in robot.answers if (a.task, a.round, a.kind) == served), None)
+        answer = robot.ask(round, or_older=True, attempt=next(ATTEMPTS))
         if answer.kind == ActionChunk.ACTIONS:
             return answer
         if answer.kind == ActionChunk.REFUSED:
@@ -306,7 +308,7 @@ class Bystander(WireRobot):
         attempt = 0
         for _ in range(REPETITIONS):
             try:
-                answer = self.ask(round, SILENCE_S, attempt=attempt)
+                answer = self.ask(round, SILENCE_S, or_older=attempt > 0, attempt=attempt)
                 if answer.kind != ActionChunk.REFETCH:
                     return answer
                 attempt += 1
