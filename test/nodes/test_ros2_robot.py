@@ -197,8 +197,11 @@ def test_the_demo_records_a_task_and_draws_joints_against_chunks(cell, tmp_path)
             wait_until(true, within_s, what, lambda _: client.spin(0.1))
 
         wait(lambda: client.ready() and recorder.recording.positions, "ready", 60.0)
-        told = do_task(recorder, 1, 60.0, wait, max_actions=40)
-        seen = recorder.recording
+        for number in (1, 2, 3):  # DDS may find the recorder late: then the first one lacks chunks
+            told = do_task(recorder, number, 60.0, wait, max_actions=40)
+            seen = recorder.recording
+            if seen.chunks:
+                break
     assert told.actions == 40
     assert len(told.round_executed) >= 2
     assert seen.chunks
