@@ -15,6 +15,7 @@ from hypothesis import HealthCheck, settings
 from wire import Wire
 
 from kairos_ros.bringup.plan import NodeSpec, command
+from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.host.domain import claim_domain
 from kairos_ros.host.orphan import LAUNCHER_PID
 
@@ -86,10 +87,11 @@ class Starter:
         *,
         prefix: Sequence[str | Path] = (),
         env: Mapping[str, str] | None = None,
+        names: FleetNames = ROOT,
     ) -> NodeProcess:
         # what runs a prefix is not always the parent of the node
         launcher = {} if prefix else LEAVES_WITH_US
-        return self.run([*prefix, *command(spec)], launcher | dict(env or {}))
+        return self.run([*prefix, *command(spec, names)], launcher | dict(env or {}))
 
     def end(self) -> None:
         """Ends what still runs and prints what everybody said, for a test that failed.

@@ -91,18 +91,19 @@ def _body(arm: str, values: Mapping[str, str], simulated: bool) -> list[NodeSpec
         return [_robot(name, "lerobot", _lerobot_options(arm, values), **_named_cameras(values))]
     contract = values["contract"] or (arm if simulated else f"{arm}_real")
     read = read_contract(contract_path(contract))
-    drivers = [one.strip("/ ") for one in values["driver"].split(",") if one.strip("/ ")]
+    drivers = [one.strip().rstrip("/") for one in values["driver"].split(",") if one.strip("/ ")]
     options: dict[str, Any] = {"contract": contract}
+    if simulated:  # it is started here, below the namespace of the fleet
+        drivers = [driver.strip("/") for driver in drivers or (read.arms[0].driver,)]
     if drivers:
-        options["drivers"] = [f"/{driver}" for driver in drivers]
+        options["drivers"] = drivers
     rate_hz = float(read.control_rate_hz)
     body = _robot(name, "ros2", options, control_rate_hz=rate_hz, **_named_cameras(values))
     if not simulated:
         return [body]
-    driver = drivers[0] if drivers else read.arms[0].driver.strip("/")
-    if driver == name:
+    if drivers[0] == name:
         raise ConfigError(f"robot and driver are both called {name!r}; name one of them otherwise")
-    return [_simulated_driver(arm, driver, values), body]
+    return [_simulated_driver(arm, drivers[0], values), body]
 
 
 def _simulated_driver(arm: str, driver: str, values: Mapping[str, str]) -> NodeSpec:

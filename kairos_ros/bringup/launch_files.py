@@ -5,10 +5,20 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kairos_ros.bringup.plan import NodeSpec, body_text, flag, installed, missing_text
+from kairos_ros.bringup.plan import (
+    NodeSpec,
+    body_text,
+    fixed_frame,
+    flag,
+    installed,
+    missing_text,
+    namespace_in,
+)
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import FleetNames
 
 COMMON_ARGUMENTS: Mapping[str, tuple[str, str]] = {
+    "namespace": ("", "Of the whole fleet, such as site_a; below one that was pushed before"),
     "params_file": ("", "YAML of ROS parameters, read after the package's own; arguments win"),
     "use_sim_time": ("false", "true: stamps follow /clock"),
     "log_level": ("info", "debug, info, warn, error or fatal"),
@@ -24,6 +34,7 @@ RESPAWN_S = 2.0
 class CommonValues:
     """What they say."""
 
+    names: FleetNames
     params_file: str
     use_sim_time: bool
     log_level: str
@@ -42,7 +53,8 @@ class CommonValues:
         flags = (flag(name, values[name]) for name in ("use_sim_time", "use_respawn", "autostart"))
         sim_time, respawn, autostart = flags
         path = str(Path(file).expanduser()) if file else ""
-        return cls(path, sim_time, level, respawn, autostart)
+        names = FleetNames.below(values["namespace"])
+        return cls(names, path, sim_time, level, respawn, autostart)
 
     def applied(self, specs: Sequence[NodeSpec]) -> list[NodeSpec]:
         """A plan whose nodes have these parameters; one that is left at its default is not set, so
@@ -92,6 +104,8 @@ def launch_description(
 
         common = CommonValues.of(given(COMMON_ARGUMENTS))
         specs = common.applied(make_plan(given(arguments)))
+        pushed = context.launch_configurations.get("ros_namespace", "")  # by PushRosNamespace
+        names = FleetNames.below(f"{pushed}{common.names.namespace}")
         missing = [spec for spec in specs if not installed(spec)]
         told = [LogInfo(msg=f"{missing_text(spec)}. The rest runs without it.") for spec in missing]
         told += [LogInfo(msg=body_text(s)) for s in specs if s.executable == "robot_node"]
@@ -99,9 +113,9 @@ def launch_description(
             Node(
                 package=spec.package,
                 executable=spec.executable,
-                arguments=list(spec.arguments),
+                arguments=[*spec.arguments, *fixed_frame(spec, names)],
                 name=spec.name,
-                namespace=spec.namespace,
+                namespace=namespace_in(common.names, spec),
                 output="screen",
                 **common.node_arguments(spec),
             )

@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames, is_robot_name
 from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
 from kairos_ros.host.share import share
 from kairos_ros.robot.cameras.cameras_text import parse_cameras
 from kairos_ros.serving.calibration_file import find_calibration
 
-FLEET = "kairos"
-"""Namespace of the nodes that are there once for a whole fleet."""
 NOT_ASCII = re.compile(r"[^ -~]")
+RVIZ = "rviz2"
+"""Package."""
 VLM_NODES = ("safety", "monitor", "planner", "vlm")
 
 
@@ -33,8 +34,8 @@ class NodeSpec:
     executable: str
     name: str
     namespace: str = ""
-    """Without slashes; empty: that of no robot and no fleet. As `ros2 launch`, the runner always
-    sets it, whatever the node calls itself."""
+    """Below that of the fleet, without slashes at its ends; empty: the fleet's own. As `ros2
+    launch`, the runner always sets it, whatever the node calls itself."""
     parameters: Mapping[str, Any] = field(default_factory=dict)
     """Override the values in `params_file`."""
     params_file: Path | None = None
@@ -49,7 +50,7 @@ def serving(**parameters: Any) -> NodeSpec:
     return NodeSpec(
         "serving_node",
         "serving",
-        namespace=FLEET,
+        namespace=COMMON,
         parameters=({} if parameters.get("policies") else shipped) | parameters,
         params_file=share() / "config" / "serving.yaml",
     )
@@ -95,14 +96,17 @@ def calibrated(policy: str) -> dict[str, HorizonPolicy]:
 
 
 def robot(name: str, **parameters: Any) -> NodeSpec:
-    """One robot node in the namespace `/<name>`.
+    """One robot node in the namespace `/<name>`, which may be nested: `cell_1/arm_1`.
 
     Raises ConfigError where `name` is no valid ROS 2 namespace.
     """
-    if not (name.isascii() and name.isidentifier()):
+    if not is_robot_name(name):
         raise ConfigError(
-            f"robot name {name!r} must be a ROS name: letters, digits and _, no digit first"
+            f"robot name {name!r} must be a ROS name: letters, digits and _, no digit first; "
+            f"several may be separated by /, and none of them is {COMMON}"
         )
+    if "/" in name:
+        parameters["name"] = name
     return NodeSpec(
         "robot_node",
         "robot",
@@ -140,7 +144,7 @@ def recorder(out: Path | str, **parameters: Any) -> NodeSpec:
     return NodeSpec(
         "recorder_node",
         "recorder",
-        namespace=FLEET,
+        namespace=COMMON,
         parameters={"out": str(out)} | parameters,
         params_file=share() / "config" / "recorder.yaml",
     )
@@ -154,7 +158,7 @@ def vlm(component: str, **parameters: Any) -> NodeSpec:
     return NodeSpec(
         f"{component}_node",
         component,
-        namespace=FLEET,
+        namespace=COMMON,
         parameters=parameters,
         params_file=share() / "config" / f"{component}.yaml",
     )
@@ -165,7 +169,7 @@ def viz(**parameters: Any) -> NodeSpec:
     return NodeSpec(
         "viz_node",
         "viz",
-        namespace=FLEET,
+        namespace=COMMON,
         parameters=parameters,
         params_file=share() / "config" / "viz.yaml",
     )
@@ -174,14 +178,21 @@ def viz(**parameters: Any) -> NodeSpec:
 def rviz() -> NodeSpec:
     """rviz itself, of a ROS 2 installation, with the displays of this fleet."""
     config = share() / "config" / "kairos.rviz"
-    return NodeSpec("rviz2", "rviz", package="rviz2", arguments=("-d", str(config)))
+    return NodeSpec("rviz2", "rviz", package=RVIZ, arguments=("-d", str(config)))
 
 
-def rviz_line() -> str:
+def fixed_frame(spec: NodeSpec, names: FleetNames) -> tuple[str, ...]:
+    """Arguments that rviz needs for the fleet of a namespace, besides its node's namespace."""
+    return ("-f", f"{names.prefix}fleet") if spec.package == RVIZ and names.prefix else ()
+
+
+def rviz_line(names: FleetNames = ROOT) -> str:
     """What to type to open rviz for nodes in this process's domain."""
-    names = ("ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_DOMAIN_ID")
-    here = [f"{name}={os.environ[name]}" for name in names if name in os.environ]
-    return " ".join([*here, "rviz2", *rviz().arguments])
+    variables = ("ROS_AUTOMATIC_DISCOVERY_RANGE", "ROS_DOMAIN_ID")
+    here = [f"{name}={os.environ[name]}" for name in variables if name in os.environ]
+    within = ["--ros-args", "-r", f"__ns:={names.namespace}"] if names.namespace else []
+    spec = rviz()
+    return " ".join([*here, "rviz2", *spec.arguments, *fixed_frame(spec, names), *within])
 
 
 def plan(
@@ -213,8 +224,8 @@ def plan(
     return [*specs, recorder(record)] if record else specs
 
 
-def command(spec: NodeSpec) -> list[str]:
-    """The command line that runs `spec` without ros2 launch.
+def command(spec: NodeSpec, names: FleetNames = ROOT) -> list[str]:
+    """The command line that runs `spec` without ros2 launch, in the fleet of `names`.
 
     Raises ConfigError for a program of another package that is not on PATH.
     """
@@ -222,13 +233,18 @@ def command(spec: NodeSpec) -> list[str]:
         raise ConfigError(missing_text(spec))
     ours = spec.package == "kairos_ros"
     program = program_path(spec.executable) if ours else str(shutil.which(spec.executable))
-    line = [program, *spec.arguments, "--ros-args"]
-    line += ["-r", f"__node:={spec.name}", "-r", f"__ns:=/{spec.namespace}"]
+    line = [program, *spec.arguments, *fixed_frame(spec, names), "--ros-args"]
+    line += ["-r", f"__node:={spec.name}", "-r", f"__ns:=/{namespace_in(names, spec)}"]
     if spec.params_file is not None:
         line += ["--params-file", str(spec.params_file)]
     for key, value in spec.parameters.items():
         line += ["-p", f"{key}:={_yaml(value)}"]
     return line
+
+
+def namespace_in(names: FleetNames, spec: NodeSpec) -> str:
+    """The namespace of a node in the fleet of `names`, without a slash at its ends."""
+    return f"{names.prefix}{spec.namespace}".rstrip("/")
 
 
 def installed(spec: NodeSpec) -> bool:

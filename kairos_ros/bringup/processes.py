@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import IO
 
-from kairos_ros.bringup.plan import FLEET, NodeSpec, command
+from kairos_ros.bringup.plan import NodeSpec, command
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames
 from kairos_ros.host.orphan import LAUNCHER_PID
 
 
@@ -17,10 +18,19 @@ class Fleet:
 
     A context manager; leaving it ends every process it started, by pid. Should the thread that
     started them end in any other way, the nodes leave by themselves (`leave_with_launcher`).
+
+    names: of the fleet, whose namespace all nodes are in.
     """
 
-    def __init__(self, specs: Sequence[NodeSpec], logs: Path, env: Mapping[str, str] | None = None):
+    def __init__(
+        self,
+        specs: Sequence[NodeSpec],
+        logs: Path,
+        env: Mapping[str, str] | None = None,
+        names: FleetNames = ROOT,
+    ) -> None:
         self.specs = list(specs)
+        self.names = names
         self.logs = logs
         self.env = {**os.environ, **(env or {})}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
@@ -45,7 +55,7 @@ class Fleet:
     @staticmethod
     def key(spec: NodeSpec) -> str:
         """Name of the process and of its log file: arm_1, serving, safety."""
-        return spec.name if spec.namespace == FLEET else spec.namespace or spec.name
+        return spec.name if spec.namespace in ("", COMMON) else spec.namespace.replace("/", ".")
 
     def log(self, key: str) -> Path:
         """Where a process writes its output."""
@@ -65,7 +75,7 @@ class Fleet:
             raise ConfigError(f"cannot write {self.log(key)}: {error.strerror}") from None
         self._files.append(log)
         self.processes[key] = subprocess.Popen(
-            command(spec),
+            command(spec, self.names),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -9,11 +9,14 @@ from kairos_ros.bringup.arms import arguments_of, arm_plan
 from kairos_ros.bringup.foreground import ArmArgument, Given, OutFolder, arguments, run, run_folder
 from kairos_ros.bringup.plan import plan_text
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.commands.task import NamespaceOption
+from kairos_ros.core.fleet_names import FleetNames
 
 
 def arm_up_command(
     arm: ArmArgument,
     given: Given = None,
+    namespace: NamespaceOption = "",
     out: OutFolder = Path("runs"),
     show_args: Annotated[
         bool, typer.Option("--show-args", help="List the arguments with their defaults, and end.")
@@ -30,8 +33,9 @@ def arm_up_command(
         for name, (default, text) in arguments_of(arm).items():
             typer.echo(f"{name}:={default}\n    {text}")
         return
+    names = FleetNames.below(namespace)
     specs = arm_plan(arm, arguments(given or ()))
-    raise typer.Exit(run(Fleet(specs, run_folder(out, f"{arm}_up"))))
+    raise typer.Exit(run(Fleet(specs, run_folder(out, f"{arm}_up"), names=names)))
 
 
 def arm_plan_command(arm: ArmArgument, given: Given = None) -> None:

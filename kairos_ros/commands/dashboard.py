@@ -9,7 +9,9 @@ from typing import Annotated
 
 import typer
 
+from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import FleetNames
 
 
 def dashboard_command(
@@ -26,11 +28,13 @@ def dashboard_command(
             help="ROS domain of the fleet, where ROS_DOMAIN_ID does not say it.", min=0, max=232
         ),
     ] = None,
+    namespace: NamespaceOption = "",
 ) -> None:
     """Show the fleet in a browser: states, horizons, waits and reasons, objectives, cameras.
 
     Read only: nothing on the page changes the fleet. Ctrl-C ends it.
     """
+    names = FleetNames.below(namespace)
     host, port = _address(listen)
     if domain is not None:
         os.environ["ROS_DOMAIN_ID"] = str(domain)
@@ -46,10 +50,11 @@ def dashboard_command(
     shown = f"[{host}]" if ":" in host else host
     if ipaddress.ip_address(host).is_unspecified:
         shown = socket.gethostname()
-    with Watch() as watch:
+    within = f", namespace {names.namespace}" if names.namespace else ""
+    with Watch(names) as watch:
         print(
             f"dashboard: http://{shown}:{port}/{f'?token={token}' if token else ''} "
-            f"(ROS domain {os.environ.get('ROS_DOMAIN_ID', '0')}; Ctrl-C ends it)",
+            f"(ROS domain {os.environ.get('ROS_DOMAIN_ID', '0')}{within}; Ctrl-C ends it)",
             flush=True,
         )
         server = uvicorn.Server(

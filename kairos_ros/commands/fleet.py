@@ -11,6 +11,8 @@ from kairos_ros.bringup.fleet_files import fleet_path, read, runnable
 from kairos_ros.bringup.foreground import FleetArgument, OutOption, RecordOption, RvizOption, run
 from kairos_ros.bringup.plan import rviz_line, viz
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.commands.task import NamespaceOption
+from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.robot.supervision.state_diagram import state_page
 
 if TYPE_CHECKING:
@@ -69,6 +71,7 @@ def up_command(
     file: FleetArgument,
     record: RecordOption = False,
     rviz: RvizOption = False,
+    namespace: NamespaceOption = "",
     out: OutOption = Path("runs"),
 ) -> None:
     """Run a fleet file's nodes on this host until Ctrl-C, without ros2 launch.
@@ -77,13 +80,13 @@ def up_command(
     """
     from kairos_ros.bringup.fleet import fleet_plan
 
-    path = fleet_path(file)
+    names, path = FleetNames.below(namespace), fleet_path(file)
     folder = out / datetime.now().strftime("fleet_%Y-%m-%d_%H-%M-%S")
     specs = fleet_plan(runnable(path), path.parent, record=folder / "bag" if record else "")
     if rviz:
         specs.append(viz())
-        typer.echo(f"in rviz: {rviz_line()}")
-    raise typer.Exit(run(Fleet(specs, folder)))
+        typer.echo(f"in rviz: {rviz_line(names)}")
+    raise typer.Exit(run(Fleet(specs, folder, names=names)))
 
 
 def summary(fleet: "FleetFile") -> str:

@@ -4,8 +4,9 @@ from typing import Annotated
 
 import typer
 
-from kairos_ros.commands.task import DomainOption
+from kairos_ros.commands.task import DomainOption, NamespaceOption
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import FleetNames
 
 
 def swap_command(
@@ -13,6 +14,7 @@ def swap_command(
         str, typer.Argument(help="OLD=NEW, names of two policies of the serving node.")
     ],
     domain: DomainOption = None,
+    namespace: NamespaceOption = "",
 ) -> None:
     """Give tasks that ask for one policy another one, from the next task on.
 
@@ -24,13 +26,14 @@ def swap_command(
     old, equals, new = (part.strip() for part in swap.partition("="))
     if not (equals and old and new):
         raise ConfigError(f"{swap!r}: write OLD=NEW, names of two policies of the serving node")
-    change_swaps(lambda before: before | {old: new}, domain)
+    change_swaps(lambda before: before | {old: new}, domain, FleetNames.below(namespace))
     typer.echo(f"new tasks that ask for {old} get {new}; kairos policy restore {old} takes it back")
 
 
 def restore_command(
     old: Annotated[str, typer.Argument(help="Name of the policy that was swapped for another.")],
     domain: DomainOption = None,
+    namespace: NamespaceOption = "",
 ) -> None:
     """Give tasks the policy again that they ask for, from the next task on."""
     from kairos_ros.nodes.policy_swaps import change_swaps
@@ -41,5 +44,5 @@ def restore_command(
             raise ConfigError(f"policy {old!r} is not swapped for another one; swapped: {known}")
         return {one: new for one, new in before.items() if one != old}
 
-    change_swaps(without, domain)
+    change_swaps(without, domain, FleetNames.below(namespace))
     typer.echo(f"new tasks that ask for {old} get it again")

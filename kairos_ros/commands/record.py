@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from kairos_ros.commands.task import NamespaceOption
+from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.host.extras import require
 from kairos_ros.recording.selection import parse_topics
 
@@ -35,11 +37,13 @@ def record_command(
     compression: Annotated[
         Literal["none", "zstd"], typer.Option(help="Of the chunks in the MCAP file.")
     ] = "none",
+    namespace: NamespaceOption = "",
 ) -> None:
     """Record what a fleet says into a rosbag2 bag (MCAP), for replay, traces and reports.
 
-    Finds robots that come later, too. ROS_DOMAIN_ID says which fleet it listens to.
+    Finds robots that come later, too. ROS_DOMAIN_ID and --namespace say which fleet it listens to.
     """
+    names = FleetNames.below(namespace)
     parse_topics(topics)  # what is wrong with it is told before ROS is loaded
     require("rosbags", "mcap")
     import rclpy
@@ -53,6 +57,7 @@ def record_command(
         record(
             stop,
             lambda text: print(text, file=sys.stderr, flush=True),
+            names=names,
             out=str(out or ""),
             full_updates=full_updates,
             duration_s=duration,

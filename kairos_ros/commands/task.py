@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import FleetNames, is_robot_name
 
 if TYPE_CHECKING:
     from kairos_ros.action import ExecuteTask
@@ -19,6 +20,11 @@ RobotArgument = Annotated[str, typer.Argument(help="Name of the robot, such as a
 DomainOption = Annotated[
     int | None,
     typer.Option(min=0, max=232, help="ROS domain; that of the environment if left out."),
+]
+
+
+NamespaceOption = Annotated[
+    str, typer.Option(help="Of the fleet, such as site_a; empty: the root.", metavar="NAMESPACE")
 ]
 
 
@@ -42,6 +48,7 @@ def send_command(
         str, typer.Option(help="One of the server's policies, by name; empty: the robot's.")
     ] = "",
     domain: DomainOption = None,
+    namespace: NamespaceOption = "",
 ) -> None:
     """Give a robot a task and watch it until it ends; Ctrl-C cancels it.
 
@@ -68,7 +75,7 @@ def send_command(
     left = f"left at once; {name} goes on: kairos task cancel {name} ends it"
     with (
         Interrupt(at_once=lambda: print(f"\n{left}", file=sys.stderr, flush=True)) as interrupt,
-        TaskClient(name, domain) as client,
+        TaskClient(name, domain, FleetNames.below(namespace)) as client,
     ):
         client.find(lambda: interrupt.requested)
         if interrupt.requested:
@@ -87,7 +94,9 @@ def send_command(
     raise typer.Exit(INTERRUPTED if interrupt.requested else 1)
 
 
-def cancel_command(robot: RobotArgument, domain: DomainOption = None) -> None:
+def cancel_command(
+    robot: RobotArgument, domain: DomainOption = None, namespace: NamespaceOption = ""
+) -> None:
     """End the task that a robot does, whoever gave it; waits until the arm holds still.
 
     Exit code 0 also where it did none, 2 where the robot does not answer.
@@ -95,7 +104,7 @@ def cancel_command(robot: RobotArgument, domain: DomainOption = None) -> None:
     from kairos_ros.nodes.task_client import TaskClient
 
     name = robot_name(robot)
-    with TaskClient(name, domain) as client:
+    with TaskClient(name, domain, FleetNames.below(namespace)) as client:
         client.find()
         canceled = client.cancel()
     typer.echo(f"{name}: canceled {canceled!r}" if canceled else f"{name} does no task")
@@ -104,8 +113,8 @@ def cancel_command(robot: RobotArgument, domain: DomainOption = None) -> None:
 def robot_name(text: str) -> str:
     """Raises ConfigError for what is no robot's name."""
     name = text.strip("/")
-    if not (name.isascii() and name.isidentifier()):
-        raise ConfigError(f"robot {text!r} is no name of a robot; letters, digits and _")
+    if not is_robot_name(name):
+        raise ConfigError(f"robot {text!r} is no name of a robot; letters, digits, _ and /")
     return name
 
 

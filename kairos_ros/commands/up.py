@@ -16,7 +16,9 @@ from kairos_ros.bringup.foreground import (
 )
 from kairos_ros.bringup.plan import check_horizon, plan, rviz_line
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.scheduling import parse_scheduling
 
 
@@ -37,12 +39,14 @@ def up_command(
     ] = True,
     record: RecordOption = False,
     rviz: RvizOption = False,
+    namespace: NamespaceOption = "",
     out: OutOption = Path("runs"),
 ) -> None:
     """Run the serving node and simulated arms until Ctrl-C, without ros2 launch.
 
     A node that ends by itself is reported and the others go on; the exit code is 1 then.
     """
+    names = FleetNames.below(namespace)
     if scheduling:
         parse_scheduling(scheduling)
     if horizon:
@@ -62,6 +66,6 @@ def up_command(
     if not specs:
         raise ConfigError("nothing to start: give --robots or leave out --no-serving")
     if rviz:
-        typer.echo(f"in rviz: {rviz_line()}")
-    fleet = Fleet(specs, folder)
+        typer.echo(f"in rviz: {rviz_line(names)}")
+    fleet = Fleet(specs, folder, names=names)
     raise typer.Exit(run(fleet))

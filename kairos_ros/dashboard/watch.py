@@ -12,6 +12,7 @@ from rclpy.subscription import Subscription
 from sensor_msgs.msg import CompressedImage
 
 from kairos_ros.core.errors import WireError
+from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.dashboard.page import SILENT_AFTER_S
 from kairos_ros.msg import FleetState, PipelineEvent, RobotStatus
 from kairos_ros.nodes import qos
@@ -44,18 +45,20 @@ class Camera:
 class Watch:
     """A context manager: a ROS node of its own that only listens."""
 
-    def __init__(self) -> None:
+    def __init__(self, names: FleetNames = ROOT) -> None:
+        """names: of the fleet to watch."""
+        self._names = names
         self.refused: Counter[str] = Counter()
         """Messages that were refused."""
         self._view = FleetView()
         self._lock = threading.Lock()
         self._cameras: dict[tuple[str, str], Camera] = {}
         self._events: dict[str, Subscription] = {}
-        self._side = SideNode("dashboard")
+        self._side = SideNode("dashboard", names=names)
         self._node = self._side.node
         self._announcements = Announcements(self._node.get_logger(), self.refused)
-        self._follow(FleetState, "/kairos/fleet_state", qos.TELEMETRY)
-        self._listen(RobotStatus, "/kairos/robot_status", self._on_status, qos.ROSTER)
+        self._follow(FleetState, names.common("fleet_state"), qos.TELEMETRY)
+        self._listen(RobotStatus, names.common("robot_status"), self._on_status, qos.ROSTER)
         self._follow(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
         every(self._node, 1.0, self._tidy)
 
@@ -117,7 +120,7 @@ class Watch:
 
         def came(message: Any) -> None:
             try:
-                event = event_of(message, topic, time.monotonic())
+                event = event_of(message, topic, time.monotonic(), self._names)
             except WireError as error:
                 self._on_unreadable(error, b"")
                 return
@@ -144,7 +147,7 @@ class Watch:
         camera = Camera(
             self._listen(
                 CompressedImage,
-                f"/{robot}/camera/{key}/compressed",
+                self._names.robot(robot, f"camera/{key}/compressed"),
                 came,
                 qos.SENSOR,
                 PICTURE_BYTES,
@@ -171,5 +174,7 @@ class Watch:
             self._view.take(robot_reported(status, "", time.monotonic()))
         if status.robot not in self._events:
             self._events[status.robot] = self._follow(
-                PipelineEvent, f"/{status.robot}/pipeline_events", qos.EVENTS
+                PipelineEvent,
+                self._names.robot(status.robot, "pipeline_events"),
+                qos.EVENTS,
             )

@@ -11,6 +11,7 @@ from collections.abc import Collection
 from rclpy.impl.rcutils_logger import RcutilsLogger
 
 from kairos_ros.core.errors import WireError
+from kairos_ros.core.fleet_names import is_robot_name
 from kairos_ros.core.wire_check import (
     CAMERAS,
     ID_BYTES,
@@ -45,7 +46,7 @@ class Announcements:
         known: the robots that are here. They stay, whoever else comes.
         """
         robot = message.robot
-        if not is_name(robot):
+        if not is_robot_name(robot):
             text = f"robot name '{printable(robot)}' is no ROS name of at most 100 characters"
             self._refuse("robot_name", f"{text}; it is ignored")
             return None

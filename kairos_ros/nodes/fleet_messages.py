@@ -3,7 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Mapping
 
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
 from kairos_ros.msg import EngineState, FleetState, RobotState
 from kairos_ros.serving.dispatcher import Dispatcher
@@ -86,7 +86,7 @@ def diagnostics(
     before: Mapping[str, int],
     warn_queued_s: float,
     warn_load: float,
-) -> DiagnosticArray:
+) -> list[DiagnosticStatus]:
     """The queue, the refusals and faults since start, and every engine.
 
     ignored: counters of what did not come to the dispatcher. before: all counters at the last
@@ -113,7 +113,7 @@ def diagnostics(
         counters,
     )
     engines = [_engine_status(now_ns, slot, warn_load) for slot in dispatcher.engines.values()]
-    return DiagnosticArray(status=[queue, refusals, *_memory(now_ns, dispatcher), *engines])
+    return [queue, refusals, *_memory(now_ns, dispatcher), *engines]
 
 
 def _memory(now_ns: int, dispatcher: Dispatcher) -> list[DiagnosticStatus]:

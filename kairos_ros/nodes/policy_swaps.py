@@ -9,9 +9,10 @@ from rclpy.parameter import Parameter
 from rclpy.parameter_client import AsyncParameterClient
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.nodes.vlm.side_node import SideNode
 
-SERVING = "/kairos/serving"
+SERVING = "serving"
 PARAMETER = "policy_swaps"
 FOUND_WITHIN_S = 15.0
 SETTLE_S = 0.5
@@ -20,36 +21,39 @@ ANSWER_WITHIN_S = 10.0
 
 
 def change_swaps(
-    change: Callable[[dict[str, str]], dict[str, str]], domain: int | None = None
+    change: Callable[[dict[str, str]], dict[str, str]],
+    domain: int | None = None,
+    names: FleetNames = ROOT,
 ) -> dict[str, str]:
     """Replaces the swaps, name -> name of the policy that new tasks get in its place, by what
     `change` makes of them, and returns those.
 
-    domain: ROS domain; None for that of the environment. Raises KairosError where there is no
-    serving node, and with its words where it refuses.
+    domain: ROS domain; None for that of the environment. names: of the fleet. Raises KairosError
+    where there is no serving node, and with its words where it refuses.
     """
-    side = SideNode(f"policy_client_{uuid.uuid4().hex[:8]}", domain)
+    side = SideNode(f"policy_client_{uuid.uuid4().hex[:8]}", domain, names)
+    serving = names.common(SERVING)
     try:
-        client = AsyncParameterClient(side.node, SERVING)
+        client = AsyncParameterClient(side.node, serving)
         if not _spin_until(side, client.services_are_ready, FOUND_WITHIN_S):
-            raise KairosError(f"there is no serving node {SERVING} in this ROS domain")
+            raise KairosError(f"there is no serving node {serving} in this ROS domain")
         _spin_until(side, lambda: False, SETTLE_S)
-        (found,) = _answer(side, client.get_parameters([PARAMETER])).values
+        (found,) = _answer(side, serving, client.get_parameters([PARAMETER])).values
         before = dict(text.split("=", 1) for text in found.string_array_value)
         after = change(before)
         texts = [f"{old}={new}" for old, new in after.items()]
         asked = Parameter(PARAMETER, Parameter.Type.STRING_ARRAY, texts)
-        (result,) = _answer(side, client.set_parameters([asked])).results
+        (result,) = _answer(side, serving, client.set_parameters([asked])).results
         if not result.successful:
-            raise KairosError(f"{SERVING}: {result.reason}")
+            raise KairosError(f"{serving}: {result.reason}")
         return after
     finally:
         side.close()
 
 
-def _answer(side: SideNode, future: Any) -> Any:
+def _answer(side: SideNode, serving: str, future: Any) -> Any:
     if not _spin_until(side, future.done, ANSWER_WITHIN_S):
-        raise KairosError(f"{SERVING} does not answer; nothing may have been changed")
+        raise KairosError(f"{serving} does not answer; nothing may have been changed")
     return future.result()
 
 

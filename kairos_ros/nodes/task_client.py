@@ -14,6 +14,7 @@ from unique_identifier_msgs.msg import UUID
 
 from kairos_ros.action import ExecuteTask
 from kairos_ros.core.errors import KairosError, WireError
+from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.core.name_patterns import matches
 from kairos_ros.core.server_status import ReceivedStatus, ServerState
 from kairos_ros.msg import RobotStatus, ServerStatus
@@ -36,20 +37,20 @@ AGAIN_S = 1.0
 class TaskClient:
     """A node in the calling thread; every wait has an end. A context manager."""
 
-    def __init__(self, robot: str, domain: int | None = None) -> None:
-        """domain: ROS domain; None for that of the environment."""
+    def __init__(self, robot: str, domain: int | None = None, names: FleetNames = ROOT) -> None:
+        """domain: ROS domain; None for that of the environment. names: of the robot's fleet."""
         self._robot = robot
         self._statuses: dict[tuple[str, str], RobotStatus] = {}
         """By name and session: two nodes by mistake may have one name."""
-        self._side = SideNode(f"task_client_{uuid.uuid4().hex[:8]}", domain)
+        self._side = SideNode(f"task_client_{uuid.uuid4().hex[:8]}", domain, names)
         node = self._side.node
-        self._client: ActionClient = ActionClient(node, ExecuteTask, f"/{robot}/execute_task")
-        self._canceler: Client = node.create_client(
-            CancelGoal, f"/{robot}/execute_task/_action/cancel_goal"
-        )
-        node.create_subscription(RobotStatus, "/kairos/robot_status", self._on_status, ROSTER)
+        action = names.robot(robot, "execute_task")
+        self._client: ActionClient = ActionClient(node, ExecuteTask, action)
+        self._canceler: Client = node.create_client(CancelGoal, f"{action}/_action/cancel_goal")
+        node.create_subscription(RobotStatus, names.common("robot_status"), self._on_status, ROSTER)
         self._servers: dict[str, ReceivedStatus] = {}
-        node.create_subscription(ServerStatus, "/kairos/server_status", self._on_server, ROSTER)
+        servers = names.common("server_status")
+        node.create_subscription(ServerStatus, servers, self._on_server, ROSTER)
 
     def __enter__(self) -> "TaskClient":
         return self
@@ -67,7 +68,7 @@ class TaskClient:
             others = ", ".join(sorted({robot for robot, _ in self._statuses})) or "none"
             raise KairosError(
                 f"there is no robot {self._robot!r} that takes tasks; robots here: {others} "
-                "(ROS_DOMAIN_ID and ROS_AUTOMATIC_DISCOVERY_RANGE say where is here)"
+                "(--namespace, ROS_DOMAIN_ID and ROS_AUTOMATIC_DISCOVERY_RANGE say where is here)"
             )
         self._spin_until(lambda: False, SETTLE_S)
 

@@ -21,7 +21,7 @@ def events(bag: Bag, kinds: tuple[str, ...] = TASKS) -> Iterator[Event]:
     """
     for message in bag.messages(kinds):
         try:
-            event = decode(message.type, message.topic, message.body, message.at_s)
+            event = decode(message.type, message.topic, message.body, message.at_s, bag.names)
         except (AttributeError, TypeError, ValueError, WireError) as error:
             bag.leave_out(message, str(error))  # of another definition than ours, or nonsense
             continue

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.pipeline import Component, TaskRules, TaskState
 from kairos_ros.recording.reader import Bag, BagMessage, BagTopic
 from kairos_ros.recording.runs.pipeline import Judged, Moved, PipelineRecord, Planned
@@ -30,6 +31,7 @@ _Stamp = tuple[str, int, int]
 
 @dataclass(slots=True)
 class _Found:
+    names: FleetNames
     sessions: set[tuple[str, str]] = field(default_factory=set)
     rules: dict[str, TaskRules] = field(default_factory=dict)
     looks: dict[_Stamp, float] = field(default_factory=dict)
@@ -44,7 +46,7 @@ def read_pipeline(bag: Bag) -> PipelineRecord:
     """One pass. What is said of another robot than its topic's, or of a session that robot never
     had, is left out, as robots do; what makes no sense, too, and counted by `bag`. Raises
     ConfigError for a bag that is damaged."""
-    found = _Found()
+    found = _Found(bag.names)
     if not any(_tells(topic) for topic in bag.topics):
         return PipelineRecord()  # without looking at any picture
     for message in bag.messages(tuple(_READ)):
@@ -106,37 +108,37 @@ def _planned(found: _Found) -> Iterator[Planned]:
 
 
 def _event(found: _Found, message: BagMessage) -> None:
-    event = decode(message.type, message.topic, message.body, message.at_s)
+    event = decode(message.type, message.topic, message.body, message.at_s, found.names)
     match event:
         case RobotReported():
             found.sessions.add((event.robot, event.session))
         case ModeChanged():
             found.moves.append(event)
-        case ProgressJudged() if _own(message) and message.topic.endswith(TRUTH):
+        case ProgressJudged() if _own(found, message) and message.topic.endswith(TRUTH):
             found.truths[event.key.robot, *event.frame] = event.state
-        case CellJudged() | ProgressJudged() if _own(message):
+        case CellJudged() | ProgressJudged() if _own(found, message):
             found.judged.append(event)
 
 
 def _plan_request(found: _Found, message: BagMessage) -> None:
-    if _own(message):
+    if _own(found, message):
         found.asked.setdefault(_question(message.body), message)
 
 
 def _plan(found: _Found, message: BagMessage) -> None:
-    if _own(message):
+    if _own(found, message):
         found.plans.setdefault(_question(message.body), message)
 
 
 def _look(found: _Found, message: BagMessage) -> None:
     """All pictures of one look carry one stamp."""
-    robot, stamp = _robot(message), message.body.header.stamp
+    robot, stamp = found.names.robot_of(message.topic), message.body.header.stamp
     found.looks.setdefault((robot, stamp.sec, stamp.nanosec), message.at_s)
 
 
 def _rules(found: _Found, message: BagMessage) -> None:
     if message.topic.endswith(RULES):
-        found.rules[_robot(message)] = parse_rules(message.body.data)
+        found.rules[found.names.robot_of(message.topic)] = parse_rules(message.body.data)
 
 
 def _moved(event: ModeChanged) -> Moved:
@@ -155,13 +157,8 @@ def _moved(event: ModeChanged) -> Moved:
     )
 
 
-def _own(message: BagMessage) -> bool:
-    return bool(message.body.robot == _robot(message))
-
-
-def _robot(message: BagMessage) -> str:
-    """By the topic, `/ROBOT/…`."""
-    return message.topic.split("/")[1]
+def _own(found: _Found, message: BagMessage) -> bool:
+    return bool(message.body.robot == found.names.robot_of(message.topic))
 
 
 def _task(body: Any) -> str:

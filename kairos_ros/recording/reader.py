@@ -23,6 +23,7 @@ from rosbags.typesys import (
 from rosbags.typesys.store import Typestore
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import FleetNames, fleets_among
 from kairos_ros.recording.definition import Definitions, installed_prefixes
 from kairos_ros.recording.repair import repair
 from kairos_ros.recording.validity import fault
@@ -57,7 +58,7 @@ class BagMessage:
 
 
 class Bag:
-    """An open bag; a context manager.
+    """An open bag of one fleet; a context manager.
 
     path: the bag's folder, or its .mcap file. A bag that its recorder could not end is repaired
     first, and `tell` is told so. Raises ConfigError for what is no bag or cannot be read.
@@ -74,6 +75,14 @@ class Bag:
             self._reader.open()
         except _UNREADABLE as error:
             raise ConfigError(f"{self.path} cannot be read: {error}") from error
+        fleets = fleets_among(connection.topic for connection in self._reader.connections)
+        if len(fleets) > 1:
+            found = ", ".join(fleet.namespace or "/" for fleet in fleets)
+            raise ConfigError(
+                f"{path} holds several fleets, in namespaces {found}; "
+                "record each of them into a bag of its own"
+            )
+        self.names = fleets[0] if fleets else FleetNames()
         self.start_ns = self._reader.start_time if self._reader.message_count else 0
         self.length_s = self._reader.duration / 1e9 if self._reader.message_count else 0.0
         """First message to last."""

@@ -4,23 +4,25 @@ import re
 from collections.abc import Mapping, Sequence
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import ROOT, FleetNames, fleets_among
 
-UPDATES = "/kairos/chunk_updates"
-FULL_UPDATES = "/kairos/chunk_updates/full"
+UPDATES = "chunk_updates"
+FULL_UPDATES = "chunk_updates/full"
 SENSORS = (
     "sensor_msgs/msg/JointState",
     "sensor_msgs/msg/Image",
     "sensor_msgs/msg/CompressedImage",
 )
 FLEET = {
-    "/kairos/robot_status": "kairos_ros/msg/RobotStatus",
-    "/kairos/server_status": "kairos_ros/msg/ServerStatus",
-    "/kairos/fleet_state": "kairos_ros/msg/FleetState",
+    "robot_status": "kairos_ros/msg/RobotStatus",
+    "server_status": "kairos_ros/msg/ServerStatus",
+    "fleet_state": "kairos_ros/msg/FleetState",
     UPDATES: "kairos_ros/msg/ChunkUpdates",
     FULL_UPDATES: "kairos_ros/msg/ChunkUpdates",
-    "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
 }
 """Topics of the fleet, and their types whatever else is published there."""
+SHARED = {"/diagnostics": "diagnostic_msgs/msg/DiagnosticArray"}
+"""The same, of all fleets."""
 ROBOT = {
     "chunk_request": "kairos_ros/msg/ChunkRequest",
     "action_chunk": "kairos_ros/msg/ActionChunk",
@@ -49,7 +51,11 @@ def parse_topics(text: str) -> re.Pattern[str] | None:
 
 
 def selected(
-    topics: Mapping[str, Sequence[str]], wanted: re.Pattern[str] | None, *, full_updates: bool
+    topics: Mapping[str, Sequence[str]],
+    wanted: re.Pattern[str] | None,
+    *,
+    full_updates: bool,
+    names: FleetNames = ROOT,
 ) -> dict[str, tuple[str, ...]]:
     """The topics to record, of all that exist (name -> types), and the types they may have.
 
@@ -59,18 +65,21 @@ def selected(
     wanted: names that match as a whole; None: what the fleet says (requests with their images,
     chunks with their updates, execution, tasks, states, verdicts and what robots did about them,
     diagnostics) and, below a robot's namespace, joint states and images.
+    names: of the fleet. Those in namespaces below its own are others.
     """
+    others = fleets_among(topics)
     robots = [
         name.removesuffix(_REQUEST)
         for name, kinds in topics.items()
-        if name.endswith(_REQUEST) and ROBOT[_REQUEST[1:]] in kinds
+        if name.endswith(_REQUEST) and ROBOT[_REQUEST[1:]] in kinds and names.has(name, others)
     ]
     robots.sort(key=len, reverse=True)  # one without a namespace has what no other has
-    unwanted = UPDATES if full_updates else FULL_UPDATES
+    common = {names.common(name): kind for name, kind in FLEET.items()} | SHARED
+    unwanted = names.common(UPDATES if full_updates else FULL_UPDATES)
     chosen: dict[str, tuple[str, ...]] = {}
     for name, kinds in topics.items():
         inside = next((name[len(r) + 1 :] for r in robots if name.startswith(f"{r}/")), "")
-        known = FLEET.get(name) or ROBOT.get(inside)
+        known = common.get(name) or ROBOT.get(inside)
         if wanted is not None:
             if wanted.fullmatch(name):
                 chosen[name] = (known,) if known else tuple(kinds)

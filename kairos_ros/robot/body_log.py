@@ -124,7 +124,7 @@ class LoggedBody:
 
 def log_path(folder: Path, robot: str, session: str) -> Path:
     """The file of one session of one robot."""
-    return folder / f"{robot}.{session}{SUFFIX}"
+    return folder / f"{robot.replace('/', '.')}.{session}{SUFFIX}"
 
 
 def read_body_log(path: Path) -> Iterator[BodyEvent]:

@@ -7,11 +7,13 @@ field that is needed.
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from kairos_ros.core.errors import WireError
+from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.core.pipeline import TaskState
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.wire_check import TEXT_BYTES, printable
@@ -321,7 +323,7 @@ def _key(body: Any) -> TaskKey:
 
 
 Decode = Callable[[Any, str, float], Event | None]
-"""Of a message, the first name of its topic, and when it came."""
+"""Of a message, the robot of its topic, and when it came."""
 DECODE: dict[str, Decode] = {
     "kairos_ros/msg/RobotStatus": robot_reported,
     "kairos_ros/msg/ChunkRequest": chunk_requested,
@@ -338,9 +340,18 @@ DECODE: dict[str, Decode] = {
 """By type of message."""
 
 
-def decode(kind: str, topic: str, body: Any, at_s: float) -> Event | None:
-    """kind: such as `kairos_ros/msg/RobotStatus`. topic: `/ROBOT/...`, or one of the whole fleet.
+def decode(kind: str, topic: str, body: Any, at_s: float, names: FleetNames = ROOT) -> Event | None:
+    """kind: such as `kairos_ros/msg/RobotStatus`. topic: one of a robot, or of the whole fleet.
+    names: of the fleet that is listened to.
 
     None for a message that says nothing to listeners. Raises WireError, see above.
     """
-    return DECODE[kind](body, topic.lstrip("/").partition("/")[0], at_s)
+    event = DECODE[kind](body, names.robot_of(topic), at_s)
+    return _own_health(event, names) if isinstance(event, HealthReported) else event
+
+
+def _own_health(report: HealthReported, names: FleetNames) -> HealthReported:
+    """Without what is said of other fleets: all of them share /diagnostics."""
+    named = ((names.own_diagnostic(part.name), part) for part in report.parts)
+    parts = tuple(replace(part, name=name) for name, part in named if name is not None)
+    return replace(report, parts=parts)

@@ -34,6 +34,7 @@ from kairos_ros.bringup.plan import (
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.cli import app
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.pipeline import Component
 from kairos_ros.nodes.parameters import ParameterSpec
 from kairos_ros.nodes.recorder.parameters import RECORDER_PARAMETERS
@@ -106,10 +107,16 @@ def test_robots_can_be_named_and_the_policy_replaced():
     assert specs[0].parameters["policy"] == POLICY
 
 
-@pytest.mark.parametrize("name", ["1arm", "arm-1", "arm 1", "", "ärm", "a/b"])
+@pytest.mark.parametrize("name", ["1arm", "arm-1", "arm 1", "", "ärm", "a//b", "a/kairos"])
 def test_a_robot_name_that_is_no_ros_name_is_refused(name):
     with pytest.raises(ConfigError, match="ROS name"):
         robot(name)
+
+
+def test_a_nested_name_is_the_end_of_a_robots_namespace_wherever_the_fleet_is():
+    spec = robot("cell_1/arm_1")
+    assert (spec.namespace, spec.parameters["name"]) == ("cell_1/arm_1", "cell_1/arm_1")
+    assert "__ns:=/site_a/cell_1/arm_1" in command(spec, FleetNames("/site_a"))
 
 
 CLOUD = "cloud=tcp://gpu:7411"

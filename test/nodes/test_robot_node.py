@@ -502,7 +502,7 @@ def test_a_wrong_configuration_ends_the_start_with_one_line(start_robot, paramet
 
 
 def test_a_robot_whose_namespace_is_no_robot_name_does_not_start(start_node):
-    for remap in ([], ["-r", "__ns:=/site/arm_1"]):
+    for remap in ([], ["-r", "__ns:=/kairos"]):
         robot = start_node("robot_node", *remap)
         assert robot.process.wait(PATIENCE_S) == 1
         assert "named by its namespace" in robot.output()

@@ -90,11 +90,16 @@ def _displays(written: list[Mapping[str, Any]], group: str) -> Iterator[Display]
             name=name,
             kind=kind,
             enabled=bool(one["Enabled"]),
-            topic=topic.get("Value", ""),
+            topic=_resolved(topic.get("Value", "")),
             reliability=_word(topic.get("Reliability Policy", "")),
             durability=_word(topic.get("Durability Policy", "")),
             depth=int(topic.get("Depth", 0)),
         )
+
+
+def _resolved(topic: str) -> str:
+    """Names without a slash are below the namespace of rviz's node, here the root."""
+    return f"/{topic}" if topic and not topic.startswith("/") else topic
 
 
 def _word(written: str) -> str:

@@ -9,8 +9,8 @@ from kairos_ros.msg import EngineState, FleetState, PipelineEvent, RobotState
 from sensor_msgs.msg import Image
 from visualization_msgs.msg import MarkerArray
 
-from kairos_ros.nodes.viz.node import CAMERA_TOPIC, LAYERS, MARKERS
-from kairos_ros.nodes.viz.parameters import VIZ_PARAMETERS
+from kairos_ros.core.fleet_names import ROOT
+from kairos_ros.nodes.viz.node import CAMERA_TOPIC, FRAME, LAYERS, MARKERS
 
 LAYOUT = json.loads(Path(__file__).parents[2].joinpath("config/foxglove_layout.json").read_text())
 PANELS = LAYOUT["configById"]
@@ -19,8 +19,8 @@ TOPICS = {
     "/kairos/fleet_state": FleetState,
     "/arm_1/pipeline_events": PipelineEvent,
     "/diagnostics": DiagnosticArray,
-    CAMERA_TOPIC: Image,
-    **{f"{MARKERS}/{layer.name}": MarkerArray for layer in LAYERS},
+    ROOT.common(CAMERA_TOPIC): Image,
+    **{ROOT.common(f"{MARKERS}/{layer.name}"): MarkerArray for layer in LAYERS},
 }
 
 
@@ -50,8 +50,8 @@ def test_every_path_leads_to_a_field_of_the_message_on_its_topic():
 
 def test_the_3d_panel_shows_every_layer_of_markers_in_their_frame():
     shown = PANELS["3D!cell"]
-    assert set(shown["topics"]) == {f"{MARKERS}/{layer.name}" for layer in LAYERS}
-    assert shown["followTf"] == next(p.default for p in VIZ_PARAMETERS if p.name == "frame")
-    assert PANELS["Image!cameras"]["imageMode"]["imageTopic"] == CAMERA_TOPIC
+    assert set(shown["topics"]) == {ROOT.common(f"{MARKERS}/{layer.name}") for layer in LAYERS}
+    assert shown["followTf"] == FRAME
+    assert PANELS["Image!cameras"]["imageMode"]["imageTopic"] == ROOT.common(CAMERA_TOPIC)
     assert PANELS["DiagnosticSummary!health"]["topicToRender"] in TOPICS
     assert not re.search(r"https?://", json.dumps(LAYOUT))

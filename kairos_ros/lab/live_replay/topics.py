@@ -9,10 +9,11 @@ from rclpy.node import Node
 from rclpy.publisher import Publisher
 from rclpy.subscription import Subscription
 
+from kairos_ros.core.fleet_names import ROOT
 from kairos_ros.msg import ActionChunk, ChunkRequest, RobotStatus
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.robot.messages import Identity
-from kairos_ros.nodes.robot.node import HEARTBEAT_PERIOD_S, STATUS_TOPIC
+from kairos_ros.nodes.robot.node import HEARTBEAT_PERIOD_S
 
 GOODBYE_S = 1.0
 """Waited at most until everybody has heard that robots leave."""
@@ -46,7 +47,7 @@ class RobotTopics:
         create = self._node.create_publisher
         self._robots[who.robot] = _Robot(
             who,
-            create(RobotStatus, STATUS_TOPIC, qos.ANNOUNCEMENT),
+            create(RobotStatus, ROOT.common("robot_status"), qos.ANNOUNCEMENT),
             create(ChunkRequest, f"/{who.robot}/chunk_request", qos.EXCHANGE),
             self._node.create_subscription(
                 ActionChunk, f"/{who.robot}/action_chunk", self._on_chunk, qos.EXCHANGE

@@ -15,15 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, ReliabilityPolicy
 
 from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames
 from kairos_ros.host.orphan import leave_with_launcher
-from kairos_ros.nodes import qos
+from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
+from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.parameters import declare
 from kairos_ros.nodes.process import Stop, join_ros, stop_on_signals
 from kairos_ros.nodes.recorder.parameters import RECORDER_PARAMETERS
@@ -85,9 +87,12 @@ class RecorderNode(Node):
     Raises ConfigError for a parameter that is wrong and for a folder that cannot be made.
     """
 
-    def __init__(self, **parameters: Any) -> None:
+    def __init__(self, names: FleetNames = ROOT, **parameters: Any) -> None:
+        """names: of the fleet, unless ROS arguments say another namespace."""
         overrides = [Parameter(name, value=value) for name, value in parameters.items()]
-        super().__init__("recorder", namespace="kairos", parameter_overrides=overrides)
+        within = f"{names.namespace}/{COMMON}"
+        super().__init__("recorder", namespace=within, parameter_overrides=overrides)
+        self._names = fleet_of(self)
         self.values = declare(self, RECORDER_PARAMETERS)
         self._wanted = parse_topics(self.values["topics"])
         self._definitions = Definitions(installed_prefixes())
@@ -100,7 +105,7 @@ class RecorderNode(Node):
         )
         self._spool = Spool(bag, round(self.values["queue_mb"] * 1e6))
         self._sources = rclpy.create_node(
-            "recorder_topics", namespace="kairos", use_global_arguments=False
+            "recorder_topics", namespace=self.get_namespace(), use_global_arguments=False
         )
         self._taps: dict[str, tuple[Topic, Tap]] = {}
         self._refused: dict[str, str] = {}
@@ -110,7 +115,7 @@ class RecorderNode(Node):
         self._lost: Counter[str] = Counter()
         self._diagnosed = 0
         self._before = (time.monotonic(), 0)
-        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self._diagnostics = DiagnosticsPublisher(self, self._names)
         every(self, 1.0, self._publish_diagnostics)
 
     @property
@@ -123,7 +128,7 @@ class RecorderNode(Node):
         """Subscribes to what has appeared."""
         topics = dict(self._sources.get_topic_names_and_types())
         full = self.values["full_updates"]
-        chosen = selected(topics, self._wanted, full_updates=full)
+        chosen = selected(topics, self._wanted, full_updates=full, names=self._names)
         for name in self._others.keys() - chosen.keys():
             del self._others[name]
         for name in chosen.keys() - self._taps.keys():
@@ -256,9 +261,7 @@ class RecorderNode(Node):
             "topics_not_recorded": len(self._refused),
         }
         status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
-        message = DiagnosticArray(status=[status])
-        message.header.stamp = self.get_clock().now().to_msg()
-        self._diagnostics.publish(message)
+        self._diagnostics.publish([status])
 
 
 def _list(topics: Mapping[str, str]) -> str:
@@ -273,13 +276,17 @@ def _message_class(kind: str) -> type:
 
 
 def record(
-    stop: Stop, tell: Callable[[str], object], linger_s: float = 0.0, **parameters: Any
+    stop: Stop,
+    tell: Callable[[str], object],
+    linger_s: float = 0.0,
+    names: FleetNames = ROOT,
+    **parameters: Any,
 ) -> Path:
     """Records until `stop` is set and `linger_s` more, or the duration is over; closes the bag.
 
     Returns its folder. Raises KairosError where it cannot begin, or ended for want of space.
     """
-    node = RecorderNode(**parameters)
+    node = RecorderNode(names, **parameters)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     warn_without_clock(node)

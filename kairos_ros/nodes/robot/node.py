@@ -16,7 +16,6 @@ from typing import cast
 
 import numpy as np
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.action import ActionServer, CancelResponse, GoalResponse
 from rclpy.action.server import ServerGoalHandle
 from rclpy.duration import Duration
@@ -30,11 +29,13 @@ from kairos_ros.core.errors import ConfigError, KairosError, WireError
 from kairos_ros.core.exchange import Observation, Request
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.server_status import ServerStatus
-from kairos_ros.core.wire_check import NAME_CHARS, is_name, printable
+from kairos_ros.core.wire_check import printable
 from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus, TaskEvent
 from kairos_ros.msg import ServerStatus as ServerStatusMessage
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import PICTURE_BYTES, subscribe
+from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
+from kairos_ros.nodes.fleet_namespace import robot_in_fleet
 from kairos_ros.nodes.parameters import declare
 from kairos_ros.nodes.process import begin, give_up, log_by
 from kairos_ros.nodes.robot.cameras import RobotCameras
@@ -89,8 +90,6 @@ from kairos_ros.robot.supervision.rules_text import parse_rules
 from kairos_ros.robot.supervision.supervisor import Supervisor
 from kairos_ros.robot.task import Task, TaskResult
 
-STATUS_TOPIC = "/kairos/robot_status"
-SERVER_TOPIC = "/kairos/server_status"
 FEEDBACK_PERIOD_S = 0.5
 HEARTBEAT_PERIOD_S = 1.0
 LAST_RESULT_S = 1.0
@@ -109,16 +108,11 @@ class RobotNode(Node):
         log_by(self)
         values = declare(self, ROBOT_PARAMETERS)
         self._values = values
-        robot = self.get_namespace().strip("/")
-        if not is_name(robot):
-            raise ConfigError(
-                f"a robot is named by its namespace, one name of at most {NAME_CHARS} characters "
-                f"and not '{printable(robot)}'; start with -r __ns:=/arm_1"
-            )
+        names, robot = robot_in_fleet(self, values["name"])
         self._throttle = Throttle(self.get_logger(), burst=5, every_s=1.0)
         rate_hz = values["control_rate_hz"]
         options = adapter_options(values["adapter_options"])
-        bodies = {"ros2": partial(ros2_body, self)}
+        bodies = {"ros2": partial(ros2_body, self, names)}
         try:
             adapter = make_adapter(values["adapter"], rate_hz, options, bodies)
         except KairosError as error:
@@ -172,7 +166,9 @@ class RobotNode(Node):
         self._held_since: float | None = None
         self._foreign_publishers: list[str] = []
 
-        self._status = self.create_publisher(RobotStatus, STATUS_TOPIC, qos.ANNOUNCEMENT)
+        self._status = self.create_publisher(
+            RobotStatus, names.common("robot_status"), qos.ANNOUNCEMENT
+        )
         self._requests = self.create_publisher(
             ChunkRequest,
             "chunk_request",
@@ -189,7 +185,7 @@ class RobotNode(Node):
         self._joint_names = list(spec.state_names) or [f"state_{i}" for i in range(spec.state_dim)]
         self._periods = 0
         self._info = self.create_publisher(ExecutionInfo, "execution_info", qos.TELEMETRY)
-        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self._diagnostics = DiagnosticsPublisher(self, names)
         subscribe(
             self,
             ActionChunk,
@@ -202,7 +198,7 @@ class RobotNode(Node):
         subscribe(
             self,
             ServerStatusMessage,
-            SERVER_TOPIC,
+            names.common("server_status"),
             self._on_server,
             qos.ROSTER,
             refused=self._on_unreadable_server,
@@ -406,9 +402,7 @@ class RobotNode(Node):
             strange=self._strange(report),
         )
         self._diagnosed = report
-        message = DiagnosticArray(status=[status])
-        message.header.stamp = self.get_clock().now().to_msg()
-        self._diagnostics.publish(message)
+        self._diagnostics.publish([status])
 
     def _strange(self, report: Report) -> list[str]:
         """Who publishes on this robot's topics and should not; logged when that changes."""

@@ -14,6 +14,12 @@ from kairos_ros.robot.loop import LoopConfig
 
 P = ParameterSpec
 ROBOT_PARAMETERS = (
+    P(
+        "name",
+        "",
+        "In its fleet: the end of the node's namespace, such as cell_1/arm_1; empty: its last "
+        "part. What is before it is the namespace of the fleet.",
+    ),
     P("adapter", "sim", "Its body: sim, ros2, lerobot, or an installed adapter."),
     P("adapter_options", STRINGS, "Options of the adapter, each 'name=value' with a YAML value."),
     P("control_rate_hz", 30.0, "Actions per second.", 1.0, 1000.0),

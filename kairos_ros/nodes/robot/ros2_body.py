@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rclpy.node import Node
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.nodes.robot.driver_link import RosDriverLink
 from kairos_ros.nodes.robot.driver_topics import channels
 from kairos_ros.robot.adapters.contract.contract_file import (
@@ -17,6 +18,7 @@ from kairos_ros.robot.adapters.contract.contracted_robot import ContractedRobot
 
 def ros2_body(
     node: Node,
+    names: FleetNames,
     control_rate_hz: float,
     *,
     contract: str,
@@ -29,7 +31,9 @@ def ros2_body(
         node: gives the namespace, and the context.
         control_rate_hz: must be the contract's.
         contract: a file, or the name of a shipped one.
-        drivers: namespaces of the arms' drivers, instead of the contract's.
+        names: of the robot's fleet.
+        drivers: namespaces of the arms' drivers, instead of the contract's; without a slash in
+            front they are below the fleet's.
         start_within_s: how long drivers may be missing, and somebody else may command the arm; 20 s
             are what DDS takes to notice that a node was killed.
 
@@ -37,7 +41,7 @@ def ros2_body(
     """
     read = read_contract(contract_path(contract))
     if drivers:
-        read = at_drivers(read, drivers)
+        read = at_drivers(read, [names.resolve(driver) for driver in drivers])
     if control_rate_hz != read.control_rate_hz:
         raise ConfigError(
             f"parameter control_rate_hz is {control_rate_hz:g}, but contract {contract} says "

@@ -9,6 +9,7 @@ from rclpy.publisher import Publisher
 from rclpy.subscription import Subscription
 
 from kairos_ros.core.errors import WireError
+from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.msg import ActionChunk, ChunkRequest
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import subscribe
@@ -28,11 +29,12 @@ class RobotTopics:
     def __init__(
         self,
         node: Node,
+        names: FleetNames,
         request: Callable[[str, ChunkRequest], None],
         unreadable: Callable[[str, WireError, bytes], None],
         most_bytes: int,
     ) -> None:
-        self._node = node
+        self._node, self._names = node, names
         self._request, self._unreadable = request, unreadable
         self._most_bytes = most_bytes + REQUEST_OVERHEAD
         self._open: dict[str, tuple[Publisher, Subscription]] = {}
@@ -74,14 +76,14 @@ class RobotTopics:
         # ones (warnings of foreign QoS) waiting for 32 robots costs twice as much CPU.
         publisher = self._node.create_publisher(
             ActionChunk,
-            f"/{robot}/action_chunk",
+            self._names.robot(robot, "action_chunk"),
             qos.EXCHANGE,
             event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
         )
         subscription = subscribe(
             self._node,
             ChunkRequest,
-            f"/{robot}/chunk_request",
+            self._names.robot(robot, "chunk_request"),
             lambda message: self._request(robot, message),
             qos.EXCHANGE,
             most_bytes=self._most_bytes,

@@ -16,6 +16,7 @@ from kairos_ros.msg import RobotStatus
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import PICTURE_BYTES, subscribe
+from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.throttle import Throttle
 from kairos_ros.nodes.timers import every
 
@@ -74,7 +75,7 @@ class RobotWatch:
         self.changed: list[Callable[[str], None]] = []
         """Called with the name of a robot that came, left, or began or ended a task."""
         self.robots: dict[str, Watched] = {}
-        self._node = node
+        self._node, self._names = node, fleet_of(node)
         self._wanted = frozenset(robots)
         self._cameras = None if cameras is None else tuple(cameras)
         self._topics: dict[str, list[Subscription]] = {}
@@ -87,7 +88,7 @@ class RobotWatch:
         subscribe(
             node,
             RobotStatus,
-            "/kairos/robot_status",
+            self._names.common("robot_status"),
             self._on_status,
             qos.ROSTER,
             refused=self._announcements.refuse,
@@ -151,7 +152,7 @@ class RobotWatch:
             subscribe(
                 self._node,
                 CompressedImage,
-                f"/{robot}/camera/{camera}/compressed",
+                self._names.robot(robot, f"camera/{camera}/compressed"),
                 partial(self._on_picture, robot, camera),
                 qos.SENSOR,
                 most_bytes=PICTURE_BYTES,

@@ -15,11 +15,11 @@ from kairos_ros.core.server_status import ServedPolicy, ServerState, ServerStatu
 from kairos_ros.msg import ServerStatus as ServerStatusMessage
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import subscribe
+from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.server_messages import described, server_from, server_message
 from kairos_ros.serving.other_servers import OtherServers
 from kairos_ros.transport.messages import EngineDescription
 
-TOPIC = "/kairos/server_status"
 HEARTBEAT_NS = 1_000_000_000
 LISTEN_NS = 1_500_000_000
 """From its start a server listens for so long before it serves: nobody is served twice while DDS
@@ -53,9 +53,10 @@ class ServerAnnouncement:
         """In conflict, serving: when it was last told."""
         self._told: tuple[object, ...] | None = None
         self._told_ns = 0
-        self._publisher = node.create_publisher(ServerStatusMessage, TOPIC, qos.ANNOUNCEMENT)
+        topic = fleet_of(node).common("server_status")
+        self._publisher = node.create_publisher(ServerStatusMessage, topic, qos.ANNOUNCEMENT)
         self._subscription = subscribe(
-            node, ServerStatusMessage, TOPIC, self._on_status, qos.ROSTER, refused=self._ignore
+            node, ServerStatusMessage, topic, self._on_status, qos.ROSTER, refused=self._ignore
         )
 
     @property
@@ -125,7 +126,7 @@ class ServerAnnouncement:
         late_ns = now_ns - self._listens_until_ns
         if late_ns < 0:
             return True
-        others = self._node.count_publishers(TOPIC) - 1
+        others = self._node.count_publishers(self._publisher.topic_name) - 1
         return late_ns < LISTEN_LONGER_NS and others > self._others.known
 
     def leave(self) -> None:

@@ -33,6 +33,7 @@ from kairos_ros.msg import ChunkRequest, ChunkUpdates, RobotStatus
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import head, subscribe
+from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.parameters import declare
 from kairos_ros.nodes.process import join_ros
 from kairos_ros.nodes.robot.topics import RobotTopics
@@ -64,6 +65,7 @@ class ServingNode(LifecycleNode):
     def __init__(self) -> None:
         super().__init__("serving", namespace="kairos")
         self.values = declare(self, SERVING_PARAMETERS)
+        self._names = fleet_of(self)
         remotes = remote_engines(self.values)
         self.options = serving_options(self.values)
         self.server = uuid.uuid4().hex
@@ -78,7 +80,7 @@ class ServingNode(LifecycleNode):
             self.values, remotes, self.get_logger(), self._guard.trigger, self._carry_out
         )
         self._topics = RobotTopics(
-            self, self._on_request, self._on_unreadable, self.options.max_bytes
+            self, self._names, self._on_request, self._on_unreadable, self.options.max_bytes
         )
         self._throttle = Throttle(self.get_logger(), burst=50, every_s=1.0)
         self._entities: list[Subscription | Timer] = []
@@ -101,7 +103,7 @@ class ServingNode(LifecycleNode):
         self._updates = {
             full: self.create_publisher(
                 ChunkUpdates,
-                "/kairos/chunk_updates/full" if full else "/kairos/chunk_updates",
+                self._names.common(f"chunk_updates{'/full' if full else ''}"),
                 qos.EVENTS,
                 event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
             )
@@ -129,7 +131,7 @@ class ServingNode(LifecycleNode):
             subscribe(
                 self,
                 RobotStatus,
-                "/kairos/robot_status",
+                self._names.common("robot_status"),
                 self._on_status,
                 qos.ROSTER,
                 refused=self._announcements.refuse,

@@ -5,12 +5,13 @@ from collections import Counter, deque
 from collections.abc import Mapping
 from typing import Any
 
-from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
 
 from kairos_ros.msg import FleetState
 from kairos_ros.nodes import qos
+from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.fleet_messages import diagnostics, fleet_state, server_diagnostic
+from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.serving.announcement import ServerAnnouncement
 from kairos_ros.serving.dispatcher import Dispatcher
 
@@ -30,8 +31,10 @@ class ServingTelemetry:
         self._samples: deque[tuple[int, int, int]] = deque(maxlen=11)
         self._diagnosed: Counter[str] = Counter()
         self._diagnosed_s = 0.0
-        self._fleet_state = node.create_publisher(FleetState, "/kairos/fleet_state", qos.TELEMETRY)
-        self._diagnostics = node.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        names = fleet_of(node)
+        topic = names.common("fleet_state")
+        self._fleet_state = node.create_publisher(FleetState, topic, qos.TELEMETRY)
+        self._diagnostics = DiagnosticsPublisher(node, names)
 
     def restart(self) -> None:
         """Counts from zero, as a new dispatcher does."""
@@ -65,7 +68,7 @@ class ServingTelemetry:
         self._diagnosed_s = time.monotonic()
         announcement, values = self._announcement, self._values
         out = announcement.reason if announcement.in_conflict else ""
-        message = diagnostics(
+        statuses = diagnostics(
             time.monotonic_ns(),
             dispatcher,
             self.counters,
@@ -75,9 +78,7 @@ class ServingTelemetry:
         )
         self._diagnosed = dispatcher.counters + self.counters
         who = server_diagnostic(out, announcement.waiting(), values["robots"])
-        message.status = [who] if out else [who, *message.status]
-        message.header.stamp = self._node.get_clock().now().to_msg()
-        self._diagnostics.publish(message)
+        self._diagnostics.publish([who] if out else [who, *statuses])
 
     def _per_s(self, now_ns: int, dispatcher: Dispatcher) -> tuple[float, float]:
         """Requests and chunks per second over about the last two seconds."""

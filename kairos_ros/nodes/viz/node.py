@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
+from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from geometry_msgs.msg import TransformStamped
 from rclpy.event_handler import PublisherEventCallbacks, QoSPublisherMatchedInfo
 from rclpy.node import Node
@@ -18,6 +18,8 @@ from tf2_msgs.msg import TFMessage
 from visualization_msgs.msg import MarkerArray
 
 from kairos_ros.nodes import qos
+from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
+from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.parameters import declare
 from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.timers import every
@@ -49,8 +51,9 @@ LIFETIME_S = 5.0
 """What is not sent again vanishes: a node that died leaves no picture of a living fleet."""
 BROKEN_TOLD_EVERY_S = 10.0
 """Pictures that cannot be shown come as fast as others."""
-MARKERS = "/kairos/markers"
-CAMERA_TOPIC = "/kairos/cameras"
+FRAME = "fleet"
+MARKERS = "markers"
+CAMERA_TOPIC = "cameras"
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,9 +82,11 @@ class VizNode(Node):
         super().__init__("viz", namespace="kairos")
         self.values = declare(self, VIZ_PARAMETERS)
         grid = Grid(self.values["columns"], self.values["spacing_m"], self.values["row_spacing_m"])
-        self.builder = SceneBuilder(self.values["frame"], grid, arm_entries(self.values["arms"]))
+        names = fleet_of(self)
+        self._frame = self.values["frame"] or f"{names.prefix}{FRAME}"
+        self.builder = SceneBuilder(self._frame, grid, arm_entries(self.values["arms"]), names)
         self._sources = rclpy.create_node(
-            "viz_topics", namespace="kairos", use_global_arguments=False
+            "viz_topics", namespace=self.get_namespace(), use_global_arguments=False
         )
         self._fleet = Subscriptions(self._sources, self.builder.sources, self.values["max_robots"])
         self._topics = {}
@@ -91,15 +96,16 @@ class VizNode(Node):
             self._shown[layer.name] = shown
             self._topics[layer.name] = self.create_publisher(
                 MarkerArray,
-                f"{MARKERS}/{layer.name}",
+                names.common(f"{MARKERS}/{layer.name}"),
                 qos.EVENTS,
                 event_callbacks=PublisherEventCallbacks(matched=_when_found(shown)),
             )
         self._tf_static = self.create_publisher(TFMessage, "/tf_static", qos.ANNOUNCEMENT)
         self._tf = self.create_publisher(TFMessage, "/tf", qos.EVENTS)
-        self._cameras = self.create_publisher(Image, CAMERA_TOPIC, qos.TELEMETRY)
-        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self._cameras = self.create_publisher(Image, names.common(CAMERA_TOPIC), qos.TELEMETRY)
+        self._diagnostics = DiagnosticsPublisher(self, names)
         every(self, 1.0, self._publish_diagnostics)
+        self._tf_prefix = names.prefix
         self._origins: dict[str, tuple[float, float, float]] = {}
         self._placed: list[TransformStamped] = []
         self._cameras_due_s = 0.0
@@ -111,8 +117,8 @@ class VizNode(Node):
         self._busy_s = 0.0
         self._refused = 0
         self.get_logger().info(
-            f"draws at {self.values['rate_hz']:g} Hz while somebody looks at {MARKERS}/*; "
-            f"fixed frame {self.values['frame']!r}"
+            f"draws at {self.values['rate_hz']:g} Hz while somebody looks at "
+            f"{names.common(MARKERS)}/*; fixed frame {self._frame!r}"
         )
 
     def draw(self) -> None:
@@ -142,7 +148,7 @@ class VizNode(Node):
     def close(self) -> None:
         """Takes everything off the screens. After the executor has stopped."""
         for publisher in self._topics.values():
-            publisher.publish(everything_gone(self.values["frame"]))
+            publisher.publish(everything_gone(self._frame))
         for publisher in self._topics.values():
             publisher.wait_for_all_acked(rclpy.duration.Duration(seconds=0.5))
         self._sources.destroy_node()
@@ -171,7 +177,7 @@ class VizNode(Node):
         moving: list[TransformStamped] = []
         for robot in scene.robots.values():
             tools = robot.body.tools(robot.joint_names, robot.joints) if robot.body else []
-            names = [f"{robot.name}/tool_{i + 1}" for i in range(len(tools))]
+            names = [f"{self._tf_prefix}{robot.name}/tool_{i + 1}" for i in range(len(tools))]
             moving += transforms(robot.frame, dict(zip(names, tools, strict=True)), stamp)
         if moving:
             self._tf.publish(tf_message(moving))
@@ -187,7 +193,7 @@ class VizNode(Node):
             }
         )
         message.header.stamp = self.get_clock().now().to_msg()
-        message.header.frame_id = self.values["frame"]
+        message.header.frame_id = self._frame
         self._cameras.publish(message)
         self._pictures += 1
         self._broken_pictures += len(self._broken)
@@ -231,9 +237,7 @@ class VizNode(Node):
         status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
         self._drawn = self._late = self._sent = self._pictures = 0
         self._busy_s = 0.0
-        message = DiagnosticArray(status=[status])
-        message.header.stamp = self.get_clock().now().to_msg()
-        self._diagnostics.publish(message)
+        self._diagnostics.publish([status])
 
 
 def _broken_text(broken: Mapping[str, str]) -> str:

@@ -7,12 +7,13 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import is_robot_name
 from kairos_ros.core.wire_check import ROBOTS
 from kairos_ros.nodes.parameters import STRINGS, ParameterSpec
 
 P = ParameterSpec
 VIZ_PARAMETERS = (
-    P("frame", "fleet", "Frame that the fleet stands in: rviz's fixed frame."),
+    P("frame", "", "Frame that the fleet stands in: rviz's fixed frame; empty: fleet."),
     P("rate_hz", 8.0, "Drawings per second, while somebody looks.", 0.5, 30.0),
     P("camera_rate_hz", 2.0, "Pictures of all cameras in one, likewise.", 0.1, 30.0),
     P("max_robots", ROBOTS, "More at a time are ignored.", 1, 10_000),
@@ -58,7 +59,7 @@ def arm_entries(texts: list[str]) -> Mapping[str, ArmEntry]:
     entries = {}
     for text in texts:
         robot, equals, rest = text.partition("=")
-        if not equals or not robot.isidentifier():
+        if not equals or not is_robot_name(robot):
             raise ConfigError(f"arms entry {text!r} must read 'robot={{contract: ..., ...}}'")
         try:
             entries[robot] = ArmEntry.model_validate(yaml.safe_load(rest))

@@ -7,6 +7,7 @@ from pathlib import Path
 from std_msgs.msg import String
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.viz.parameters import ArmEntry
 from kairos_ros.nodes.viz.subscriptions import (
@@ -38,10 +39,16 @@ class SceneBuilder:
     arms: how to draw those with a URDF. Raises ConfigError for files that cannot be read.
     """
 
-    def __init__(self, frame: str, grid: Grid, arms: Mapping[str, ArmEntry]) -> None:
+    def __init__(
+        self,
+        frame: str,
+        grid: Grid,
+        arms: Mapping[str, ArmEntry],
+        names: FleetNames = ROOT,
+    ) -> None:
         self.problems: dict[str, str] = {}
         """Robots that cannot be drawn, and why."""
-        self._frame = frame
+        self._names, self._frame = names, frame
         self._grid = grid
         self._arms = arms
         self._contracts = {
@@ -59,7 +66,7 @@ class SceneBuilder:
         """Topics beyond those of every robot node."""
         entry = self._arms.get(robot)
         if entry is not None and not entry.urdf:
-            topic = self._contracts[robot].arms[0].topic("robot_description")
+            topic = self._names.resolve(self._contracts[robot].arms[0].topic("robot_description"))
             yield Source(JOINTS, topic, String, qos.ANNOUNCEMENT, read_description)
 
     def scene(self, subscriptions: Subscriptions) -> Scene:
@@ -105,7 +112,7 @@ class SceneBuilder:
         return RobotDrawing(
             name=name,
             slot=self._slots.of[name],
-            frame=(entry.frame if entry else "") or f"{name}/base",
+            frame=(entry.frame if entry else "") or f"{self._names.prefix}{name}/base",
             state=status.state.text,
             instruction=status.instruction,
             round=status.round,

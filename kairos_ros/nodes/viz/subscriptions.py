@@ -22,6 +22,7 @@ from std_msgs.msg import String
 from tf2_msgs.msg import TFMessage
 
 from kairos_ros.core.errors import WireError
+from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.wire_check import ROBOTS
 from kairos_ros.msg import (
@@ -37,6 +38,7 @@ from kairos_ros.msg import (
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import FLEET_BYTES, read
+from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.robot.watch import SILENT_S
 from kairos_ros.nodes.telemetry import event_of
 from kairos_ros.telemetry.decode import robot_reported
@@ -99,11 +101,11 @@ class Subscriptions:
         """By robot, the same as of `view`."""
         self.placed: set[str] = set()
         """Static frames that others have placed."""
-        self._node = node
+        self._node, self._names = node, fleet_of(node)
         self._more = sources
         self._announcements = Announcements(node.get_logger(), self.counters, most)
         self._open_until_s = 0.0
-        self._status = self._open(RobotStatus, "/kairos/robot_status", qos.ROSTER)
+        self._status = self._open(RobotStatus, self._names.common("robot_status"), qos.ROSTER)
         self._tf = self._open(TFMessage, "/tf_static", qos.ROSTER)
         self._of_fleet: dict[str, Subscription] = {}
         self._of_robots: dict[str, dict[str, tuple[Source, Subscription]]] = {}
@@ -141,9 +143,9 @@ class Subscriptions:
     def _take_fleet(self, now_ns: int, purposes: frozenset[str]) -> None:
         wanted: dict[str, tuple[type, QoSProfile]] = {}
         if SERVING in purposes:
-            wanted["/kairos/fleet_state"] = FleetState, qos.TELEMETRY
+            wanted[self._names.common("fleet_state")] = FleetState, qos.TELEMETRY
         if CHUNKS in purposes:
-            wanted["/kairos/chunk_updates"] = ChunkUpdates, qos.EVENTS
+            wanted[self._names.common("chunk_updates")] = ChunkUpdates, qos.EVENTS
         if SAFETY in purposes:  # EVENTS: between two looks many nodes report
             wanted["/diagnostics"] = DiagnosticArray, qos.EVENTS
         for topic in self._of_fleet.keys() - wanted.keys():
@@ -157,7 +159,7 @@ class Subscriptions:
     def _take(self, message: Any, topic: str, now_ns: int) -> None:
         """Of a message that is an event."""
         try:
-            event = event_of(message, topic, now_ns / 1e9)
+            event = event_of(message, topic, now_ns / 1e9, self._names)
         except WireError:
             self.counters["refused_message"] += 1
             return
@@ -192,7 +194,7 @@ class Subscriptions:
             drawn.pictures.clear()
         sources = {
             one.topic: one
-            for one in (*robot_sources(robot, cameras), *self._more(robot))
+            for one in (*robot_sources(self._names, robot, cameras), *self._more(robot))
             if one.purpose in purposes
         }
         opened = self._of_robots.setdefault(robot, {})
@@ -231,11 +233,11 @@ class Subscriptions:
                 self.counters["refused_message"] += 1
 
 
-def robot_sources(robot: str, cameras: Iterable[str]) -> Iterator[Source]:
+def robot_sources(names: FleetNames, robot: str, cameras: Iterable[str]) -> Iterator[Source]:
     """The topics that every robot node has."""
 
     def of(purpose: str, name: str, kind: type, profile: QoSProfile, read: Any = None) -> Source:
-        return Source(purpose, f"/{robot}/{name}", kind, profile, read)
+        return Source(purpose, names.robot(robot, name), kind, profile, read)
 
     yield of(JOINTS, "joint_states", JointState, qos.TELEMETRY, read_joints)
     yield of(CHUNKS, "chunk_request", ChunkRequest, qos.EXCHANGE)

@@ -18,6 +18,7 @@ from kairos_ros.core.wire_check import ID_BYTES, check_text, duration_ns
 from kairos_ros.msg import Plan, PlanRequest, SafetyVerdict, TaskProgress, TaskRefusal
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import PICTURE_BYTES, subscribe
+from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.robot.watch import RobotWatch, Stamp, Watched
 from kairos_ros.nodes.vlm.component_record import Record
 from kairos_ros.nodes.vlm.messages import (
@@ -46,6 +47,7 @@ JUDGED = {
     ),
 }
 """Kind of question, its answers, and how robots hear of them."""
+REFUSAL = "task_refusal"
 
 
 class Outbox:
@@ -125,9 +127,9 @@ class Judging:
         self._due_ns.pop(robot, None)
         here, open_ = robot in self.watch.robots, robot in self._topics
         if here and not open_:  # now: the first verdict would be lost until its reader is found
-            topic = f"/{robot}/{self._topic}"
-            verdicts = _publisher(self._node, self._message, topic)
-            self._topics[robot] = verdicts, _refusals(self._node, robot)
+            verdicts = _publisher(self._node, self._message, robot, self._topic)
+            refusals = _publisher(self._node, TaskRefusal, robot, REFUSAL)
+            self._topics[robot] = verdicts, refusals
         elif open_ and not here:
             for publisher in self._topics.pop(robot):
                 self._node.destroy_publisher(publisher)
@@ -170,14 +172,15 @@ class Planning:
             subscription = subscribe(
                 self._node,
                 PlanRequest,
-                f"/{robot}/plan_request",
+                fleet_of(self._node).robot(robot, "plan_request"),
                 lambda message: self._asked(robot, message),
                 qos.EXCHANGE,
                 most_bytes=PICTURE_BYTES,
                 refused=self._refuse,
             )
-            plans = _publisher(self._node, Plan, f"/{robot}/plan")
-            self._topics[robot] = plans, _refusals(self._node, robot), subscription
+            plans = _publisher(self._node, Plan, robot, "plan")
+            refusals = _publisher(self._node, TaskRefusal, robot, REFUSAL)
+            self._topics[robot] = plans, refusals, subscription
 
     def _refuse(self, error: WireError, raw: bytes = b"") -> None:
         self.record.counters["refused_question"] += 1
@@ -221,17 +224,13 @@ class Planning:
         self._judges.ask(Requester(asked.robot, Component.SYSTEM2), request, slo_ns)
 
 
-def _publisher(node: Node, message: type, topic: str) -> Publisher:
+def _publisher(node: Node, message: type, robot: str, topic: str) -> Publisher:
     return node.create_publisher(
         message,
-        topic,
+        fleet_of(node).robot(robot, topic),
         qos.EXCHANGE,
         event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
     )
-
-
-def _refusals(node: Node, robot: str) -> Publisher:
-    return _publisher(node, TaskRefusal, f"/{robot}/task_refusal")
 
 
 Service = Judging | Planning

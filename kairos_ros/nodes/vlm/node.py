@@ -8,12 +8,12 @@ from collections.abc import Sequence
 from functools import partial
 
 import rclpy
-from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.node import Node
 
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.pipeline import Component
-from kairos_ros.nodes import qos
+from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
+from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.parameters import ParameterSpec, declare
 from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.timers import every
@@ -51,7 +51,7 @@ class VlmNode(Node):
         except KairosError:
             self.close()
             raise
-        self._diagnostics = self.create_publisher(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self._diagnostics = DiagnosticsPublisher(self, fleet_of(self))
         every(self, 1.0, self._publish_diagnostics)
         models = ", ".join(self._judge_threads)
         self.get_logger().info(f"{', '.join(NAMES[one] for one in components)}: judged by {models}")
@@ -81,9 +81,7 @@ class VlmNode(Node):
         return RulePlanner() if model == MODEL else load_judge(model, self._values["timeout_s"])
 
     def _publish_diagnostics(self) -> None:
-        message = DiagnosticArray(status=[service.diagnostic() for service in self._components])
-        message.header.stamp = self.get_clock().now().to_msg()
-        self._diagnostics.publish(message)
+        self._diagnostics.publish(service.diagnostic() for service in self._components)
 
 
 def main(*names: str) -> int:

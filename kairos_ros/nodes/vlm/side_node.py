@@ -7,6 +7,7 @@ from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
 
+from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames
 from kairos_ros.core.wire_check import printable
 from kairos_ros.nodes.process import join_ros
 
@@ -17,11 +18,12 @@ class SideNode:
     Either the program calls `spin` again and again, or `spin_in_thread` once.
     """
 
-    def __init__(self, name: str, domain: int | None = None) -> None:
-        """domain: ROS domain; None for that of the environment."""
+    def __init__(self, name: str, domain: int | None = None, names: FleetNames = ROOT) -> None:
+        """domain: ROS domain; None for that of the environment. names: of the fleet it is in."""
         self._context = Context()
         join_ros([], self._context, domain)
-        self.node = rclpy.create_node(name, namespace="kairos", context=self._context)
+        self._namespace = f"{names.namespace}/{COMMON}"
+        self.node = rclpy.create_node(name, namespace=self._namespace, context=self._context)
         self.executor = SingleThreadedExecutor(context=self._context)
         self.executor.add_node(self.node)
         self._thread: threading.Thread | None = None
@@ -39,7 +41,7 @@ class SideNode:
 
     def beside(self, name: str) -> Node:
         """Another node of the same context, in no executor."""
-        return rclpy.create_node(name, namespace="kairos", context=self._context)
+        return rclpy.create_node(name, namespace=self._namespace, context=self._context)
 
     def close(self) -> None:
         self.executor.shutdown(timeout_sec=1.0)
