@@ -21,6 +21,15 @@ def every(node: Node, period_s: float, callback: Callable[[], None]) -> Timer:
     return node.create_timer(period_s, callback, clock=STEADY)
 
 
+def set_rate(timer: Timer, rate_hz: float) -> None:
+    """So often from now on; 0: never."""
+    if rate_hz > 0:
+        timer.timer_period_ns = round(1e9 / rate_hz)
+        timer.reset()
+    else:
+        timer.cancel()
+
+
 def warn_without_clock(node: Node) -> None:
     """From now on logs a warning while `use_sim_time` is set and nobody publishes `/clock`."""
 

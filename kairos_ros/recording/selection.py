@@ -21,7 +21,10 @@ FLEET = {
     FULL_UPDATES: "kairos_ros/msg/ChunkUpdates",
 }
 """Topics of the fleet, and their types whatever else is published there."""
-SHARED = {"/diagnostics": "diagnostic_msgs/msg/DiagnosticArray"}
+SHARED = {
+    "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
+    "/parameter_events": "rcl_interfaces/msg/ParameterEvent",
+}
 """The same, of all fleets."""
 ROBOT = {
     "chunk_request": "kairos_ros/msg/ChunkRequest",

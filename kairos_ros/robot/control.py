@@ -24,6 +24,7 @@ from kairos_ros.robot.control_events import (
     Arrived,
     Cancel,
     Event,
+    Limited,
     Malformed,
     Planned,
     Refused,
@@ -191,6 +192,8 @@ class Controller:
                     self._end_postponed("canceled")
                 elif self._loop.task is not None and self._loop.task.id == task_id:
                     self._apply([self._loop.finish("canceled", _now())])
+            case Limited(limits):
+                self._guard.limit(limits)
             case Stop():
                 self._running = False
             case _ if self._supervisor is None:

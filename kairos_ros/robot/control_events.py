@@ -6,6 +6,7 @@ from kairos_ros.core.exchange import Answer
 from kairos_ros.core.pipeline import Component
 from kairos_ros.core.server_status import ServerStatus
 from kairos_ros.robot.adapter import TaskGoal
+from kairos_ros.robot.guard import GuardLimits
 from kairos_ros.robot.supervision.state_events import CellVerdict, Progress, Release, ResetDone
 from kairos_ros.robot.task import Task
 
@@ -53,6 +54,13 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
+class Limited:
+    """Other limits of the guard, which fit the robot."""
+
+    limits: GuardLimits
+
+
+@dataclass(frozen=True, slots=True)
 class Stop:
     """Leave the arm holding and end the thread."""
 
@@ -81,5 +89,14 @@ class Refused:
 Judgement = CellVerdict | Progress | Release | Planned | Refused
 """For a supervised robot only; counted as dropped by one that is not."""
 Event = (
-    Start | Arrived | Malformed | ServerFound | ServerHeard | Cancel | Stop | Judgement | ResetDone
+    Start
+    | Arrived
+    | Malformed
+    | ServerFound
+    | ServerHeard
+    | Cancel
+    | Limited
+    | Stop
+    | Judgement
+    | ResetDone
 )

@@ -7,7 +7,8 @@ outranks smoothness:
 1. rate: `|value - previous value| * control rate <= max_rate`. For a dimension that commands a
    position this limits its velocity, for one that commands a displacement or a velocity it limits
    how fast that changes. It holds across chunks.
-2. range: `minimum <= value <= maximum`.
+2. range: `minimum <= value <= maximum`. From outside, where a task began or the limits changed, it
+   is entered at the largest rate.
 3. workspace: `low <= state[i] + scale * value <= high`, for dimensions that command displacements.
    From outside, motion back in is free and motion further out is 0.
 """
@@ -76,6 +77,20 @@ def tightened(body: GuardLimits, more: GuardLimits) -> GuardLimits:
     )
 
 
+def require_tighter(before: GuardLimits, after: GuardLimits) -> None:
+    """Raises ConfigError where `after` allows what `before` does not."""
+    for name, looser in (("minimum", np.less), ("maximum", np.greater), ("max_rate", np.greater)):
+        old, new = getattr(before, name), getattr(after, name)
+        if len(old) and (len(new) != len(old) or looser(new, old).any()):
+            raise ConfigError(
+                f"guard {name} would go from {list(old)} to {list(new)} during a task: limits may "
+                "only become tighter then"
+            )
+    for name in ("measured_by", "workspace", "tolerance"):
+        if getattr(before, name) != getattr(after, name):
+            raise ConfigError(f"guard {name} can be changed between tasks only")
+
+
 class ActionGuard:
     """Checks the actions of one robot, in order. Not shared between threads.
 
@@ -85,18 +100,29 @@ class ActionGuard:
     def __init__(
         self, limits: GuardLimits, action_dim: int, state_dim: int, control_rate_hz: float
     ) -> None:
-        _check(limits, action_dim, state_dim)
-        self._low = _vector(limits.minimum, action_dim, -np.inf)
-        self._high = _vector(limits.maximum, action_dim, np.inf)
-        self._step = _vector(limits.max_rate, action_dim, np.inf) / control_rate_hz
-        self._measured_by = _vector(limits.measured_by, action_dim, DISPLACES).astype(int)
-        self._workspace = limits.workspace
-        self._tolerance = limits.tolerance
+        self._action_dim, self._state_dim = action_dim, state_dim
+        self._control_rate_hz = control_rate_hz
         self._previous: np.ndarray = np.zeros(action_dim)
+        self.limit(limits)
         self.counts: Counter[str] = Counter()
         """Actions changed, by the limit that changed them, and `not_finite` ones refused."""
         self.guarded = 0
         """Actions changed or refused, each counted once."""
+
+    def limit(self, limits: GuardLimits) -> None:
+        """Other limits from now on. Raises ConfigError as at construction, and changes nothing."""
+        self.check_limits(limits)
+        action_dim = self._action_dim
+        self._low = _vector(limits.minimum, action_dim, -np.inf)
+        self._high = _vector(limits.maximum, action_dim, np.inf)
+        self._step = _vector(limits.max_rate, action_dim, np.inf) / self._control_rate_hz
+        self._measured_by = _vector(limits.measured_by, action_dim, DISPLACES).astype(int)
+        self._workspace = limits.workspace
+        self._tolerance = limits.tolerance
+
+    def check_limits(self, limits: GuardLimits) -> None:
+        """Raises ConfigError for limits that do not fit the robot or contradict themselves."""
+        _check(limits, self._action_dim, self._state_dim)
 
     def reset(self, state: np.ndarray) -> None:
         """A task begins with the arm at `state`, float32 [state_dim]."""
@@ -118,8 +144,10 @@ class ActionGuard:
             self._refuse()
             return None
         wanted = action.astype(np.float64)
-        value = self._clip("rate", wanted, self._previous - self._step, self._previous + self._step)
-        value = self._clip("range", value, self._low, self._high)
+        least, most = self._previous - self._step, self._previous + self._step
+        value = self._clip("rate", wanted, least, most)
+        low, high = np.minimum(self._low, most), np.maximum(self._high, least)
+        value = self._clip("range", value, low, high)
         if self._workspace is not None:
             low, high = _room(self._workspace, state())
             if not (np.isfinite(low).all() and np.isfinite(high).all()):

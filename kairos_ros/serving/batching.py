@@ -41,13 +41,13 @@ class Freshness:
     """What was asked for again, and for which batch."""
 
     def __init__(self, stale_after_ns: int, queue: RequestQueue) -> None:
-        self._stale_after_ns = stale_after_ns
+        self.stale_after_ns = stale_after_ns
         self._queue = queue
 
     @property
     def wanted(self) -> bool:
         """Whether observations are fetched again at all."""
-        return self._stale_after_ns > 0
+        return self.stale_after_ns > 0
 
     def is_stale(self, dispatch_ns: int, entry: PendingRequest, next_batch: int) -> bool:
         """Too old to be dispatched then, and not asked for again already for the next batch.
@@ -57,7 +57,7 @@ class Freshness:
         """
         if not self.wanted or entry.hold_until_ns or entry.refetched_for == next_batch:
             return False
-        return dispatch_ns - entry.observed_ns > self._stale_after_ns
+        return dispatch_ns - entry.observed_ns > self.stale_after_ns
 
     def refetch(
         self, now_ns: int, dispatch_ns: int, entries: Iterable[PendingRequest], next_batch: int
@@ -91,6 +91,11 @@ class Batching:
         self._hedging = Hedging(options.hedge_budget, tasks)
         self._last: tuple[Decision, list[str]] | None = None
         self._next_batch = 1
+
+    def change(self, options: ServingOptions) -> None:
+        """As `Dispatcher.change`."""
+        self._options = options
+        self._freshness.stale_after_ns = options.stale_after_ns
 
     def form(self, now_ns: int) -> list[Effect]:
         """Forms batches for idle engines, and asks for fresh observations for the next ones."""

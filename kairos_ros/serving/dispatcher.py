@@ -57,6 +57,26 @@ class Dispatcher:
         self._request_bytes = 0
         """Of the newest request."""
 
+    def change(self, options: ServingOptions) -> None:
+        """Serves by other options from now on: scheduling, horizon, freshness, deadline, the length
+        of the queue, the comparison of tiers. All others must be as they were.
+
+        Raises ConfigError, and changes nothing, for a scheduling policy that counts waits in
+        another way than the one before it, and for a default horizon policy that a policy which is
+        served cannot have.
+        """
+        if options.scheduling.reading != self.options.scheduling.reading:
+            raise ConfigError(
+                "this scheduling policy counts the waits of tasks in another way, and those that "
+                "were counted cannot be converted; set it while the node is unconfigured"
+            )
+        for slot in self._engines.slots.values():
+            if slot.description is not None:
+                options.check_policy(slot.description, slot.policy)
+        self.options = options
+        self._horizon_policies = HorizonPolicies(options)
+        self._batching.change(options)
+
     @property
     def engines(self) -> Mapping[str, EngineSlot]:
         return self._engines.slots

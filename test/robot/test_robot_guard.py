@@ -1,5 +1,7 @@
 """The action guard: nothing outside the limits, and never a NaN, reaches an actuator."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,14 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.robot.guard import DISPLACES, LASTS, ActionGuard, GuardLimits, Workspace
+from kairos_ros.robot.guard import (
+    DISPLACES,
+    LASTS,
+    ActionGuard,
+    GuardLimits,
+    Workspace,
+    require_tighter,
+)
 
 RATE = 10.0
 NOWHERE = np.zeros(3, np.float32)
@@ -153,3 +162,73 @@ def test_whatever_comes_the_limits_hold_within_and_across_chunks(actions, holds,
         assert abs(safe[0] - arm[0]) <= 2 / RATE + 1e-6
         arm = np.array([safe[0], arm[1] + 0.1 * safe[1]], np.float32)
         assert abs(arm[1]) <= 0.2 + 1e-6
+
+
+def test_an_arm_that_new_limits_leave_outside_goes_in_at_its_largest_rate():
+    guard = ActionGuard(GuardLimits(maximum=[1], max_rate=[2], measured_by=[0]), 1, 3, RATE)
+    guard.reset(np.array([0.9, 0, 0], np.float32))
+    guard.limit(GuardLimits(maximum=[0.5], max_rate=[2], measured_by=[0]))
+    checked = [guard.check(np.array([0.9], np.float32), lambda: NOWHERE) for _ in range(4)]
+    assert [round(float(action[0]), 4) for action in checked] == [0.7, 0.5, 0.5, 0.5]
+
+
+def test_limits_that_do_not_fit_leave_those_before_in_force():
+    guard = ActionGuard(GuardLimits(maximum=[1]), 1, 3, RATE)
+    with pytest.raises(ConfigError, match="2 values"):
+        guard.limit(GuardLimits(maximum=[2, 2]))
+    assert guard.check(np.array([5], np.float32), lambda: NOWHERE) == 1
+
+
+LIMITS = GuardLimits(minimum=[-1, -1], maximum=[1, 1], max_rate=[2, 2], tolerance=0.1)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {},
+        {"minimum": [-1, -0.5]},
+        {"maximum": [1, 0.5]},
+        {"max_rate": [0.1, 2]},
+        {"minimum": [-0.5, -0.5], "maximum": [0.5, 0.5]},
+    ],
+)
+def test_tighter_limits_may_come_during_a_task(change):
+    require_tighter(LIMITS, replace(LIMITS, **change))
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"minimum": [-1, -1.1]}, "guard minimum would go from"),
+        ({"maximum": [1.1, 0.5]}, "guard maximum would go from"),
+        ({"max_rate": [3, 1]}, "guard max_rate would go from"),
+        ({"max_rate": []}, "guard max_rate would go from"),
+        ({"tolerance": 0.2}, "guard tolerance can be changed between tasks only"),
+        ({"measured_by": [0, 1]}, "guard measured_by can be changed between tasks only"),
+    ],
+)
+def test_looser_or_other_limits_may_not(change, said):
+    with pytest.raises(ConfigError, match=said):
+        require_tighter(LIMITS, replace(LIMITS, **change))
+
+
+@given(
+    arrays(np.float64, (3, 2), elements=st.floats(-2, 2)),
+    arrays(np.float64, (3, 2), elements=st.floats(-2, 2)),
+)
+def test_whatever_is_called_tighter_allows_no_action_that_was_not_allowed(before, after):
+    def limits(rows):
+        low, high = np.minimum(rows[0], rows[1]), np.maximum(rows[0], rows[1])
+        return GuardLimits([*low], [*high], [*(np.abs(rows[2]) + 0.1)])
+
+    try:
+        require_tighter(limits(before), limits(after))
+    except ConfigError:
+        return
+    for value in (-3.0, 0.0, 3.0):
+        guard = ActionGuard(limits(after), 2, 2, RATE)
+        wanted = np.full(2, value, np.float32)
+        for _ in range(300):  # until it has arrived
+            now = guard.check(wanted, lambda: np.zeros(2))
+        assert (now <= np.float32(limits(before).maximum) + 1e-5).all()
+        assert (now >= np.float32(limits(before).minimum) - 1e-5).all()

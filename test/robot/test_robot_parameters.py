@@ -5,6 +5,8 @@ from pathlib import Path
 import pytest
 import rclpy
 import yaml
+from rclpy.lifecycle import LifecycleNode
+from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from kairos_ros.core.errors import ConfigError
@@ -31,8 +33,8 @@ def declared(domain_id):
     rclpy.init(context=context, domain_id=domain_id)
     nodes = []
 
-    def declare_with(**overrides):
-        node = rclpy.create_node(
+    def declare_with(node=Node, **overrides):
+        node = node(
             "parameters_under_test",
             context=context,
             parameter_overrides=[Parameter(name, value=v) for name, v in overrides.items()],
@@ -80,12 +82,60 @@ def test_a_wrong_parameter_stops_the_node_with_what_to_do(declared, overrides, s
 
 @pytest.mark.slow
 def test_only_a_live_parameter_can_be_set_while_the_node_runs(declared):
-    node, _ = declared()
+    node, values = declared()
     live, fixed = node.set_parameters(
         [Parameter("threshold", value=0.7), Parameter("threads", value=2)]
     )
     assert live.successful
+    assert values["threshold"] == 0.7
     assert not fixed.successful
+    assert fixed.reason == (
+        "parameter threads is read at the start of the node; end it, and start it with "
+        "-p threads:=..."
+    )
+    assert (values["threads"], node.get_parameter("threads").value) == (1, 1)
+
+
+@pytest.mark.slow
+def test_values_that_a_node_has_already_can_be_set_as_ros2_param_load_does(declared):
+    node, values = declared(limits=[0.5, 1.5])
+    results = node.set_parameters([Parameter(name, value=value) for name, value in values.items()])
+    assert all(result.successful for result in results)
+
+
+@pytest.mark.slow
+def test_a_lifecycle_node_says_in_which_state_a_parameter_can_be_set(declared):
+    node, values = declared(node=LifecycleNode)
+    unconfigured = False
+    values.open_while(lambda: unconfigured)
+    (refused,) = node.set_parameters([Parameter("mode", value="refuse")])
+    assert "ros2 lifecycle set /parameters_under_test cleanup" in refused.reason
+    unconfigured = True
+    (taken,) = node.set_parameters([Parameter("mode", value="refuse")])
+    assert taken.successful
+    (wrong,) = node.set_parameters([Parameter("mode", value="ignore")])
+    assert wrong.reason == "parameter mode is 'ignore'; choose from clip, refuse"
+    assert values["mode"] == "refuse"
+
+
+@pytest.mark.slow
+def test_what_a_node_cannot_apply_is_refused_with_its_reason_and_nothing_is_changed(declared):
+    node, values = declared()
+    seen = []
+
+    def apply(wanted, changed):
+        seen.append((wanted["threshold"], values["threshold"], {*changed}))
+        if wanted["threshold"] > 0.8:
+            raise ConfigError("too much for this robot")
+
+    values.on_change(apply)
+    first, second = (
+        node.set_parameters([Parameter("threshold", value=value)])[0] for value in (0.7, 0.9)
+    )
+    assert first.successful
+    assert (second.successful, second.reason) == (False, "too much for this robot")
+    assert values["threshold"] == node.get_parameter("threshold").value == 0.7
+    assert seen == [(0.7, 0.5, {"threshold"}), (0.9, 0.7, {"threshold"})]
 
 
 CONFIG = Path(__file__).parents[2] / "config"

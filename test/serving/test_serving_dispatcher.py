@@ -701,3 +701,35 @@ def test_earlier_observations_count_towards_the_largest_request():
     large = {"top": bytes(3_000_000)}
     request = ask(images=large, earlier=looks([0, 0, 0], [0, 0, 0], images=large))
     assert refusal(dispatcher.request(0, request)).code is RefusalCode.TOO_LARGE
+
+
+def test_options_change_while_requests_wait_and_none_is_lost():
+    dispatcher = serving(horizon_policy="static:10")
+    first = dispatcher.request(0, ask("a"))
+    (submit,) = first
+    assert dispatcher.request(1, ask("b")) == []
+    dispatcher.change(
+        replace(
+            dispatcher.options,
+            scheduling=parse_scheduling("fifo"),
+            horizon_policy="static:5",
+            max_queue=1,
+        )
+    )
+    assert refusal(dispatcher.request(2, ask("c"))).code is RefusalCode.OVERLOADED
+    answer, *_ = (one for one in done(dispatcher, 200 * MS, submit) if isinstance(one, Answer))
+    assert isinstance(answer.body, Actions)
+    assert len(answer.body.actions) == 10, "asked for before the change"
+    assert [key.split("/")[0] for key in dispatcher.pending] == ["b"], "it waits for its picture"
+
+
+def test_options_that_the_engines_cannot_have_change_nothing():
+    dispatcher = serving()
+    before = dispatcher.options
+    for wrong, said in (
+        ({"scheduling": parse_scheduling("wait_ratio:wait=unified")}, "counts the waits"),
+        ({"horizon_policy": "static:0"}, "static"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            dispatcher.change(replace(before, **wrong))
+    assert dispatcher.options is before

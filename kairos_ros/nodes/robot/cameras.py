@@ -29,7 +29,7 @@ class RobotCameras:
         self.published: Callable[[Time, str], None] | None = None
         """Called with the stamp of a look, and its task."""
         self._clock = node.get_clock()
-        self._every_ns = round(1e9 / rate_hz) if rate_hz else 0
+        self.set_rate(rate_hz)
         self._due_ns = 0
         for key in keys:
             if not (key.isascii() and key.isidentifier()) or "__" in key:
@@ -45,8 +45,11 @@ class RobotCameras:
                 event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
             )
             for key in keys
-            if rate_hz
         }
+
+    def set_rate(self, rate_hz: float) -> None:
+        """Pictures are shown so often, while somebody looks; 0: never."""
+        self._every_ns = round(1e9 / rate_hz) if rate_hz else 0
 
     def look(self, observe: Callable[[], Observation], task: str) -> None:
         """Takes a look if one is due and somebody wants to see it."""
@@ -64,7 +67,8 @@ class RobotCameras:
         self._due_ns = 0
 
     def _watched(self) -> bool:
-        return any(topic.get_subscription_count() for topic in self._topics.values())
+        watched = any(topic.get_subscription_count() for topic in self._topics.values())
+        return watched and self._every_ns > 0
 
     def _publish(self, seen: Observation, looked_ns: int, task: str) -> None:
         """A look is not younger than its oldest picture, however often that is looked at."""

@@ -8,11 +8,11 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Set
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import cast
+from typing import Any, cast
 
 import numpy as np
 import rclpy
@@ -66,7 +66,7 @@ from kairos_ros.nodes.robot.ros2_body import ros2_body
 from kairos_ros.nodes.robot.truth import Knowing, RobotTruth
 from kairos_ros.nodes.server_messages import server_from
 from kairos_ros.nodes.throttle import Throttle
-from kairos_ros.nodes.timers import every
+from kairos_ros.nodes.timers import every, set_rate
 from kairos_ros.nodes.topic_publishers import strange_publishers
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.registry import make_adapter
@@ -76,6 +76,7 @@ from kairos_ros.robot.control import Controller
 from kairos_ros.robot.control_events import (
     Arrived,
     Cancel,
+    Limited,
     Malformed,
     ServerFound,
     ServerHeard,
@@ -83,7 +84,7 @@ from kairos_ros.robot.control_events import (
     Stop,
 )
 from kairos_ros.robot.control_report import Report
-from kairos_ros.robot.guard import ActionGuard
+from kairos_ros.robot.guard import ActionGuard, require_tighter
 from kairos_ros.robot.loop import Loop
 from kairos_ros.robot.server_binding import ServerBinding
 from kairos_ros.robot.supervision.rules_text import parse_rules
@@ -132,9 +133,8 @@ class RobotNode(Node):
             self._body_log = BodyLog(path)
             adapter = LoggedBody(adapter, self._body_log)
         config = loop_config(values, robot, self._who.session, spec.action_dim)
-        guard = ActionGuard(
-            guard_limits(values, self._body), spec.action_dim, spec.state_dim, rate_hz
-        )
+        self._limits = guard_limits(values, self._body)
+        guard = self._guard = ActionGuard(self._limits, spec.action_dim, spec.state_dim, rate_hz)
         binding = ServerBinding(robot, self._who.interface, values["policy"])
         loop = Loop(config, initial_latency(values), binding)
         self._cameras = RobotCameras(self, list(spec.images), values["camera_rate_hz"])
@@ -213,8 +213,9 @@ class RobotNode(Node):
         )
         every(self, HEARTBEAT_PERIOD_S, self._on_heartbeat)
         every(self, FEEDBACK_PERIOD_S, self._on_feedback)
-        if values["execution_info_rate_hz"] > 0:
-            every(self, 1.0 / values["execution_info_rate_hz"], self._on_info)
+        self._info_timer = every(self, 1.0, self._on_info)
+        set_rate(self._info_timer, values["execution_info_rate_hz"])
+        values.on_change(self._on_parameters)
         self.changed(self.controller.report)
         self.get_logger().info(
             f"robot {robot} is up: adapter={values['adapter']} rate_hz={rate_hz:g} "
@@ -411,6 +412,19 @@ class RobotNode(Node):
             self.get_logger().error(f"others act as this robot or its server: {'; '.join(strange)}")
         self._foreign_publishers = strange
         return strange
+
+    def _on_parameters(self, values: Mapping[str, Any], changed: Set[str]) -> None:
+        """Raises ConfigError for what does not fit the robot, or a task that runs."""
+        if any(name.startswith("guard.") for name in changed):
+            limits = guard_limits(values, self._body)
+            self._guard.check_limits(limits)
+            if self.busy:
+                require_tighter(self._limits, limits)
+            self._limits = limits
+            self.controller.post(Limited(limits))
+        if "execution_info_rate_hz" in changed:
+            set_rate(self._info_timer, values["execution_info_rate_hz"])
+        self._cameras.set_rate(values["camera_rate_hz"])
 
     @property
     def busy(self) -> bool:

@@ -59,6 +59,12 @@ class ServerAnnouncement:
             node, ServerStatusMessage, topic, self._on_status, qos.ROSTER, refused=self._ignore
         )
 
+    def serve(self, robots: list[str]) -> None:
+        """Other robots, from now on. Only while inactive. Raises ConfigError as at construction."""
+        check_patterns(robots)
+        self._robots = tuple(robots)
+        self._others = OtherServers(self.server, robots)
+
     @property
     def clear(self) -> bool:
         """No other server has the robots, as far as can be known by now."""

@@ -54,7 +54,6 @@ class ServingEngines:
     def __init__(
         self,
         values: Mapping[str, Any],
-        remotes: Sequence[NamedRemote],
         logger: RcutilsLogger,
         wake: Callable[[], None],
         carry_out: Callable[[list[Effect]], None],
@@ -62,20 +61,23 @@ class ServingEngines:
         """values: the node's parameters. wake: there are events; called from any thread.
         carry_out: takes what the dispatcher wants done."""
         self._values = values
-        self._remotes = remotes
         self._logger = logger
         self._wake = wake
         self._carry_out = carry_out
         self._clients: dict[str, EngineLink] = {}
-        self._profiles = {remote.name: remote.profile for remote in remotes}
+        self._profiles: dict[str, str] = {}
         self._events: deque[tuple[str, EngineEvent | EngineEnded]] = deque()
         self._here: dict[str, tuple[str, EngineOptions]] = {}
         """Engine of this host -> its policy."""
         self._ending: list[Thread] = []
 
-    def start(self, dispatcher: Dispatcher) -> None:
-        """Raises ConfigError or zmq.ZMQError for a link that is impossible."""
+    def start(self, dispatcher: Dispatcher, remotes: Sequence[NamedRemote]) -> None:
+        """remotes: the engines elsewhere.
+
+        Raises ConfigError or zmq.ZMQError for a link that is impossible.
+        """
         self._dispatcher = dispatcher
+        self._profiles = {remote.name: remote.profile for remote in remotes}
         self._here = {
             f"{EDGE}/{policy}" if policy else EDGE: (policy, options)
             for policy, options in engine_options(self._values).items()
@@ -83,7 +85,7 @@ class ServingEngines:
         for name, (policy, options) in self._here.items():
             memory = self._memory(policy, options)
             dispatcher.add_engine(name, "edge", policy=policy, device=EDGE, memory=memory)
-        for remote in self._remotes:
+        for remote in remotes:
             policy = remote_policy(self._values, remote)
             dispatcher.add_engine(remote.name, "cloud", policy=policy, device=remote.device)
             engine = EngineLink(remote.spec, partial(self._queue, remote.name))

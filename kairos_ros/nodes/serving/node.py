@@ -10,15 +10,14 @@ import sys
 import time
 import uuid
 from collections import deque
-from collections.abc import Set
+from collections.abc import Mapping, Set
+from typing import Any
 
 import rclpy
 import zmq
-from rcl_interfaces.msg import SetParametersResult
 from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.executors import SingleThreadedExecutor
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
-from rclpy.parameter import Parameter
 from rclpy.subscription import Subscription
 from rclpy.timer import Timer
 
@@ -66,7 +65,7 @@ class ServingNode(LifecycleNode):
         super().__init__("serving", namespace="kairos")
         self.values = declare(self, SERVING_PARAMETERS)
         self._names = fleet_of(self)
-        remotes = remote_engines(self.values)
+        remote_engines(self.values)  # what is wrong is said at once
         self.options = serving_options(self.values)
         self.server = uuid.uuid4().hex
         self.announcement = ServerAnnouncement(self, self.server, self.values["robots"])
@@ -74,14 +73,14 @@ class ServingNode(LifecycleNode):
         """Set by a signal handler, and when the node is finalized: leave as soon as possible."""
         self.dispatcher = Dispatcher(self.options)
         self.dispatcher.policies.swap(policy_swaps(self.values["policy_swaps"]))
-        self.add_on_set_parameters_callback(self._on_parameters)
+        self._configured = False
+        self.values.open_while(lambda: not self._configured)
+        self.values.on_change(self._on_parameters)
         self._guard = self.create_guard_condition(self._on_engine_events)
         self._engines = ServingEngines(
-            self.values, remotes, self.get_logger(), self._guard.trigger, self._carry_out
+            self.values, self.get_logger(), self._guard.trigger, self._carry_out
         )
-        self._topics = RobotTopics(
-            self, self._names, self._on_request, self._on_unreadable, self.options.max_bytes
-        )
+        self._topics = self._robot_topics()
         self._throttle = Throttle(self.get_logger(), burst=50, every_s=1.0)
         self._entities: list[Subscription | Timer] = []
         self._warned: deque[str] = deque(maxlen=MOST_WARNED)
@@ -92,10 +91,15 @@ class ServingNode(LifecycleNode):
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         """Loads and warms the engine; publishes the fleet state meanwhile."""
+        try:
+            remotes, self.options = remote_engines(self.values), serving_options(self.values)
+            self.dispatcher = Dispatcher(self.options)
+            self.dispatcher.policies.swap(policy_swaps(self.values["policy_swaps"]))
+        except ConfigError as error:
+            return self._give_up(str(error))
+        self._configured = True
         self.announcement.phase = ServerState.STARTING
-        swaps = self.dispatcher.policies.swaps
-        self.dispatcher = Dispatcher(self.options)
-        self.dispatcher.policies.swap(swaps)
+        self._topics = self._robot_topics()
         self.telemetry.restart()
         self._announcements = Announcements(
             self.get_logger(), self.telemetry.counters, self.values["max_robots"]
@@ -110,7 +114,7 @@ class ServingNode(LifecycleNode):
             for full in (False, True)
         }
         try:
-            self._engines.start(self.dispatcher)
+            self._engines.start(self.dispatcher, remotes)
         except (KairosError, zmq.ZMQError) as error:
             return self._give_up(str(error))
         while not self._engines.can_serve():
@@ -127,6 +131,11 @@ class ServingNode(LifecycleNode):
                 return self._give_up(down.reason)
             self.telemetry.tell(self.dispatcher)
             self.telemetry.diagnose_if_due(self.dispatcher)
+        self._fleet_state_timer = every(
+            self,
+            1.0 / self.values["fleet_state_hz"],
+            lambda: self.telemetry.tell(self.dispatcher),
+        )
         self._entities = [
             subscribe(
                 self,
@@ -136,11 +145,7 @@ class ServingNode(LifecycleNode):
                 qos.ROSTER,
                 refused=self._announcements.refuse,
             ),
-            every(
-                self,
-                1.0 / self.values["fleet_state_hz"],
-                lambda: self.telemetry.tell(self.dispatcher),
-            ),
+            self._fleet_state_timer,
         ]
         self.announcement.phase = ServerState.INACTIVE
         return super().on_configure(state)
@@ -180,6 +185,7 @@ class ServingNode(LifecycleNode):
     def _tear_down(self) -> None:
         """Ends the engine and everything that was configured; may be called at any time."""
         self.announcement.phase = ServerState.INACTIVE
+        self._configured = False
         self._engines.stop()
         for entity in self._entities:
             if isinstance(entity, Subscription):
@@ -194,22 +200,30 @@ class ServingNode(LifecycleNode):
         """Robots are served: it was activated, and no other server has them."""
         return self.announcement.serving
 
+    def _robot_topics(self) -> RobotTopics:
+        most_bytes = self.options.max_bytes
+        return RobotTopics(self, self._names, self._on_request, self._on_unreadable, most_bytes)
+
     def _announce(self) -> None:
         """Tells who serves, and hears who else does."""
         policies = self.dispatcher.policies
         self.announcement.update(policies.default, policies.told())
 
-    def _on_parameters(self, parameters: list[Parameter]) -> SetParametersResult:
-        for parameter in parameters:
-            if parameter.name != "policy_swaps":
-                continue
-            try:
-                self.dispatcher.policies.swap(policy_swaps(parameter.value))
-            except ConfigError as error:
-                return SetParametersResult(successful=False, reason=str(error))
+    def _on_parameters(self, values: Mapping[str, Any], changed: Set[str]) -> None:
+        """Raises ConfigError. While the node is unconfigured, nothing is made of most of them."""
+        if "robots" in changed:
+            self.announcement.serve(values["robots"])
+        if not self._configured:
+            return
+        options = serving_options(values)
+        self.dispatcher.change(options)
+        self.options = options
+        if "policy_swaps" in changed:
+            self.dispatcher.policies.swap(policy_swaps(values["policy_swaps"]))
             told = ", ".join(f"{o} gets {n}" for o, n in self.dispatcher.policies.swaps.items())
             self.get_logger().warning(f"new tasks: {told or 'every policy as it is asked for'}")
-        return SetParametersResult(successful=True)
+        if "fleet_state_hz" in changed:
+            self._fleet_state_timer.timer_period_ns = round(1e9 / values["fleet_state_hz"])
 
     # Robots
 

@@ -48,6 +48,7 @@ SERVING_PARAMETERS = (
         "completion",
         "How edge and cloud are compared",
         choices=("completion", "printed"),
+        live=True,
     ),
     ParameterSpec(
         "hedge_budget",
@@ -73,25 +74,32 @@ SERVING_PARAMETERS = (
     ParameterSpec("allowed_steps", "", "Further processor steps the policy may load: A,B"),
     ParameterSpec("rtc", False, "Guide chunks to begin with what their robots have committed"),
     ParameterSpec("compile", False, "Compile the sampler: loading takes minutes longer"),
-    ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options"),
+    ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options", live=True),
     ParameterSpec(
-        "horizon", "tail_agreement:t=0.8,h_min=5", "Horizon policy of requests that name none"
+        "horizon",
+        "tail_agreement:t=0.8,h_min=5",
+        "Horizon policy of requests that name none",
+        live=True,
     ),
     ParameterSpec(
         "horizon_calibration", "", "JSON of kairos calibrate; empty: the policy folder's, if any"
     ),
-    ParameterSpec("stale_after_s", 0.05, "Age at which an observation is refetched", 0.0, 60.0),
-    ParameterSpec("default_deadline_s", 10.0, "For requests that name none", 0.01, 3600.0),
-    ParameterSpec("max_queue", 1000, "More pending requests are refused", 1, 1_000_000),
+    ParameterSpec(
+        "stale_after_s", 0.05, "Age at which an observation is refetched", 0.0, 60.0, live=True
+    ),
+    ParameterSpec(
+        "default_deadline_s", 10.0, "For requests that name none", 0.01, 3600.0, live=True
+    ),
+    ParameterSpec("max_queue", 1000, "More pending requests are refused", 1, 1_000_000, live=True),
     ParameterSpec("max_message_mb", 8.0, "Larger observations are refused", 0.001, 256.0),
     ParameterSpec("max_robots", ROBOTS, "More at a time are ignored", 1, 10_000),
     ParameterSpec(
         "robots", STRINGS, "Names of the robots to serve, such as 'left_*'; empty: every robot"
     ),
     ParameterSpec("autostart", True, "Configure and activate at start"),
-    ParameterSpec("fleet_state_hz", 5.0, "Rate of /kairos/fleet_state", 0.1, 50.0),
-    ParameterSpec("warn_queued_s", 1.0, "Longer in the queue is a warning", 0.0, 3600.0),
-    ParameterSpec("warn_engine_load", 0.95, "More load is a warning", 0.0, 1.0),
+    ParameterSpec("fleet_state_hz", 5.0, "Rate of /kairos/fleet_state", 0.1, 50.0, live=True),
+    ParameterSpec("warn_queued_s", 1.0, "Longer in the queue is a warning", 0.0, 3600.0, live=True),
+    ParameterSpec("warn_engine_load", 0.95, "More load is a warning", 0.0, 1.0, live=True),
 )
 
 

@@ -256,13 +256,12 @@ def _when_found(shown: Shown) -> Callable[[QoSPublisherMatchedInfo], None]:
 def main() -> int:
     """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
     node, executor, stop = begin("viz_node", VizNode)
-    period_s = 1.0 / node.values["rate_hz"]
     due_s = time.monotonic()
     while not stop.is_set():
         for _ in range(10):  # parameter services, timers, viewers that came
             executor.spin_once(timeout_sec=0)
         node.draw()
-        due_s = max(due_s + period_s, time.monotonic())
+        due_s = max(due_s + 1.0 / node.values["rate_hz"], time.monotonic())
         stop.wait(due_s - time.monotonic())
     executor.shutdown()
     node.close()

@@ -14,14 +14,14 @@ from kairos_ros.nodes.parameters import STRINGS, ParameterSpec
 P = ParameterSpec
 VIZ_PARAMETERS = (
     P("frame", "", "Frame that the fleet stands in: rviz's fixed frame; empty: fleet."),
-    P("rate_hz", 8.0, "Drawings per second, while somebody looks.", 0.5, 30.0),
-    P("camera_rate_hz", 2.0, "Pictures of all cameras in one, likewise.", 0.1, 30.0),
+    P("rate_hz", 8.0, "Drawings per second, while somebody looks.", 0.5, 30.0, live=True),
+    P("camera_rate_hz", 2.0, "Pictures of all cameras in one, likewise.", 0.1, 30.0, live=True),
     P("max_robots", ROBOTS, "More at a time are ignored.", 1, 10_000),
     P("columns", 4, "Robots in a row, of those that TF does not place.", 1, 100),
     P("spacing_m", 1.6, "Between neighbours in a row.", 0.1, 100.0),
     P("row_spacing_m", 2.2, "Between rows.", 0.1, 100.0),
     P("arms", STRINGS, "Arms with a URDF, each 'robot={contract: ..., tips: [...]}'."),
-    P("diagnostics.late_warn", 0.2, "Share of drawings that came late: warn.", 0.0, 1.0),
+    P("diagnostics.late_warn", 0.2, "Share of drawings that came late: warn.", 0.0, 1.0, live=True),
 )
 
 
