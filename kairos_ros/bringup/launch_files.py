@@ -23,9 +23,13 @@ COMMON_ARGUMENTS: Mapping[str, tuple[str, str]] = {
     "use_sim_time": ("false", "true: stamps follow /clock"),
     "log_level": ("info", "debug, info, warn, error or fatal"),
     "use_respawn": ("false", "true: a node that ends by itself is started again after 2 s"),
-    "autostart": ("true", "false: somebody else configures and activates the serving node"),
+    "autostart": ("true", "false: somebody else configures and activates the lifecycle nodes"),
 }
 """Name -> (default, description)."""
+LIFECYCLE_NODES = (
+    *("serving_node", "safety_node", "monitor_node", "planner_node", "vlm_node"),
+    *("recorder_node", "viz_node"),
+)
 LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")
 RESPAWN_S = 2.0
 
@@ -66,7 +70,7 @@ class CommonValues:
 
     def _parameters(self, executable: str) -> dict[str, Any]:
         parameters: dict[str, Any] = {"use_sim_time": True} if self.use_sim_time else {}
-        if executable == "serving_node" and not self.autostart:
+        if executable in LIFECYCLE_NODES and not self.autostart:
             parameters["autostart"] = False
         return parameters
 

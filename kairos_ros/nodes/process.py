@@ -18,6 +18,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.host.orphan import leave_with_launcher
+from kairos_ros.nodes.managed import ManagedNode
 from kairos_ros.nodes.timers import warn_without_clock
 
 HEARD_S = 4.0
@@ -121,7 +122,8 @@ def join_ros(
 
 
 def begin[N: Node](program: str, make: Callable[[], N]) -> tuple[N, SingleThreadedExecutor, Stop]:
-    """The node, in an executor of its own, and what SIGINT and SIGTERM set.
+    """The node, in an executor of its own, and what SIGINT and SIGTERM set. One with a lifecycle
+    is active then, unless somebody else is to activate it.
 
     Raises SystemExit 1 after a KairosError of `make`, whose message is printed.
     """
@@ -130,6 +132,8 @@ def begin[N: Node](program: str, make: Callable[[], N]) -> tuple[N, SingleThread
     try:
         join_ros()
         node = make()
+        if isinstance(node, ManagedNode):
+            node.start()
     except KairosError as error:
         print(f"{program}: {error}", file=sys.stderr)
         rclpy.try_shutdown()

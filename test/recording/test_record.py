@@ -227,6 +227,7 @@ def test_a_topic_whose_publishers_disagree_is_recorded_when_one_of_them_is_gone(
 ):
     rclpy.init(domain_id=domain_id)
     node = RecorderNode(out=str(tmp_path / "bag"), topics="/arm_9/.*")
+    node.start()
     stray = stranger.create_publisher(String, "/arm_9/pose", 10)
     own = wire.node.create_publisher(JointState, "/arm_9/pose", 10)
     until(lambda: len(node.get_publishers_info_by_topic("/arm_9/pose")) == 2, what="for both")

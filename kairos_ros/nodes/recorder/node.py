@@ -17,7 +17,6 @@ from typing import Any
 import rclpy
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, ReliabilityPolicy
 
@@ -26,7 +25,7 @@ from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames
 from kairos_ros.host.orphan import leave_with_launcher
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.fleet_namespace import fleet_of
-from kairos_ros.nodes.parameters import declare
+from kairos_ros.nodes.managed import ManagedNode
 from kairos_ros.nodes.process import Stop, join_ros, stop_on_signals
 from kairos_ros.nodes.recorder.parameters import RECORDER_PARAMETERS
 from kairos_ros.nodes.recorder.topics import Tap, compatible, fitting, offered, tap
@@ -81,7 +80,10 @@ class Status:
         return text
 
 
-class RecorderNode(Node):
+NAME = "kairos: recorder"
+
+
+class RecorderNode(ManagedNode):
     """Finds topics, takes their messages, tells how it goes.
 
     Raises ConfigError for a parameter that is wrong and for a folder that cannot be made.
@@ -91,9 +93,18 @@ class RecorderNode(Node):
         """names: of the fleet, unless ROS arguments say another namespace."""
         overrides = [Parameter(name, value=value) for name, value in parameters.items()]
         within = f"{names.namespace}/{COMMON}"
-        super().__init__("recorder", namespace=within, parameter_overrides=overrides)
+        super().__init__(
+            "recorder", RECORDER_PARAMETERS, namespace=within, parameter_overrides=overrides
+        )
         self._names = fleet_of(self)
-        self.values = declare(self, RECORDER_PARAMETERS)
+        self._diagnostics = DiagnosticsPublisher(self, self._names)
+        every(self, 1.0, self._publish_diagnostics)
+        self.folder = Path(self.values["out"])
+        self.ended: Status | None = None
+        """What the last bag holds, that was ended."""
+
+    def set_up(self) -> None:
+        """Makes the bag. Raises ConfigError for a folder that cannot be made."""
         self._wanted = parse_topics(self.values["topics"])
         self._definitions = Definitions(installed_prefixes())
         default = Path("runs") / datetime.now().strftime("bag_%Y-%m-%d_%H-%M-%S")
@@ -108,6 +119,8 @@ class RecorderNode(Node):
             "recorder_topics", namespace=self.get_namespace(), use_global_arguments=False
         )
         self._taps: dict[str, tuple[Topic, Tap]] = {}
+        self._topics: dict[str, Topic] = {}
+        """All that were ever recorded into this bag."""
         self._refused: dict[str, str] = {}
         self._others: dict[str, str] = {}
         """Publishers of other types that are there now, by topic; `_met`: that ever were."""
@@ -115,13 +128,24 @@ class RecorderNode(Node):
         self._lost: Counter[str] = Counter()
         self._diagnosed = 0
         self._before = (time.monotonic(), 0)
-        self._diagnostics = DiagnosticsPublisher(self, self._names)
-        every(self, 1.0, self._publish_diagnostics)
+
+    def end_work(self) -> None:
+        """Takes what is still there, and records nothing more until it is activated again."""
+        self.look()
+        for _, have in self._taps.values():
+            self._sources.destroy_subscription(have.subscription)
+        self._taps.clear()
+
+    def take_down(self) -> None:
+        """Ends the bag."""
+        self._spool.close()
+        self.ended = self.status()
+        self._sources.destroy_node()
 
     @property
     def failure(self) -> str:
         """Why nothing is written any more; empty while all is well."""
-        error = self._spool.failure
+        error = self._spool.failure if self.configured or self.ended else None
         return f"cannot write {self.folder}: {error.strerror}" if error else ""
 
     def discover(self) -> None:
@@ -165,7 +189,7 @@ class RecorderNode(Node):
         then, before = self._before
         self._before = now, written
         return Status(
-            topics=len(self._taps),
+            topics=len(self._topics),
             messages=self._spool.messages,
             megabytes=written / 1e6,
             megabytes_per_s=(written - before) / 1e6 / max(now - then, 1e-9),
@@ -175,14 +199,12 @@ class RecorderNode(Node):
             refused=dict(self._refused),
         )
 
-    def close(self) -> Status:
-        """Takes what is still there, ends the bag and the node."""
-        self.look()
-        self._spool.close()
-        status = self.status()
-        self._sources.destroy_node()
+    def close(self) -> Status | None:
+        """Takes what is still there, ends the bag and the node. Returns what the last bag holds,
+        None where there was none."""
+        self.stop()
         self.destroy_node()
-        return status
+        return self.ended
 
     def _subscribe(self, name: str, kinds: Sequence[str]) -> None:
         """Where somebody publishes one of `kinds`, and nobody another of them."""
@@ -203,8 +225,10 @@ class RecorderNode(Node):
             return
         publishers, others = fitting(found, kind, definition.rihs01)
         profile = compatible(publishers, self.values["depth"])
-        topic = Topic(name, kind, definition.rihs01, offered(publishers))
-        self._spool.add_topic(topic, definition)
+        topic = self._topics.get(name) or Topic(name, kind, definition.rihs01, offered(publishers))
+        if name not in self._topics:
+            self._spool.add_topic(topic, definition)
+            self._topics[name] = topic
         self._taps[name] = topic, tap(self._sources, name, message_type, profile)
         self._refused.pop(name, None)
         self.get_logger().debug(f"recording {name} ({kind})")
@@ -235,9 +259,13 @@ class RecorderNode(Node):
                 self._lost[topic.name] += taken.lost
 
     def _publish_diagnostics(self) -> None:
+        if not self.configured:
+            self._diagnostics.publish([DiagnosticStatus(name=NAME, message="there is no bag")])
+            return
         dropped, lost = self._spool.dropped.total(), self._lost.total()
-        status = DiagnosticStatus(name="kairos: recorder", hardware_id=str(self.folder))
-        status.level, status.message = DiagnosticStatus.OK, "recording"
+        status = DiagnosticStatus(name=NAME, hardware_id=str(self.folder))
+        said = "recording" if self.active else "not active: nothing is recorded"
+        status.level, status.message = DiagnosticStatus.OK, said
         warnings = []
         if dropped + lost > self._diagnosed:
             warnings.append(f"{dropped + lost - self._diagnosed} messages missed in a second")
@@ -287,31 +315,29 @@ def record(
     Returns its folder. Raises KairosError where it cannot begin, or ended for want of space.
     """
     node = RecorderNode(names, **parameters)
+    node.start()
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     warn_without_clock(node)
-    tell(f"recording into {node.folder}; Ctrl-C ends it")
-    limit_s = node.values["duration_s"]
     every_s = node.values["status_every_s"]
     began = time.monotonic()
     due = {"discover": began, "adapt": began + ADAPT_EVERY_S, "tell": began + every_s}
     due["spin"] = began
-    stopping, end = False, began + limit_s if limit_s else math.inf
+    stopping, end, told = False, math.inf, ""
     try:
-        while (now := time.monotonic()) < end and not node.failure:
+        while (now := time.monotonic()) < end and not (node.failure or node.finalized):
+            if node.active and told != str(node.folder):
+                told = str(node.folder)
+                tell(f"recording into {told}; Ctrl-C ends it")
+                end = now + (node.values["duration_s"] or math.inf)
             if stop.is_set() and not stopping:
                 stopping, end = True, min(end, now + linger_s)
-            if now >= due["discover"]:
-                node.discover()
-                due["discover"] = now + DISCOVER_EVERY_S
-            if now >= due["adapt"]:
-                node.adapt()
-                due["adapt"] = now + ADAPT_EVERY_S
             if now >= due["spin"]:
                 executor.spin_once(timeout_sec=0)
                 due["spin"] = now + SPIN_EVERY_S
-            node.look()
-            if now >= due["tell"]:
+            if node.active:
+                _record(node, now, due)
+            if node.active and now >= due["tell"]:
                 tell(str(node.status()))
                 due["tell"] = now + every_s
             if stopping:
@@ -321,11 +347,21 @@ def record(
     finally:
         failure = node.failure
         executor.shutdown()
-        status = node.close()
-        tell(f"{node.folder}: {status}")
+        if (status := node.close()) is not None:
+            tell(f"{node.folder}: {status}")
     if failure := failure or node.failure:
         raise KairosError(f"{failure}; what was recorded before can still be read")
     return node.folder
+
+
+def _record(node: RecorderNode, now_s: float, due_s: dict[str, float]) -> None:
+    if now_s >= due_s["discover"]:
+        node.discover()
+        due_s["discover"] = now_s + DISCOVER_EVERY_S
+    if now_s >= due_s["adapt"]:
+        node.adapt()
+        due_s["adapt"] = now_s + ADAPT_EVERY_S
+    node.look()
 
 
 def main() -> int:

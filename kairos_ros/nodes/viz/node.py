@@ -12,15 +12,15 @@ import rclpy
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from geometry_msgs.msg import TransformStamped
 from rclpy.event_handler import PublisherEventCallbacks, QoSPublisherMatchedInfo
-from rclpy.node import Node
 from sensor_msgs.msg import Image
 from tf2_msgs.msg import TFMessage
 from visualization_msgs.msg import MarkerArray
 
+from kairos_ros.core.fleet_names import COMMON
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.fleet_namespace import fleet_of
-from kairos_ros.nodes.parameters import declare
+from kairos_ros.nodes.managed import ManagedNode
 from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.timers import every
 from kairos_ros.nodes.viz.cameras import mosaic_message
@@ -75,12 +75,17 @@ LAYERS = (
 """Places and bodies come with JOINTS: a robot description is among them."""
 
 
-class VizNode(Node):
+class VizNode(ManagedNode):
     """Raises ConfigError for a parameter that is wrong."""
 
     def __init__(self) -> None:
-        super().__init__("viz", namespace="kairos")
-        self.values = declare(self, VIZ_PARAMETERS)
+        super().__init__("viz", VIZ_PARAMETERS, namespace=COMMON)
+        self._diagnostics = DiagnosticsPublisher(self, fleet_of(self))
+        every(self, 1.0, self._publish_diagnostics)
+        self._nothing_drawn()
+
+    def set_up(self) -> None:
+        """Opens the topics of its drawings. Raises ConfigError for a file that cannot be read."""
         grid = Grid(self.values["columns"], self.values["spacing_m"], self.values["row_spacing_m"])
         names = fleet_of(self)
         self._frame = self.values["frame"] or f"{names.prefix}{FRAME}"
@@ -103,8 +108,6 @@ class VizNode(Node):
         self._tf_static = self.create_publisher(TFMessage, "/tf_static", qos.ANNOUNCEMENT)
         self._tf = self.create_publisher(TFMessage, "/tf", qos.EVENTS)
         self._cameras = self.create_publisher(Image, names.common(CAMERA_TOPIC), qos.TELEMETRY)
-        self._diagnostics = DiagnosticsPublisher(self, names)
-        every(self, 1.0, self._publish_diagnostics)
         self._tf_prefix = names.prefix
         self._origins: dict[str, tuple[float, float, float]] = {}
         self._placed: list[TransformStamped] = []
@@ -113,9 +116,7 @@ class VizNode(Node):
         self._broken: dict[str, str] = {}
         """Of the newest picture of all cameras: those that cannot be shown, and why."""
         self._told_broken_s = -math.inf
-        self._drawn = self._late = self._sent = self._pictures = self._broken_pictures = 0
-        self._busy_s = 0.0
-        self._refused = 0
+        self._broken_pictures = self._refused = 0
         self.get_logger().info(
             f"draws at {self.values['rate_hz']:g} Hz while somebody looks at "
             f"{names.common(MARKERS)}/*; fixed frame {self._frame!r}"
@@ -145,14 +146,25 @@ class VizNode(Node):
             self._drawn += 1
             self._late += spent_s > 1.0 / self.values["rate_hz"]
 
-    def close(self) -> None:
-        """Takes everything off the screens. After the executor has stopped."""
-        for publisher in self._topics.values():
+    def end_work(self) -> None:
+        """Takes everything off the screens."""
+        for name, publisher in self._topics.items():
             publisher.publish(everything_gone(self._frame))
+            self._shown[name].forget()
         for publisher in self._topics.values():
             publisher.wait_for_all_acked(rclpy.duration.Duration(seconds=0.5))
+
+    def take_down(self) -> None:
         self._sources.destroy_node()
+
+    def close(self) -> None:
+        """After the executor has stopped."""
+        self.stop()
         self.destroy_node()
+
+    def _nothing_drawn(self) -> None:
+        self._drawn = self._late = self._sent = self._pictures = 0
+        self._busy_s = 0.0
 
     def _send(self, layers: Sequence[Layer], scene: Scene, now_s: float) -> None:
         for layer in layers:
@@ -210,6 +222,10 @@ class VizNode(Node):
 
     def _publish_diagnostics(self) -> None:
         status = DiagnosticStatus(name="kairos: viz", hardware_id="kairos")
+        if not self.active:
+            status.level, status.message = DiagnosticStatus.OK, "not active"
+            self._diagnostics.publish([status])
+            return
         status.level, status.message = DiagnosticStatus.OK, "drawing" if self._drawn else "unseen"
         if self._late > self.values["diagnostics.late_warn"] * self._drawn:
             status.level = DiagnosticStatus.WARN
@@ -235,8 +251,7 @@ class VizNode(Node):
             **self._fleet.counters,
         }
         status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
-        self._drawn = self._late = self._sent = self._pictures = 0
-        self._busy_s = 0.0
+        self._nothing_drawn()
         self._diagnostics.publish([status])
 
 
@@ -257,10 +272,11 @@ def main() -> int:
     """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
     node, executor, stop = begin("viz_node", VizNode)
     due_s = time.monotonic()
-    while not stop.is_set():
+    while not stop.is_set() and not node.finalized:
         for _ in range(10):  # parameter services, timers, viewers that came
             executor.spin_once(timeout_sec=0)
-        node.draw()
+        if node.active:
+            node.draw()
         due_s = max(due_s + 1.0 / node.values["rate_hz"], time.monotonic())
         stop.wait(due_s - time.monotonic())
     executor.shutdown()

@@ -90,7 +90,7 @@ class Record:
         }
         return DiagnosticStatus(
             level=level,
-            name=f"kairos {self.name}: {node}",
+            name=_status_name(self._component, node),
             hardware_id="kairos",
             message=message,
             values=[KeyValue(key=key, value=str(value)) for key, value in values.items()],
@@ -108,3 +108,17 @@ class Record:
     def _log_attainment(self) -> None:
         if self.window.at(time.monotonic_ns()).answers:
             self._log.info(f"{self.name}: {self._said()}")
+
+
+def inactive(component: Component, node: Node) -> DiagnosticStatus:
+    """Of a component of a node that is not active: robots miss its answers."""
+    return DiagnosticStatus(
+        level=DiagnosticStatus.WARN,
+        name=_status_name(component, node.get_fully_qualified_name()),
+        hardware_id="kairos",
+        message="not active: nothing is judged",
+    )
+
+
+def _status_name(component: Component, node: str) -> str:
+    return f"kairos {NAMES[component]}: {node}"

@@ -1,5 +1,6 @@
 """One component of a judging node: what it asks of its model, what it tells robots and people."""
 
+import threading
 import time
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
@@ -28,7 +29,7 @@ from kairos_ros.nodes.vlm.messages import (
     refusal_message,
     safety_message,
 )
-from kairos_ros.nodes.vlm.parameters import NAMES, skills
+from kairos_ros.nodes.vlm.parameters import component_values, skills
 from kairos_ros.vlm.embedded.planner import PLAN
 from kairos_ros.vlm.judge_threads import JudgementRequest, JudgementResult, JudgeThreads
 from kairos_ros.vlm.judgement_queue import Requester
@@ -56,10 +57,20 @@ class Outbox:
     def __init__(self, node: Node) -> None:
         self._said: deque[Callable[[], None]] = deque()
         self._something = node.create_guard_condition(self._say)
+        self._open = threading.Lock()
+        self._closed = False
 
     def post(self, say: Callable[[], None]) -> None:
-        self._said.append(say)
-        self._something.trigger()
+        with self._open:
+            if not self._closed:
+                self._said.append(say)
+                self._something.trigger()
+
+    def close(self) -> None:
+        """Nothing is said any more."""
+        with self._open:
+            self._closed = True
+            self._said.clear()
 
     def _say(self) -> None:
         while self._said:
@@ -94,6 +105,12 @@ class Judging:
     def diagnostic(self) -> DiagnosticStatus:
         name = self._node.get_fully_qualified_name()
         return self.record.diagnostic(name, len(self.watch.robots), self.watch.counters)
+
+    def close(self) -> None:
+        """Before its topics are destroyed."""
+        self._outbox.close()
+        for robot in self.watch.robots:
+            self._judges.forget(Requester(robot, self._component))
 
     def _seen(self, of: Watched, stamp: Stamp, pictures: tuple[bytes, ...]) -> None:
         now_ns = time.monotonic_ns()
@@ -158,6 +175,12 @@ class Planning:
     def diagnostic(self) -> DiagnosticStatus:
         name = self._node.get_fully_qualified_name()
         return self.record.diagnostic(name, len(self.watch.robots), self.watch.counters)
+
+    def close(self) -> None:
+        """Before its topics are destroyed."""
+        self._outbox.close()
+        for robot in self.watch.robots:
+            self._judges.forget(Requester(robot, Component.SYSTEM2))
 
     def _changed(self, robot: str) -> None:
         # A question that waits may be of the task that begins: it overtakes the robot's status.
@@ -251,8 +274,7 @@ def open_services(
     watches: dict[tuple[str, ...] | None, RobotWatch] = {}
     services: list[Service] = []
     for component in components:
-        prefix = f"{NAMES[component]}." if len(components) > 1 else ""
-        own = {name.removeprefix(prefix): value for name, value in values.items()}
+        own = component_values(values, component, components)
         judges = judges_of(own["model"])
         cameras = tuple(own["cameras"]) if component in PERIODIC else None
         if cameras not in watches:

@@ -8,17 +8,24 @@ from collections.abc import Sequence
 from functools import partial
 
 import rclpy
-from rclpy.node import Node
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.fleet_names import COMMON
 from kairos_ros.core.pipeline import Component
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.fleet_namespace import fleet_of
-from kairos_ros.nodes.parameters import ParameterSpec, declare
+from kairos_ros.nodes.managed import ManagedNode
+from kairos_ros.nodes.parameters import ParameterSpec
 from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.timers import every
-from kairos_ros.nodes.vlm.component_service import open_services
-from kairos_ros.nodes.vlm.parameters import MODEL_PARAMETERS, NAMES, component_parameters
+from kairos_ros.nodes.vlm.component_record import inactive
+from kairos_ros.nodes.vlm.component_service import Service, open_services
+from kairos_ros.nodes.vlm.parameters import (
+    MODEL_PARAMETERS,
+    NAMES,
+    component_parameters,
+    component_values,
+)
 from kairos_ros.vlm.embedded.planner import MODEL, RulePlanner
 from kairos_ros.vlm.judge import Judge
 from kairos_ros.vlm.judge_threads import JudgeThreads
@@ -38,23 +45,43 @@ def parameters(components: Sequence[Component]) -> tuple[ParameterSpec, ...]:
     )
 
 
-class VlmNode(Node):
+class VlmNode(ManagedNode):
     """Raises ConfigError for a parameter that is wrong and for a model that does not load."""
 
     def __init__(self, components: Sequence[Component]) -> None:
         name = NAMES[components[0]] if len(components) == 1 else "vlm"
-        super().__init__(name, namespace="kairos")
-        self._values = declare(self, parameters(components))
+        super().__init__(name, parameters(components), namespace=COMMON)
+        self._components = components
+        self._judging: list[Service] = []
         self._judge_threads: dict[str, JudgeThreads] = {}
-        try:
-            self._components = open_services(self, components, self._judges_of, self._values)
-        except KairosError:
-            self.close()
-            raise
         self._diagnostics = DiagnosticsPublisher(self, fleet_of(self))
         every(self, 1.0, self._publish_diagnostics)
+
+    def set_up(self) -> None:
+        """Loads the models. Raises KairosError for one that does not load."""
+        try:
+            for component in self._components:
+                self._judges_of(component_values(self.values, component, self._components)["model"])
+        except KairosError:
+            self.take_down()
+            raise
+
+    def begin_work(self) -> None:
+        """Judges robots. Raises ConfigError for a parameter that is wrong."""
+        self._judging = open_services(self, self._components, self._judges_of, self.values)
         models = ", ".join(self._judge_threads)
-        self.get_logger().info(f"{', '.join(NAMES[one] for one in components)}: judged by {models}")
+        names = ", ".join(NAMES[one] for one in self._components)
+        self.get_logger().info(f"{names}: judged by {models}")
+
+    def end_work(self) -> None:
+        for service in self._judging:
+            service.close()
+        self._judging = []
+
+    def take_down(self) -> None:
+        for judges in self._judge_threads.values():
+            judges.close()
+        self._judge_threads.clear()
 
     @property
     def broken(self) -> bool:
@@ -63,13 +90,12 @@ class VlmNode(Node):
 
     def close(self) -> None:
         """After the executor has stopped, if it ever began."""
-        for judges in self._judge_threads.values():
-            judges.close()
+        self.stop()
         self.destroy_node()
 
     def _judges_of(self, model: str) -> JudgeThreads:
         if model not in self._judge_threads:
-            values = self._values
+            values = self.values
             judges = [self._judge(model) for _ in range(values["in_flight"])]
             order = order_called(values["order"])
             # an endpoint's judge sends the questions of a batch side by side, as so many requests
@@ -78,10 +104,13 @@ class VlmNode(Node):
         return self._judge_threads[model]
 
     def _judge(self, model: str) -> Judge:
-        return RulePlanner() if model == MODEL else load_judge(model, self._values["timeout_s"])
+        return RulePlanner() if model == MODEL else load_judge(model, self.values["timeout_s"])
 
     def _publish_diagnostics(self) -> None:
-        self._diagnostics.publish(service.diagnostic() for service in self._components)
+        self._diagnostics.publish(
+            [service.diagnostic() for service in self._judging]
+            or [inactive(component, self) for component in self._components]
+        )
 
 
 def main(*names: str) -> int:
@@ -91,7 +120,7 @@ def main(*names: str) -> int:
     """
     components = tuple(map(Component, names)) or ALL
     node, executor, stop = begin("vlm_node", partial(VlmNode, components))
-    while not stop.is_set() and not node.broken:
+    while not stop.is_set() and not node.broken and not node.finalized:
         executor.spin_once(timeout_sec=0.1)
     broken = node.broken
     executor.shutdown()

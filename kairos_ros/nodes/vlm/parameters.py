@@ -61,6 +61,14 @@ def component_parameters(component: Component, prefix: str = "") -> tuple[Parame
     )
 
 
+def component_values(
+    values: Mapping[str, Any], component: Component, components: Sequence[Component]
+) -> dict[str, Any]:
+    """The node's parameters as the node of this component alone would have them."""
+    prefix = f"{NAMES[component]}." if len(components) > 1 else ""
+    return {name.removeprefix(prefix): value for name, value in values.items()}
+
+
 def skills(values: Mapping[str, Any]) -> tuple[str, ...]:
     """What the planner chooses from. Raises ConfigError for fewer than two."""
     named: Sequence[str] = values["skills"] or list(SCENES.values())

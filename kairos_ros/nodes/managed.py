@@ -1,0 +1,139 @@
+"""A lifecycle node that configures and activates itself unless somebody else does."""
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
+from rclpy.node import Node
+
+from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.nodes.parameters import ParameterSpec, declare
+
+AUTOSTART = ParameterSpec("autostart", True, "Configure and activate at start")
+
+
+class ManagedNode(LifecycleNode):
+    """What a node of this kind does is in four methods; each of them may raise KairosError.
+
+    Whatever publishers, subscriptions, clients, services, timers and guard conditions the node gets
+    in `set_up` or `begin_work` are destroyed again after `take_down` or `end_work`.
+    """
+
+    def __init__(self, name: str, specs: Iterable[ParameterSpec], **options: Any) -> None:
+        """options: of the node. Raises ConfigError for a parameter that is wrong."""
+        super().__init__(name, **options)
+        self.values = declare(self, (*specs, AUTOSTART))
+        self.configured = False
+        self.active = False
+        self.finalized = False
+        """A lifecycle manager has shut it down: its process ends."""
+        self.values.open_while(lambda: not self.configured)
+        self._trouble = ""
+        self._of_setup: _Entities | None = None
+        self._of_work: _Entities | None = None
+
+    def set_up(self) -> None:
+        """configure"""
+
+    def begin_work(self) -> None:
+        """activate"""
+
+    def end_work(self) -> None:
+        """deactivate"""
+
+    def take_down(self) -> None:
+        """cleanup; may be called at any time."""
+
+    def start(self) -> None:
+        """Configures and activates, unless parameter `autostart` leaves it to somebody else.
+
+        Raises ConfigError with the reason where that is not possible.
+        """
+        if not self.values["autostart"]:
+            return
+        for step in (self.trigger_configure, self.trigger_activate):
+            if step() is not TransitionCallbackReturn.SUCCESS:
+                raise ConfigError(self._trouble)
+
+    def stop(self) -> None:
+        """Ends its work in whatever state it is."""
+        self._deactivate()
+        self._clean_up()
+
+    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._of_setup = _Entities(self)
+        try:
+            self.set_up()
+        except KairosError as error:
+            return self._failed(error)
+        self.configured = True
+        return super().on_configure(state)
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._of_work = _Entities(self)
+        try:
+            self.begin_work()
+        except KairosError as error:
+            return self._failed(error)
+        self.active = True
+        return super().on_activate(state)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._deactivate()
+        return super().on_deactivate(state)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._clean_up()
+        return super().on_cleanup(state)
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self.stop()
+        self.get_logger().info("finalized: this process ends")
+        self.finalized = True
+        return super().on_shutdown(state)
+
+    def _failed(self, error: KairosError) -> TransitionCallbackReturn:
+        """To the state before."""
+        self._trouble = str(error)
+        if not self.values["autostart"]:  # else `start` tells it
+            self.get_logger().error(self._trouble)
+        self._deactivate()
+        if not self.configured:
+            self._clean_up()
+        return TransitionCallbackReturn.FAILURE
+
+    def _deactivate(self) -> None:
+        if self._of_work is not None:
+            self.active = False
+            self.end_work()
+            self._of_work.destroy_newer()
+            self._of_work = None
+
+    def _clean_up(self) -> None:
+        if self._of_setup is not None:
+            self.configured = False
+            self.take_down()
+            self._of_setup.destroy_newer()
+            self._of_setup = None
+
+
+class _Entities:
+    """What a node had at a time."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self._had = {id(entity) for _, entity in _entities(node)}
+
+    def destroy_newer(self) -> None:
+        for kind, entity in list(_entities(self._node)):
+            if id(entity) not in self._had:
+                getattr(self._node, f"destroy_{kind}")(entity)
+
+
+def _entities(node: Node) -> Iterator[tuple[str, Any]]:
+    yield from (("publisher", one) for one in node.publishers)
+    yield from (("subscription", one) for one in node.subscriptions)
+    yield from (("client", one) for one in node.clients)
+    yield from (("service", one) for one in node.services)
+    yield from (("timer", one) for one in node.timers)
+    yield from (("guard_condition", one) for one in node.guards)
