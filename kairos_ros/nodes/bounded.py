@@ -17,6 +17,7 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from rclpy.subscription import Subscription
+from rclpy.subscription_content_filter_options import ContentFilterOptions
 from rosidl_parser.definition import (
     AbstractSequence,
     AbstractString,
@@ -56,10 +57,12 @@ def subscribe(
     *,
     most_bytes: int = STATE_BYTES,
     refused: Callable[[WireError, bytes], None] = lambda error, raw: None,
+    robot: str = "",
 ) -> Subscription:
     """As `node.create_subscription`, without event handlers, each of which costs the executor time.
 
-    refused: called instead of `callback` where `read` raises, with what came.
+    refused: called instead of `callback` where `read` raises, with what came. robot: of a topic
+    that all robots share, whose messages are wanted; others may come where DDS does not filter.
     """
 
     def came(raw: bytes) -> None:
@@ -77,6 +80,9 @@ def subscribe(
         profile,
         raw=True,
         event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
+        content_filter_options=ContentFilterOptions("robot = %0", [f"'{robot}'"])
+        if robot
+        else None,
     )
 
 

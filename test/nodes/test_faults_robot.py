@@ -82,11 +82,15 @@ def test_a_second_robot_node_of_the_same_name_changes_nothing_until_the_first_is
     owner = wire.status_of(name).session
     second = start(pendulum(name))
     until(lambda: wire.status_of(name).session != owner)
+    until(lambda: "another robot node is called" in second.output())
+    assert wire.node.count_services(f"/{name}/execute_task/_action/send_goal") == 1
+    until(lambda: "takes no goals" in wire.diagnostic(f"kairos: {name}", "strange publishers"))
     result = operator.result(goal)
     assert (result.outcome, result.actions) == ("max_actions", 120)
     assert result.refusals == result.dropped == 0
 
     first.stop(signal.SIGKILL)
+    until(lambda: [s for s in wire.statuses if s.robot == name][-1].takes_goals_s > 0)
     result = operator.result(operator.give(instruction="swing", max_actions=30))
     assert (result.outcome, result.actions) == ("max_actions", 30)
     assert second.process.poll() is None

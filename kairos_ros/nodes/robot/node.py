@@ -86,6 +86,7 @@ from kairos_ros.robot.control_events import (
 from kairos_ros.robot.control_report import Report
 from kairos_ros.robot.guard import ActionGuard, require_tighter
 from kairos_ros.robot.loop import Loop
+from kairos_ros.robot.name_owner import NameOwner
 from kairos_ros.robot.server_binding import ServerBinding
 from kairos_ros.robot.supervision.rules_text import parse_rules
 from kairos_ros.robot.supervision.supervisor import Supervisor
@@ -94,6 +95,7 @@ from kairos_ros.robot.task import Task, TaskResult
 FEEDBACK_PERIOD_S = 0.5
 HEARTBEAT_PERIOD_S = 1.0
 LAST_RESULT_S = 1.0
+NAME_PERIOD_S = 0.25
 LAST_CALLBACKS = 10
 
 
@@ -203,14 +205,19 @@ class RobotNode(Node):
             qos.ROSTER,
             refused=self._on_unreadable_server,
         )
-        self._action = ActionServer(
+        self._action: ActionServer | None = None
+        self._owner = NameOwner(self._who.session, time.monotonic_ns())
+        self._left_to = ""
+        """Session of another node of this name that takes goals."""
+        subscribe(
             self,
-            ExecuteTask,
-            "execute_task",
-            self._execute,
-            goal_callback=self._on_goal,
-            cancel_callback=self._on_cancel,
+            RobotStatus,
+            names.common("robot_status"),
+            self._on_namesake,
+            qos.ROSTER,
+            robot=robot,
         )
+        every(self, NAME_PERIOD_S, self._take_or_leave_name)
         every(self, HEARTBEAT_PERIOD_S, self._on_heartbeat)
         every(self, FEEDBACK_PERIOD_S, self._on_feedback)
         self._info_timer = every(self, 1.0, self._on_info)
@@ -239,6 +246,7 @@ class RobotNode(Node):
         message = status_message(self._who, report)
         if (goal := self._goal) is not None and not message.task:
             message.task, message.state = goal[0], RobotState.HOLDING  # the body is being prepared
+        message.takes_goals_s = self._owner.has_it_s(time.monotonic_ns())
         self._status.publish(message)
 
     def finished(self, result: TaskResult) -> None:
@@ -293,6 +301,9 @@ class RobotNode(Node):
             self.controller.post(ServerFound())
 
     def _on_goal(self, goal: ExecuteTask.Goal) -> GoalResponse:
+        if self._left_to:
+            self._throttle.warning("namesake", "goal rejected: another node has this name")
+            return GoalResponse.REJECT
         if self._goal is not None:
             self._throttle.warning("busy", f"goal rejected: task {self._goal[0]} is still running")
             return GoalResponse.REJECT
@@ -304,6 +315,46 @@ class RobotNode(Node):
         self._tasks += 1
         self._goal = (str(self._tasks), Future())
         return GoalResponse.ACCEPT
+
+    def _on_namesake(self, status: RobotStatus) -> None:
+        if status.robot == self._who.robot:
+            leaving = status.state == RobotStatus.LEAVING
+            self._owner.heard(
+                status.session,
+                time.monotonic_ns(),
+                status.takes_goals_s,
+                leaving=leaving,
+            )
+
+    def _take_or_leave_name(self) -> None:
+        """Has the action server of this robot's name where no other node has it."""
+        now_ns = time.monotonic_ns()
+        left_to = self._owner.owner(now_ns)
+        if left_to and left_to != self._left_to:
+            self.get_logger().error(
+                f"another robot node is called {self._who.robot} (session {printable(left_to)}); "
+                "this one takes no goals while that one is there. End one of them"
+            )
+        self._left_to = left_to
+        if self._action is None and not left_to and not self._owner.listens(now_ns):
+            self._action = ActionServer(
+                self,
+                ExecuteTask,
+                "execute_task",
+                self._execute,
+                goal_callback=self._on_goal,
+                cancel_callback=self._on_cancel,
+            )
+            self._owner.takes(now_ns)
+            self.changed(self.controller.report)
+        elif self._action is not None and left_to:
+            if self._goal is not None:
+                self.controller.post(Cancel(self._goal[0]))
+            else:
+                self._action.destroy()
+                self._action = None
+                self._owner.leaves()
+                self.changed(self.controller.report)
 
     def _on_cancel(self, handle: ServerGoalHandle) -> CancelResponse:
         if self._goal is None:
@@ -408,6 +459,10 @@ class RobotNode(Node):
     def _strange(self, report: Report) -> list[str]:
         """Who publishes on this robot's topics and should not; logged when that changes."""
         strange = strange_publishers(self, report.server)
+        if self._left_to:
+            strange.append(
+                f"another node of this name, so that this one takes no goals: {self._left_to}"
+            )
         if strange and strange != self._foreign_publishers:
             self.get_logger().error(f"others act as this robot or its server: {'; '.join(strange)}")
         self._foreign_publishers = strange
