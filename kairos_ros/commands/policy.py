@@ -24,7 +24,7 @@ def swap_command(
     from kairos_ros.nodes.policy_swaps import change_swaps
 
     old, equals, new = (part.strip() for part in swap.partition("="))
-    if not (equals and old and new):
+    if not (equals and old and new) or old == new:
         raise ConfigError(f"{swap!r}: write OLD=NEW, names of two policies of the serving node")
     change_swaps(lambda before: before | {old: new}, domain, FleetNames.below(namespace))
     typer.echo(f"new tasks that ask for {old} get {new}; kairos policy restore {old} takes it back")

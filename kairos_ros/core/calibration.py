@@ -114,7 +114,8 @@ class HorizonCalibration:
         if self.policy_id != policy_id:
             raise ConfigError(
                 f"these horizons were calibrated for policy {self.policy_id!r}, but the engine runs"
-                f" {policy_id!r}; run 'kairos calibrate' for that policy"
+                f" {policy_id!r}; run 'kairos calibrate' for that policy, or take the calibration "
+                "out of its folder (horizon_calibration.json)"
             )
 
     def to_dict(self) -> dict[str, Any]:

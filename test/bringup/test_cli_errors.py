@@ -192,6 +192,11 @@ def test_a_worker_dials_a_port_and_not_any(kairos):
     assert "a host and a port are dialled" in said
 
 
+@pytest.mark.parametrize("swap", ["pick", "pick=", "=place", "pick=pick"])
+def test_a_swap_names_two_policies(kairos, swap):
+    assert "write OLD=NEW, names of two policies" in kairos("policy", "swap", swap)
+
+
 def test_a_full_disk_leaves_no_part_of_a_secret(tmp_path):
     line = f"ulimit -f 0; exec {BIN / 'kairos'} keys new site --keys {tmp_path / 'keys'}"
     ignored = "import signal, os, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN); "

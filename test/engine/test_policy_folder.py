@@ -151,6 +151,37 @@ def test_a_configuration_that_is_no_json_object_is_refused(copy, content):
     assert "config.json" in refused(copy)
 
 
+def test_a_clone_whose_weights_were_not_fetched_is_told_how_to_fetch_them(copy):
+    (copy / "model.safetensors").write_text("version https://git-lfs.github.com/spec/v1\n")
+    assert "git lfs pull" in refused(copy)
+
+
+def test_more_observations_than_robots_keep_are_refused_before_the_policy_is_made(copy):
+    edit(copy / "config.json", lambda data: data.update(type="diffusion", n_obs_steps=10**9))
+    assert "reads 1000000000 observations" in refused(copy)
+
+
+def test_a_configuration_that_lerobot_cannot_make_is_refused_with_the_reason(copy):
+    edit(copy / "config.json", lambda data: data.update(instructions=[]))
+    assert "at least one entry in 'instructions'" in refused(copy)
+    shutil.rmtree(copy)
+    save_policy("act", copy.parent)
+    edit(copy / "config.json", lambda data: data.update(chunk_size=None))
+    assert "NoneType" in refused(copy)
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_a_policy_without_the_statistics_that_scale_it_is_refused(copy, name):
+    edit(copy / name, lambda data: [step.pop("state_file", None) for step in data["steps"]])
+    assert "no statistics of" in refused(copy)
+
+
+def test_a_policy_with_empty_statistics_is_refused(copy):
+    for state in copy.glob("policy_p*processor_step*.safetensors"):
+        save_file({}, state)
+    assert "no statistics of" in refused(copy)
+
+
 @pytest.mark.parametrize("kind", [*REFUSED, "no such type" * 100])
 def test_a_type_that_is_not_served_is_refused_in_a_line_and_before_torch_is_imported(
     folder_of, tmp_path, kind

@@ -6,10 +6,15 @@ from typing import Any
 
 import torch
 import transformers.dynamic_module_utils as remote_code
-from lerobot.configs import PreTrainedConfig
+from lerobot.configs import FeatureType, NormalizationMode, PreTrainedConfig
 from lerobot.policies.factory import get_policy_class, make_pre_post_processors
 from lerobot.policies.rtc.configuration_rtc import RTCConfig
-from lerobot.processor import ProcessorStepRegistry
+from lerobot.processor import (
+    NormalizerProcessorStep,
+    PolicyProcessorPipeline,
+    ProcessorStepRegistry,
+    UnnormalizerProcessorStep,
+)
 from lerobot.utils.import_utils import register_third_party_plugins
 from torch import nn
 
@@ -116,6 +121,8 @@ def load_policy(options: EngineOptions, progress: Progress) -> LoadedPolicy:
         pretrained_path=str(folder.path),
         preprocessor_overrides=_processor_overrides(folder, config, options, device),
     )
+    for pipeline in (preprocess, postprocess):
+        _check_statistics(pipeline, options)
     parts = [folder.path / "config.json", folder.weights]
     parts += folder.path.glob("policy_p*processor*")
     return LoadedPolicy(
@@ -203,6 +210,24 @@ def _processor_overrides(
     return overrides
 
 
+def _check_statistics(pipeline: PolicyProcessorPipeline, options: EngineOptions) -> None:
+    """Raises PolicyError where a state or an action would be left as it is for want of the numbers
+    that scale it: LeRobot says nothing of that, and robots would move by the model's own units."""
+    for step in pipeline.steps:
+        if not isinstance(step, NormalizerProcessorStep | UnnormalizerProcessorStep):
+            continue
+        for key, feature in step.features.items():
+            mode = step.norm_map.get(feature.type, NormalizationMode.IDENTITY)
+            pictures = feature.type == FeatureType.VISUAL  # those of cameras that do not exist, too
+            if mode != NormalizationMode.IDENTITY and not pictures and key not in step.stats:
+                raise PolicyError(
+                    f"policy {options.policy} scales {key} by {mode.value}, and its processors "
+                    "hold no statistics of it; save them with those of the data it was trained on "
+                    "(make_pre_post_processors(config, dataset_stats=...)), or with "
+                    "normalization_mapping IDENTITY where it was trained without"
+                )
+
+
 def _third_party(
     options: EngineOptions, call: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
@@ -211,6 +236,7 @@ def _third_party(
         return call(*args, **kwargs)
     except Exception as error:
         kind = type(error).__name__
+        why = f" ({one_line(error.__cause__)})" if error.__cause__ else ""
         raise PolicyError(
-            f"policy {options.policy} does not load: {kind}: {one_line(error)}"
+            f"policy {options.policy} does not load: {kind}: {one_line(error)}{why}"
         ) from error

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError, PolicyError
+from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.engine.policies.served import FAMILIES, REFUSED, Overrides, tokenizer_of
 from kairos_ros.engine.seam import EngineOptions
 
@@ -20,6 +21,8 @@ CONFIG = "config.json"
 ADAPTER = "adapter_config.json"
 WEIGHTS = "model.safetensors"
 PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
+LFS_POINTER = b"version https://git-lfs"
+"""A large file of a clone begins so where Git LFS has not fetched it."""
 MAX_JSON_BYTES = 4_000_000
 HUB_S = 2.0
 """How long the hub may take to say whether it has a file."""
@@ -71,9 +74,9 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
     """Reads and judges the folder or hub repository `options.policy`.
 
     Raises PolicyError, in one line, for a PEFT adapter, a type that is not served, a part that is
-    missing, a processor step that may not be loaded (one that is registered by nobody yet is judged
-    by `check_registered`), and a tokenizer that is not to be had; ConfigError for a tokenizer that
-    replaces nothing.
+    missing or was not fetched, more observations than robots keep, a processor step that may not be
+    loaded (one that is registered by nobody yet is judged by `check_registered`), and a tokenizer
+    that is not to be had; ConfigError for a tokenizer that replaces nothing.
     """
     folder = _Source.of(options.policy)
     adapter = (folder.path / ADAPTER).is_file() and not folder.weights.is_file()
@@ -87,6 +90,12 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
         raise PolicyError(f"{folder.path / CONFIG} says no policy type")
     if kind in REFUSED or (kind not in FAMILIES and not _plugins()):
         raise PolicyError(unserved(kind))
+    read = config.get("n_obs_steps")
+    if isinstance(read, int) and read > OBSERVATIONS:
+        raise PolicyError(
+            f"policy {options.policy} reads {read} observations (n_obs_steps in {CONFIG}); robots "
+            f"keep at most {OBSERVATIONS}"
+        )
     if kind in FAMILIES:
         _check_packages(kind)
     if not folder.commit:
@@ -97,7 +106,13 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
     if kind in FAMILIES and (objection := FAMILIES[kind].objection(config, pre)):
         raise PolicyError(f"policy {options.policy} is not served: {objection}")
     _check_parts(config, pre, options)
-    folder.file(WEIGHTS)  # of a hub repository, now that it is worth the download
+    weights = folder.file(WEIGHTS)  # of a hub repository, now that it is worth the download
+    with weights.open("rb") as stream:
+        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+            raise PolicyError(
+                f"{weights} is a pointer of Git LFS and holds no weights; run `git lfs pull` in "
+                "the clone that it comes from"
+            )
     return PolicyFolder(folder.path, kind, pre, post)
 
 
