@@ -17,7 +17,6 @@ from rclpy.node import Node
 from rclpy.qos import QoSProfile
 from rclpy.serialization import deserialize_message
 from rclpy.subscription import Subscription
-from rclpy.subscription_content_filter_options import ContentFilterOptions
 from rosidl_parser.definition import (
     AbstractSequence,
     AbstractString,
@@ -80,10 +79,17 @@ def subscribe(
         profile,
         raw=True,
         event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
-        content_filter_options=ContentFilterOptions("robot = %0", [f"'{robot}'"])
-        if robot
-        else None,
+        **(_only(robot) if robot else {}),
     )
+
+
+def _only(robot: str) -> dict[str, Any]:
+    """Lets DDS drop what is of other robots, where this rclpy can tell it to: since Kilted."""
+    try:
+        from rclpy.subscription_content_filter_options import ContentFilterOptions
+    except ImportError:
+        return {}
+    return {"content_filter_options": ContentFilterOptions("robot = %0", [f"'{robot}'"])}
 
 
 def read(raw: bytes, kind: Any, most_bytes: int = STATE_BYTES) -> Any:

@@ -25,12 +25,13 @@ from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import Log
 from rclpy.action import ActionClient
 from rclpy.executors import Executor, SingleThreadedExecutor
-from rclpy.qos import qos_profile_rosout_default
+from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.nodes import qos
 
 PATIENCE_S = 60.0
+ROSOUT = QoSProfile(depth=1000, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
 SILENCE_S, REPETITIONS = 8.0, 5
 LATE_S = 3.0
 """Longer than an answer takes that is not waited for in vain."""
@@ -108,7 +109,7 @@ class Wire:
         def hear(log: Log) -> None:
             logged.append((names.get(log.level, "other"), log.msg))
 
-        self.node.create_subscription(Log, "/rosout", hear, qos_profile_rosout_default)
+        self.node.create_subscription(Log, "/rosout", hear, ROSOUT)
         return logged
 
     def close(self) -> None:
