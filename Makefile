@@ -6,10 +6,16 @@
 # make check      lint, types and the fast tests, for the inner loop: about a minute
 # make test       lint, types and all tests
 # make bench      benchmarks: ratios against the peer in one run
-# make lock       resolve requirements.lock again from pyproject.toml
+# make test ROS=jazzy      the tests that talk ROS, on the wheels of ROS 2 Jazzy
+# make lock       resolve the lock files again from pyproject.toml
 # make clean      remove everything that make made, except runs/
 
-VENV := .venv
+# ROS=jazzy: an environment of its own beside the first, and the tests that talk ROS
+ROS ?= kilted
+$(if $(filter kilted jazzy,$(ROS)),,$(error ROS=$(ROS); say kilted or jazzy))
+VENV := .venv$(if $(filter jazzy,$(ROS)),-jazzy)
+LOCK := requirements$(if $(filter jazzy,$(ROS)),-jazzy).lock
+export ROS VENV LOCK
 BIN := $(VENV)/bin
 unexport PYTHONDONTWRITEBYTECODE
 export HF_HUB_OFFLINE ?= 1
@@ -48,7 +54,7 @@ endif
 .PHONY: all demo drill lint check test bench lock clean
 all: $(VENV)/.built
 
-$(VENV)/.deps: requirements.lock tools/setup.sh
+$(VENV)/.deps: $(LOCK) tools/setup.sh
 	@tools/setup.sh
 
 INTERFACES := $(wildcard msg/*.msg srv/*.srv action/*.action)
@@ -84,14 +90,20 @@ check: lint
 	@$(BIN)/python -m pytest --fast -n 2 --dist loadfile $(ARGS)
 
 # modules in the order of test/support/slow_mark.py, not by their numbers of tests
+PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+ifeq ($(ROS),kilted)
 test: lint
-	@$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(ARGS)
+	@$(PYTEST) $(ARGS)
+else
+test: all
+	@$(PYTEST) test/nodes test/recording test/robot test/viz test/vlm test/bringup $(ARGS)
+endif
 
 bench: all
 	@$(BIN)/python -m bench $(ARGS)
 
 lock:
-	@$$(command -v uv || echo build/uv/bin/uv) pip compile -q --no-header --no-annotate --python $(BIN)/python pyproject.toml --all-extras --group dev -o requirements.lock
+	@tools/lock.sh
 
 clean:
-	rm -rf $(VENV) build .pytest_cache .ruff_cache .mypy_cache .hypothesis
+	rm -rf .venv .venv-jazzy build .pytest_cache .ruff_cache .mypy_cache .hypothesis

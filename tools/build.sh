@@ -1,11 +1,13 @@
 #!/bin/sh
-# Builds the ROS interfaces into .venv, which is an ament prefix with the PyPI ROS wheels, and links
+# Builds the ROS interfaces into .venv (or VENV), which is an ament prefix with the PyPI ROS wheels, and links
 # the Python sources there. On a machine with ROS 2 installed, colcon builds the same CMake project.
 set -eu
 cd "$(dirname "$0")/.."
-venv=$PWD/.venv
-log=build/cmake.log
-mkdir -p build
+venv=$PWD/${VENV:-.venv}
+build=build${ROS:+/$ROS}
+[ "$build" != build/kilted ] || build=build
+log=$build/cmake.log
+mkdir -p "$build"
 echo "build: ROS interfaces ($log)"
 export AMENT_PREFIX_PATH="$venv" PATH="$venv/bin:$PATH"
 unset CMAKE_PREFIX_PATH COLCON_PREFIX_PATH PYTHONPATH ROS_DISTRO || true
@@ -25,13 +27,13 @@ overlays() {
   for sources in overlays/*/; do
     name=$(basename "$sources")
     if [ ! -e "$venv/share/$name/package.xml" ] || cmp -s "$venv/share/$name/package.xml" "$sources/package.xml"; then
-      build_project "$name" "$sources" "build/$name" || return 1
+      build_project "$name" "$sources" "$build/$name" || return 1
     fi
   done
 }
 
 {
-  overlays && build_project kairos_ros . build/cmake -DKAIROS_LINK_SOURCES=ON
+  overlays && build_project kairos_ros . "$build/cmake" -DKAIROS_LINK_SOURCES=ON
 } >"$log" 2>&1 || { tail -40 "$log" >&2; echo "build: failed, see $log" >&2; exit 1; }
 # the console scripts of [project.scripts], which pip would make
 for exe in "$venv"/lib/kairos_ros/*; do ln -sf "../lib/kairos_ros/$(basename "$exe")" "$venv/bin/$(basename "$exe")"; done

@@ -1,7 +1,9 @@
 #!/bin/sh
-# Makes .venv with the locked dependencies on Python 3.12. Idempotent; called by make.
+# Makes .venv with the locked dependencies on Python 3.12. Idempotent; called by make, which may name
+# another environment (VENV) and its lock file (LOCK).
 set -eu
 cd "$(dirname "$0")/.."
+venv=${VENV:-.venv} lock=${LOCK:-requirements.lock}
 
 find_python() {
   for candidate in python3.12 "${PYENV_ROOT:-$HOME/.pyenv}"/versions/3.12.*/bin/python3.12; do
@@ -40,10 +42,10 @@ if [ -z "$python" ]; then
   }
 fi
 
-if ! .venv/bin/python -c 'import sys; assert sys.version_info[:2] == (3, 12)' 2>/dev/null; then
-  "$uv" venv --clear --python "$python" .venv
+if ! "$venv"/bin/python -c 'import sys; assert sys.version_info[:2] == (3, 12)' 2>/dev/null; then
+  "$uv" venv --clear --python "$python" "$venv"
 fi
 echo "setup: installing the locked dependencies (about 6 GB on disk, torch included)"
 # not "pip sync": some ROS wheels carry the metadata of a second distribution, which it would remove
-"$uv" pip install --python .venv/bin/python --compile-bytecode -r requirements.lock
-touch .venv/.deps
+"$uv" pip install --python "$venv"/bin/python --compile-bytecode -r "$lock"
+touch "$venv"/.deps

@@ -161,6 +161,23 @@ def test_more_observations_than_robots_keep_are_refused_before_the_policy_is_mad
     assert "reads 1000000000 observations" in refused(copy)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        *(("chunk_size", value) for value in (10**9, 0, -1)),
+        *((n, 10**9) for n in ("num_steps", "n_encoder_layers", "num_train_timesteps")),
+    ],
+)
+def test_a_size_that_no_policy_has_is_refused_before_it_is_tried(copy, name, value):
+    edit(copy / "config.json", lambda data: data.update({name: value}))
+    assert f"says {name}: {value} in config.json" in refused(copy)
+
+
+def test_a_policy_without_actions_is_refused_by_name(copy):
+    edit(copy / "config.json", lambda data: data.update(output_features={}))
+    assert "has no output 'action'" in refused(copy)
+
+
 def test_a_configuration_that_lerobot_cannot_make_is_refused_with_the_reason(copy):
     edit(copy / "config.json", lambda data: data.update(instructions=[]))
     assert "at least one entry in 'instructions'" in refused(copy)

@@ -5,6 +5,7 @@ is JSON and takes milliseconds; this module imports neither torch nor LeRobot.
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.metadata import distributions
@@ -18,6 +19,10 @@ from kairos_ros.engine.policies.served import FAMILIES, REFUSED, Overrides, toke
 from kairos_ros.engine.seam import EngineOptions
 
 CONFIG = "config.json"
+MOST_SIZE = 10_000
+"""Of a chunk, and of sampler steps and layers: real ones have at most a thousand."""
+_LENGTH = re.compile(r"^(chunk_size|n_action_steps)$|horizon$")
+_SIZE = re.compile(r"^n(um)?_(?!.*training).*(steps|layers)$")
 ADAPTER = "adapter_config.json"
 WEIGHTS = "model.safetensors"
 PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
@@ -74,9 +79,10 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
     """Reads and judges the folder or hub repository `options.policy`.
 
     Raises PolicyError, in one line, for a PEFT adapter, a type that is not served, a part that is
-    missing or was not fetched, more observations than robots keep, a processor step that may not be
-    loaded (one that is registered by nobody yet is judged by `check_registered`), and a tokenizer
-    that is not to be had; ConfigError for a tokenizer that replaces nothing.
+    missing or was not fetched, more observations than robots keep, a size that nobody has, a
+    processor step that may not be loaded (one that is registered by nobody yet is judged by
+    `check_registered`), and a tokenizer that is not to be had; ConfigError for a tokenizer that
+    replaces nothing.
     """
     folder = _Source.of(options.policy)
     adapter = (folder.path / ADAPTER).is_file() and not folder.weights.is_file()
@@ -96,7 +102,12 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
             f"policy {options.policy} reads {read} observations (n_obs_steps in {CONFIG}); robots "
             f"keep at most {OBSERVATIONS}"
         )
+    _check_sizes(options.policy, config)
     if kind in FAMILIES:
+        if "action" not in (config.get("output_features") or {}):
+            raise PolicyError(
+                f"policy {options.policy} has no output 'action' (output_features in {CONFIG})"
+            )
         _check_packages(kind)
     if not folder.commit:
         folder.file(WEIGHTS)
@@ -114,6 +125,20 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
                 "the clone that it comes from"
             )
     return PolicyFolder(folder.path, kind, pre, post)
+
+
+def _check_sizes(policy: str, config: Mapping[str, Any]) -> None:
+    """Raises PolicyError for a number that would fill the memory or take hours before LeRobot or
+    anybody else notices."""
+    for name, value in config.items():
+        length = _LENGTH.search(name) is not None
+        if not (isinstance(value, int) and (length or _SIZE.search(name))):
+            continue
+        if value > MOST_SIZE or (length and value < 1):
+            raise PolicyError(
+                f"policy {policy} says {name}: {value} in {CONFIG}; what is served has 1 to "
+                f"{MOST_SIZE}"
+            )
 
 
 def _check_packages(kind: str) -> None:
