@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kairos_ros.core.exchange import Execution, nothing_committed
+from kairos_ros.core.exchange import Execution, no_actions
 from kairos_ros.robot.task import MAX_ACTIONS, MAX_DURATION, Task, TaskResult
 
 
@@ -104,7 +104,7 @@ class Run:
         """float32 [since + remaining, D]: what is executed from an observation until the next chunk
         follows; `since` actions were executed after it."""
         if self.chunk is None:
-            return nothing_committed()
+            return no_actions()
         return self.chunk.actions[max(self.chunk.index - since, 0) :]
 
     def stalled_ns(self, now_ns: int) -> int:

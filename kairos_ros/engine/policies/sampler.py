@@ -13,6 +13,7 @@ from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from kairos_ros.core.errors import PolicyError
+from kairos_ros.transport.messages import InferRequest
 
 
 def row_generators(seeds: Sequence[int]) -> list[torch.Generator]:
@@ -112,6 +113,25 @@ class Sampler(Protocol):
         Returns the chunk [B, N, D] and updates [K, B, N, D], both in the model's action space:
         the noise of a row plus its K updates is its chunk. K is 0 for a policy without steps.
         A chunk is wider than D where `FamilyCode.padded_dim` says so.
+        """
+        ...
+
+
+class KeepingSampler(Protocol):
+    """A sampler that keeps a state of every task, one robot at a time."""
+
+    keyframe_stride: int
+    """As in `EngineDescription`, not 0."""
+    states_bytes: int
+    """Most memory that the states may take."""
+
+    def go_on(
+        self, batch: dict[str, Any], request: InferRequest, executed: Tensor
+    ) -> tuple[Tensor, Tensor, str]:
+        """executed: `request.executed`, in the model's units.
+
+        Returns as `Sampler.sample`, with N up to `chunk_size`, and why the state was begun anew in
+        the middle of a task; empty where it was not.
         """
         ...
 

@@ -60,6 +60,15 @@ def _groot_objection(config: Config, _steps: Steps) -> str:
     return "" if find_spec("tree") else "it needs dm-tree; install it, or 'lerobot[groot]'"
 
 
+def _lingbot_objection(config: Config, _steps: Steps) -> str:
+    per_frame = config.get("action_per_frame", 4)
+    if type(per_frame) is not int or per_frame < 4 or per_frame % 4:
+        return f"action_per_frame is {per_frame!r:.40}; its VAE needs a multiple of 4"
+    if config.get("attn_mode", "torch") == "flex":
+        return "attn_mode is flex, which is for training; save it with torch"
+    return ""
+
+
 def _molmoact2_writes(config: Config) -> bool:
     """Then its preprocessor reads a tokenizer for actions, which serving does not use."""
     return bool(config.get("action_mode", "both") != "continuous")
@@ -191,6 +200,14 @@ FAMILIES: dict[str, Family] = {
         steps=frozenset({"fastwam_action_toggle_processor"}),
     ),
     "flow_mlp": Family("euler"),
+    "lingbot_va": Family(
+        "lingbot_va",
+        parts=tuple(
+            Part(f"{part}.json", "wan_pretrained_path")
+            for part in ("vae/config", "text_encoder/config", "tokenizer/tokenizer_config")
+        ),
+        objection=_lingbot_objection,
+    ),
     "molmoact2": Family(
         "molmoact2",
         parts=(
@@ -276,10 +293,6 @@ FAMILIES: dict[str, Family] = {
 
 REFUSED: dict[str, str] = {
     "gaussian_actor": "it gives one action and no chunk; act does",
-    "lingbot_va": (
-        "it goes on from the pictures and actions of the whole episode, and requests do not tell "
-        "which actions were executed since the last one; use fastwam"
-    ),
     "tdmpc": "it goes on from its last plan: each robot would need its own copy; use act",
 }
 """Types of LeRobot's that are not served: why, and what to use instead."""

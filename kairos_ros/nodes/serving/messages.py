@@ -17,7 +17,7 @@ from kairos_ros.core.exchange import (
     Request,
     RequestId,
     WholeChunk,
-    nothing_committed,
+    no_actions,
 )
 from kairos_ros.core.fit import RobotInterface, camera_name
 from kairos_ros.core.wire_check import (
@@ -106,7 +106,7 @@ def _to_observation(
 def _to_committed(message: ChunkRequest) -> NDArray[np.float32]:
     values = np.array(message.committed, np.float32)
     if not len(values):
-        return nothing_committed()
+        return no_actions()
     actions = message.committed_actions
     if not actions or len(values) % actions:
         raise WireError(f"{len(values)} numbers in committed for {actions} committed_actions")

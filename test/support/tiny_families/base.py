@@ -61,10 +61,13 @@ class Tiny:
     cameras: tuple[str, ...] = (CAMERA,)
     steps: int = STEPS
     """K."""
+    chunk: int = CHUNK
+    """What it says of its chunks; those of the tests have CHUNK actions."""
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     """What LeRobot computes in on a CPU; the first where nothing is asked for."""
     largest_batch: int = 4
     """Of those that the tests ask for: 1 where LeRobot takes one robot at a time."""
+    reads_state: bool = True
     reads_text: bool = True
     instructions: tuple[str, ...] | None = None
     """Its closed set."""
