@@ -77,27 +77,30 @@ class States:
     def before(self, request: InferRequest) -> _State | None:
         """That of the newest earlier round of the request's task. Older ones are dropped, and so is
         everything of the robot's earlier task."""
-        robot = request.robot, request.session
-        task = self._tasks.get(robot)
+        task = self._tasks.get((request.robot, request.session))
         if task is None or task.name != request.task:
-            self._tasks[robot] = task = _Task(request.task)
-        self._tasks.move_to_end(robot)
+            self._tasks.pop((request.robot, request.session), None)
+            return None
         newest = max((one for one in task.rounds if one < request.round), default=None)
-        task.rounds = {} if newest is None else {newest: task.rounds[newest]}
-        return task.rounds.get(newest) if newest is not None else None
+        task.rounds = {one: state for one, state in task.rounds.items() if one == newest}
+        return None if newest is None else task.rounds[newest]
 
     def keep(self, request: InferRequest, state: _State) -> None:
         """After `before`. Other robots' states make room. Warming up has no task, and leaves none."""
         if not request.task:
             return
-        self._tasks[request.robot, request.session].rounds[request.round] = state
-        sizes = {
-            robot: sum(one.size_bytes for one in task.rounds.values())
-            for robot, task in self._tasks.items()
-        }
-        while sum(sizes.values()) > self._most_bytes and len(sizes) > 1:
-            robot, _ = self._tasks.popitem(last=False)
-            del sizes[robot]
+        robot = request.robot, request.session
+        task = self._tasks.setdefault(robot, _Task(request.task))
+        task.rounds[request.round] = state
+        self._tasks.move_to_end(robot)
+        while self.size_bytes > self._most_bytes and len(self._tasks) > 1:
+            self._tasks.popitem(last=False)
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(
+            state.size_bytes for task in self._tasks.values() for state in task.rounds.values()
+        )
 
 
 class LingbotSampler:
