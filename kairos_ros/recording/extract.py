@@ -75,6 +75,8 @@ def _unfit(task: BagTask) -> str:
             return "a request or an answer is not in the bag"
         if found.answer.attempt not in found.asked:
             return "a request or an answer is not in the bag"
+    if len({served.answer.chunk_size for served in task.rounds.values() if served.answer}) > 1:
+        return "its chunks have different lengths: its policy keeps a state of every task"
     return ""
 
 

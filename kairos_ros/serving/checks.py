@@ -28,6 +28,7 @@ def policy_interface(policy: EngineDescription) -> PolicyInterface:
         policy.any_image_size,
         policy.images_optional,
         policy.observations,
+        policy.keyframe_stride,
     )
 
 
@@ -119,11 +120,13 @@ def chunk_problem(outcomes: Iterable[InferOutcome], policy: EngineDescription) -
     itself, and is the same installation.
     """
     whole = (policy.chunk_size, policy.action_dim)
+    shortest = 1 if policy.keyframe_stride else policy.chunk_size
     for outcome in outcomes:
         if not isinstance(outcome, InferResult):
             continue
         chunk, updates = outcome.chunk, outcome.updates
-        if chunk.shape != whole or chunk.dtype != np.float32:
+        fits = chunk.shape[1:] == whole[1:] and shortest <= len(chunk) <= policy.chunk_size
+        if not fits or chunk.dtype != np.float32:
             return (
                 f"a chunk of shape {chunk.shape}, {chunk.dtype}; "
                 f"{policy.policy_id} answers {whole}, float32"

@@ -43,6 +43,8 @@ def answer_outcome(
     if isinstance(outcome, InferFailure):
         return Refusal(outcome.code, outcome.reason, RETRY_NS.get(outcome.code, 0))
     session, request = entry.session, entry.request
+    if outcome.begun_anew:
+        entry.reason += f"; the policy's state is begun anew: {outcome.begun_anew}"
     context = HorizonContext(
         request.kind, request.id.round, tail(entry), scale(policy), request.instruction
     )
