@@ -35,6 +35,10 @@ def _no_objection(_config: Config, _steps: Steps) -> str:
     return ""
 
 
+def _none(_config: Config) -> int:
+    return 0
+
+
 def _keeps_pixels(config: Config) -> bool:
     """A picture resized before it is normalised is not the same as one resized after."""
     modes = config.get("normalization_mapping") or {}
@@ -58,6 +62,10 @@ def _groot_objection(config: Config, _steps: Steps) -> str:
     if not isinstance(config.get("base_model_path"), str):
         return "its config.json has no base_model_path"
     return "" if find_spec("tree") else "it needs dm-tree; install it, or 'lerobot[groot]'"
+
+
+def _lingbot_keyframes(config: Config) -> int:
+    return 4 * int(config.get("frame_chunk_size", 4))
 
 
 def _lingbot_objection(config: Config, _steps: Steps) -> str:
@@ -154,6 +162,9 @@ class Family:
     whose repositories are accepted for it; folders are accepted where they bring no code."""
     overrides: Callable[[Config], Overrides] = _as_saved
     """By its config.json. A postprocessor may have none of these steps."""
+    keyframes: Callable[[Config], int] = _none
+    """Observations that it reads, so many executed actions apart, where it keeps a state of every
+    task; else 0."""
     objection: Callable[[Config, Steps], str] = _no_objection
     """Why this one cannot be served as it was saved, from its configuration and preprocessor; empty
     where it can."""
@@ -206,6 +217,7 @@ FAMILIES: dict[str, Family] = {
             Part(f"{part}.json", "wan_pretrained_path")
             for part in ("vae/config", "text_encoder/config", "tokenizer/tokenizer_config")
         ),
+        keyframes=_lingbot_keyframes,
         objection=_lingbot_objection,
     ),
     "molmoact2": Family(
