@@ -67,6 +67,12 @@ def check_request(
             f"{len(request.earlier) + 1} observations, "
             f"{policy.policy_type} reads {policy.observations}",
         )
+    if policy.keyframe_stride and request.execution.started and not request.task_actions:
+        return Refusal(
+            RefusalCode.MALFORMED,
+            f"{policy.policy_type} goes on from what was executed, and the request does not tell "
+            "(`task_actions`, `executed`, and keyframes in `earlier`); update the robot node",
+        )
     for ago, seen in _newest_first(request):
         if seen.state.shape != (policy.state_dim,):
             return Refusal(
