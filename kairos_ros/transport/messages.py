@@ -26,6 +26,8 @@ MAX_REASON = 1000
 """Characters of a reason that travel; a traceback does not."""
 MAX_REPLICAS = 256
 """Of one worker. Who asks it keeps a list as long as it claims to have."""
+MAX_STRIDE = 1000
+"""Executed actions between two keyframes."""
 MAX_ECHO = 131_072
 """Bytes: about what a full batch answers."""
 OLDER = (
@@ -37,7 +39,8 @@ OLDER = (
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """One robot asks for one chunk. Engines do not read `robot` to `attempt`: they name it."""
+    """One robot asks for one chunk. `robot` to `attempt` name it, and its task for an engine that
+    keeps states of tasks; others do not read them."""
 
     robot: str
     session: str
@@ -63,7 +66,7 @@ class InferRequest:
     task_actions: int = 0
     """Executed in the task when the observation was taken."""
     executed: NDArray[np.float32] = field(default_factory=no_actions)
-    """float32 [L, D], robot units: the last ones of those, for a policy with a `keyframe_stride`."""
+    """float32 [L, D], robot units: the last of those, for a policy with a `keyframe_stride`."""
 
     @property
     def observations(self) -> tuple[Observation, ...]:
@@ -136,8 +139,8 @@ class EngineDescription:
     eager: tuple[tuple[int, float], ...] = ()
     """As `warmup`, of the same policy without compilation; empty where it was not compiled."""
     memory_mib: int = 0
-    """Most memory that its worker has taken until it was warm, of the device that computes; 0: it
-    is not known."""
+    """Most memory that its worker has taken until it was warm, of the device that computes, with
+    what states of tasks may come to take; 0: it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -326,6 +329,8 @@ def read_description(message: Message) -> EngineDescription:
     plain = _plain(EngineDescription, fields)
     if not 1 <= plain.get("observations", 1) <= OBSERVATIONS:
         raise WireError(f"observations is {plain['observations']}, it goes to {OBSERVATIONS}")
+    if plain.get("keyframe_stride", 0) > MAX_STRIDE:
+        raise WireError(f"keyframe_stride is {plain['keyframe_stride']}, the most is {MAX_STRIDE}")
     return EngineDescription(
         **plain,
         images={key: (height, width) for key, (height, width) in sizes.items()},

@@ -9,13 +9,13 @@ from observations import jpeg, observation, options
 from tiny_families.lingbot_va import FRAMES, PER_FRAME
 from tiny_policies import ACTION_DIM, CAMERA, CHUNK, INSTRUCTIONS, SIZE, save_policy
 
-from kairos_ros.core.errors import PolicyError
+from kairos_ros.core.errors import PolicyError, RefusalCode
 from kairos_ros.core.exchange import Observation
 from kairos_ros.engine.policies.families import lingbot_va
 from kairos_ros.engine.policies.policy import load_policy
 from kairos_ros.engine.policies.policy_engine import load_policy_engine
 from kairos_ros.engine.policies.sampler import row_generators
-from kairos_ros.transport.messages import InferRequest
+from kairos_ros.transport.messages import InferRequest, InferResult
 
 pytestmark = pytest.mark.slow
 
@@ -110,6 +110,20 @@ def test_keyframes_are_a_quarter_of_a_frame_apart(tmp_path):
     assert described.chunk_size == WHOLE
     chunks = lockstep(engine, Arm(1, stride=2), 4)
     assert np.array_equal(np.concatenate(chunks), by_lerobot(engine, folder, [8, 16, 16, 16]))
+
+
+def test_the_second_encoder_of_robotwins_layout_has_a_state_per_robot_too(tmp_path):
+    changes = {"camera_layout": "robotwin_tshape", "obs_cam_keys": [CAMERA] * 3, "width": 64}
+    folder = save_policy("lingbot_va", tmp_path, **changes)
+    engine, one, other = load_policy_engine(options(folder), silent), Arm(1), Arm(2)
+    chunks = []
+    for _ in range(3):
+        outcome, another = engine.infer([one.ask(), other.ask()])
+        chunks.append(outcome.chunk)
+        one.execute(outcome.chunk)
+        other.execute(another.chunk)
+    expected = by_lerobot(engine, folder, [CHUNK, WHOLE, WHOLE])
+    assert np.array_equal(np.concatenate(chunks), expected)
 
 
 def test_two_robots_in_turns_get_what_each_gets_alone(fresh, engine_of):
@@ -231,6 +245,30 @@ def test_states_take_no_more_memory_than_they_may(fresh):
     dropped.round, dropped.executed = 2, arms[0].executed
     (dropped,) = fresh.infer([dropped.ask()])
     assert "no state" in dropped.begun_anew
+
+
+@pytest.mark.parametrize(
+    ("executed", "code"),
+    [
+        (np.zeros((12, ACTION_DIM + 1), np.float32), RefusalCode.BAD_STATE),
+        (np.full((12, ACTION_DIM), np.nan, np.float32), RefusalCode.NOT_FINITE),
+    ],
+)
+def test_wrong_actions_fail_alone_and_leave_the_state(fresh, executed, code):
+    arm, other = Arm(1), Arm(2)
+    (outcome,) = fresh.infer([arm.ask()])
+    arm.execute(outcome.chunk)
+    bad, good = fresh.infer([arm.ask(executed=executed), other.ask()])
+    assert bad.code is code
+    assert isinstance(good, InferResult)
+    (again,) = fresh.infer([arm.again()])
+    assert again.begun_anew == ""
+
+
+def test_a_task_of_any_length_is_claimed_at_no_cost(fresh):
+    seen = Arm(1).seen(0)
+    (outcome,) = fresh.infer([Arm(1).ask(task_actions=2**64 - 1, earlier=(seen,) * 15)])
+    assert isinstance(outcome, InferResult)
 
 
 def test_noise_and_all_updates_are_the_chunk_after_the_first_frame(fresh):

@@ -151,7 +151,7 @@ def test_the_tap_does_not_change_a_single_bit(untapped):
 
 def test_noise_plus_all_updates_is_the_chunk(request, kind):
     if not TINY[kind].sums:
-        pytest.skip("a policy without noise or with noise at every step")
+        pytest.skip("a policy without noise, or with noise at every step or of pictures")
     untapped = request.getfixturevalue("untapped")
     first = TINY[kind].first
     noise = untapped.noise[:, first : first + CHUNK, :ACTION_DIM]

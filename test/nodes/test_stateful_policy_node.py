@@ -10,7 +10,7 @@ from lerobot.configs import FeatureType, PolicyFeature
 from observations import options
 from picture_probe import Rounds
 from tiny_policies import save_policy, visual
-from wire import Operator, until
+from wire import Operator, until, worker_of
 
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.engine.policies.policy_engine import load_policy_engine
@@ -75,10 +75,9 @@ def both(operators):
         assert result.actions == GOAL["max_actions"], result.outcome
 
 
-def test_the_chunks_of_two_arms_are_those_of_their_own_episodes(operators, rounds, policy, wire):
+def test_the_chunks_of_two_arms_are_those_of_their_own_episodes(operators, rounds, policy):
     both(operators)
     both(operators)
-    assert wire.counter("begun_anew") == 0
     until(lambda: len(rounds.served()) >= 20)
     assert any(request.attempt for request, _ in rounds.served()), "nothing was fetched again"
     alone = load_policy_engine(options(policy, max_batch=1), lambda _: None)
@@ -86,17 +85,16 @@ def test_the_chunks_of_two_arms_are_those_of_their_own_episodes(operators, round
     for request, chunk in rounds.served():  # in order: by robot, task and round
         asked = infer_request(with_policy_names(to_request(request), described))
         (outcome,) = alone.infer([asked])
-        assert outcome.begun_anew == ""
+        assert ("begun anew" in chunk.reason) == bool(outcome.begun_anew)
         told = np.reshape(chunk.actions, (chunk.horizon, ACTION_DIM))
         assert np.array_equal(told, outcome.chunk[: chunk.horizon])
-    assert max(request.task_actions for request, _ in rounds.served()) > 40
+    late = [chunk for request, chunk in rounds.served() if request.task_actions > 40]
+    assert any("begun anew" not in chunk.reason for chunk in late)  # a busy host may make pauses
 
 
 def test_a_task_whose_state_died_with_its_engine_goes_on_from_what_is_seen(
     operators, rounds, server, wire
 ):
-    from test_faults_engine import worker_of
-
     goals = {robot: operator.give(**GOAL) for robot, operator in operators.items()}
     rounds.answered.clear()
     until(lambda: all(len(rounds.served(robot)) >= 2 for robot in ROBOTS))
@@ -104,7 +102,6 @@ def test_a_task_whose_state_died_with_its_engine_goes_on_from_what_is_seen(
     for robot, operator in operators.items():
         result = operator.result(goals[robot])
         assert result.actions == GOAL["max_actions"], result.outcome
-    until(lambda: wire.counter("begun_anew") == len(ROBOTS))
-    said = [chunk.reason for _, chunk in rounds.served() if "begun anew" in chunk.reason]
-    assert len(said) == len(ROBOTS)
-    assert "there is no state of its" in said[0]
+    until(lambda: wire.counter("begun_anew") >= len(ROBOTS))
+    for robot in ROBOTS:
+        assert any("there is no state of its" in c.reason for _, c in rounds.served(robot))

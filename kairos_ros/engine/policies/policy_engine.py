@@ -18,7 +18,7 @@ from kairos_ros.engine.policies.device_memory import MIB, most_taken_mib
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
 from kairos_ros.engine.policies.policy import LoadedPolicy, load_policy
 from kairos_ros.engine.policies.rows import Row, RowReader
-from kairos_ros.engine.policies.sampler import KeepingSampler
+from kairos_ros.engine.policies.sampler import KeepingSampler, Sampler
 from kairos_ros.engine.policies.saved_policy import STATE_FEATURES
 from kairos_ros.engine.seam import EngineLostError, EngineOptions, PreparedBatch, Progress
 from kairos_ros.transport.messages import (
@@ -68,6 +68,7 @@ class PolicyEngine:
     def __init__(self, loaded: LoadedPolicy, options: EngineOptions) -> None:
         self._loaded = loaded
         self._sampler = loaded.family.sampler(loaded.policy)
+        self._keeping = self._sampler if isinstance(self._sampler, KeepingSampler) else None
         config, inputs = loaded.config, loaded.inputs
         self._state_dims = {
             name: config.input_features[name].shape[0]
@@ -89,7 +90,7 @@ class PolicyEngine:
             any_image_size=inputs.any_size,
             images_optional=inputs.optional,
             observations=self._sampler.observations,
-            keyframe_stride=getattr(self._sampler, "keyframe_stride", 0),
+            keyframe_stride=self._keeping.keyframe_stride if self._keeping else 0,
         )
         if self.description.observations > OBSERVATIONS:
             raise PolicyError(
@@ -106,7 +107,7 @@ class PolicyEngine:
         self._compiled = False
         if self._rtc:
             self._check_guidance(options)
-        if self.description.keyframe_stride:
+        if self._keeping:
             self._check_affine(options, "it is told what was executed")
         steps = self.warm_up(1)
         self.description = replace(self.description, steps=steps, action_scale=self._scale())
@@ -114,7 +115,7 @@ class PolicyEngine:
     @property
     def states_mib(self) -> int:
         """Most memory that the states of tasks may come to take."""
-        return getattr(self._sampler, "states_bytes", 0) // MIB
+        return self._keeping.states_bytes // MIB if self._keeping else 0
 
     def prepare(self, requests: Sequence[InferRequest]) -> PreparedBatch:
         """Decodes the pictures, several at a time; that may be done beside a forward pass."""
@@ -127,7 +128,7 @@ class PolicyEngine:
     def _infer(self, prepared: list[Row | InferFailure]) -> list[InferOutcome]:
         outcomes: dict[int, InferOutcome] = {}
         passes: dict[tuple[object, ...], list[int]] = {}  # one for each set of cameras
-        alone = self.description.keyframe_stride > 0
+        alone = self._keeping is not None
         for place, row in enumerate(prepared):
             if isinstance(row, Row):
                 passes.setdefault((alone and place, *row.images), []).append(place)
@@ -306,21 +307,20 @@ class PolicyEngine:
     def _sample(
         self, batch: dict[str, Any], requests: list[InferRequest]
     ) -> tuple[torch.Tensor, torch.Tensor]:
-        seeds = [request.seed for request in requests]
-        if self.description.keyframe_stride:
+        if self._keeping:
             (request,) = requests
             executed = torch.from_numpy(request.executed).reshape(-1, len(self._gain))
             executed = (executed - self._offset) / self._gain
-            keeping = cast(KeepingSampler, self._sampler)
-            chunk, updates, self._begun_anew = keeping.go_on(batch, request, executed)
+            chunk, updates, self._begun_anew = self._keeping.go_on(batch, request, executed)
             if self._begun_anew:
                 log.warning(
                     "robot %s, task %s, round %d: its state is begun anew: %s",
                     *(request.robot, request.task, request.round, self._begun_anew),
                 )
             return chunk, updates
+        seeds = [request.seed for request in requests]
         if not self._rtc:
-            return self._sampler.sample(batch, seeds)
+            return cast(Sampler, self._sampler).sample(batch, seeds)
         shape = self.description.chunk_size, self.description.action_dim
         committed = committed_of(
             [torch.from_numpy(request.committed) for request in requests],

@@ -6,7 +6,7 @@ answers at once has no steps to tap.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -117,9 +117,14 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
 class KeepingSampler(Protocol):
     """A sampler that keeps a state of every task, one robot at a time."""
 
+    chunk_size: int
+    action_dim: int
+    observations: int
+    """As of a `Sampler`, but so many executed actions apart:"""
     keyframe_stride: int
     """As in `EngineDescription`, not 0."""
     states_bytes: int
@@ -148,7 +153,7 @@ def as_saved(_config: Any) -> None:
 class FamilyCode:
     """What a module of `families/` gives."""
 
-    sampler: Callable[[Any], Sampler]
+    sampler: Callable[[Any], Sampler | KeepingSampler]
     """Of a loaded policy. Raises PolicyError for one that it cannot tap."""
     configure: Callable[[Any], None] = as_saved
     """Changes the saved configuration before the policy is built, where serving needs it."""

@@ -88,7 +88,7 @@ class Tiny:
     """Whether LeRobot takes no noise and draws from the global generator: it is asked for one robot
     at a time, with the robot's seed there."""
     sums: bool = True
-    """Whether noise + updates = chunk."""
+    """Whether noise + updates = chunk, where all of the noise is of actions."""
     writes: bool = False
     """Whether its actions are tokens: with other rounding they are the same, or quite others."""
 

@@ -86,7 +86,7 @@ class States:
         return None if newest is None else task.rounds[newest]
 
     def keep(self, request: InferRequest, state: _State) -> None:
-        """After `before`. Other robots' states make room. Warming up has no task, and leaves none."""
+        """After `before`. Others make room. Warming up, without a task, leaves none."""
         if not request.task:
             return
         robot = request.robot, request.session
@@ -156,7 +156,7 @@ class LingbotSampler:
         """Actions executed before an observation -> its pictures, as LeRobot keeps them."""
         now, stride = request.task_actions, self.keyframe_stride
         keyframes = range((now - 1) // stride * stride, -1, -stride)
-        counts = [now, *keyframes][: len(request.earlier) + 1]
+        counts = [now, *keyframes[: len(request.earlier)]]
         keys = self._policy.config.obs_cam_keys
         return {
             count: {key: batch[key][:, -1 - ago] for key in keys}
