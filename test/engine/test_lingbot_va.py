@@ -190,6 +190,16 @@ def test_what_was_executed_matters_and_not_only_what_was_said(fresh):
     assert np.array_equal(same.chunk, plain.chunk)
 
 
+def test_a_number_that_never_changes_is_fed_back_as_it_was_said(fresh, monkeypatch):
+    arm = Arm(1)
+    (outcome,) = fresh.infer([arm.ask()])
+    arm.execute(outcome.chunk)
+    (plain,) = fresh.infer([arm.ask()])
+    monkeypatch.setattr(fresh, "_gain", fresh._gain * torch.tensor([1.0, 0.0, 1.0]))
+    (constant,) = fresh.infer([arm.again()])
+    assert np.array_equal(constant.chunk, plain.chunk)
+
+
 @pytest.mark.parametrize(
     ("lost", "said"),
     [

@@ -251,7 +251,8 @@ class LingbotSampler:
         fed = state.actions[:, :, : skipped + frames].clone()
         said = fed[0, self._used, skipped:, :, 0].float()
         did = executed[: frames * self._per_frame].to(said).T.unflatten(1, (frames, -1))
-        did = torch.where((did - said).abs() > SAME, did, said)
+        differs = did.isfinite() & ((did - said).abs() > SAME)  # a constant number has no unit
+        did = torch.where(differs, did, said)
         fed[0, self._used, skipped:, :, 0] = did.to(fed.dtype)
         policy._compute_kv_cache([seen[count] for count in self._needed(state, frames)], fed)
 
