@@ -49,7 +49,9 @@ def save(folder: Path, size: str) -> dict[str, Any]:
     torch.manual_seed(0)
     with small_pi(**SIZES[size]), tiny_policies.TINY["pi05"].built(folder):
         policy = get_policy_class(config.type)(config)
-        before, after = make_pre_post_processors(config, dataset_stats=tiny_policies.statistics())
+        before, after = make_pre_post_processors(
+            config, dataset_stats=tiny_policies.statistics(config)
+        )
     for part in (policy, before, after):
         part.save_pretrained(folder / "policy")
     return {"parameters": sum(parameter.numel() for parameter in policy.parameters())}

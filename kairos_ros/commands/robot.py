@@ -103,14 +103,12 @@ def reads_several(contract: "RobotContract", policy: str) -> str:
     """What it means for the robot that a policy reads several observations; empty for one."""
     from kairos_ros.engine.policies.saved_policy import policy_inputs
 
-    reads = policy_inputs(policy).observations
-    if reads == 1:
+    inputs, rate_hz = policy_inputs(policy), contract.control_rate_hz
+    if inputs.observations == 1:
         return ""
-    rate_hz = contract.control_rate_hz
-    return (
-        f"; it reads {reads} observations, {1e3 / rate_hz:.0f} ms apart: in a task the robot "
-        f"observes {rate_hz:g} times a second"
-    )
+    apart = f"{inputs.observations} observations, {1e3 / rate_hz:.0f} ms apart"
+    reads = "what was seen and executed in the task" if inputs.keeps_state else apart
+    return f"; it reads {reads}: in a task the robot observes {rate_hz:g} times a second"
 
 
 def summary(contract: "RobotContract") -> str:

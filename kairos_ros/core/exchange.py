@@ -78,7 +78,7 @@ class Observation:
         return self.state.nbytes + sum(len(image) for image in self.images.values())
 
 
-def nothing_committed() -> NDArray[np.float32]:
+def no_actions() -> NDArray[np.float32]:
     """No actions, float32 [0, 0]."""
     return np.zeros((0, 0), np.float32)
 
@@ -105,12 +105,17 @@ class Request:
     observed_ago_ns: int = 0
     deadline_ns: int = 0
     """0: the server's default."""
-    committed: NDArray[np.float32] = field(default_factory=nothing_committed, compare=False)
+    committed: NDArray[np.float32] = field(default_factory=no_actions, compare=False)
     """float32 [L, action_dim], robot units: what is executed from the observation
     on, until the chunk that is asked for follows. [0, 0]: nothing, or not told."""
     earlier: tuple[Observation, ...] = ()
     """Of the control periods just before `observation`, oldest first; empty where the policy reads
-    one. Images have the keys of `observation`."""
+    one. Images have the keys of `observation`. With a `PolicyInterface.keyframe_stride`: those that
+    were taken when a multiple of it had been executed, oldest first."""
+    task_actions: int = 0
+    """Executed in the task when the observation was taken; told with `executed`."""
+    executed: NDArray[np.float32] = field(default_factory=no_actions, compare=False)
+    """float32 [L, action_dim], robot units: the last ones of those. [0, 0]: none, or not told."""
     policy: str = ""
     """Name of one of the server's policies, or type and fingerprint of its weights; empty: the
     server's default."""

@@ -39,6 +39,9 @@ class PolicyInterface:
     """It does without some of its cameras, but not without all."""
     observations: int = 1
     """That it reads, one control period apart, the newest included."""
+    keyframe_stride: int = 0
+    """Not 0: it keeps a state of every task. Then earlier observations are those that were taken
+    when a multiple of so many actions had been executed, and requests tell what was executed."""
 
 
 def camera_name(feature: str) -> str:

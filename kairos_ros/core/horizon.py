@@ -43,6 +43,8 @@ class HorizonContext:
     thresholds mean the same for radians and for gripper percent. None: the chunk is normalised."""
     instruction: str = ""
     """What the task is known by if not by `task`."""
+    cut: bool = False
+    """The chunk lacks its first actions, and may be shorter than others of its policy."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +73,8 @@ class HorizonPolicy(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Static:
-    """Always the first `h` actions, whatever the updates say. Raises PolicyError when h > N."""
+    """Always the first `h` actions, whatever the updates say. Raises PolicyError when h > N, unless
+    the chunk is `cut`: that one is executed whole."""
 
     h: int = 10
 
@@ -80,11 +83,11 @@ class Static:
 
     def __call__(self, updates: Floats, chunk: Floats, context: HorizonContext) -> Horizon:
         n = _chunk(chunk).shape[0]
-        if self.h > n:
+        if self.h > n and not context.cut:
             raise PolicyError(f"static: h={self.h} exceeds the chunk of {n} actions; use h<={n}")
         confidence = np.zeros(n, np.float32)
         confidence[: self.h] = 1.0
-        return Horizon(self.h, confidence, f"static {self.h} of {n}")
+        return Horizon(min(self.h, n), confidence, f"static {self.h} of {n}")
 
 
 @dataclass(frozen=True, slots=True)

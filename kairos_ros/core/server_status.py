@@ -60,6 +60,8 @@ class ServerStatus:
     cameras_optional: bool = False
     observations: int = 1
     """That the policy reads, one control period apart, the newest included."""
+    keyframe_stride: int = 0
+    """As in `PolicyInterface`."""
     policies: tuple[ServedPolicy, ...] = ()
     """Where it serves several. The fields above are of the default one."""
 
@@ -93,6 +95,7 @@ class ServerStatus:
             self.any_camera_size,
             self.cameras_optional,
             self.observations,
+            self.keyframe_stride,
         )
 
     def __str__(self) -> str:

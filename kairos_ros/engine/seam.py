@@ -34,7 +34,8 @@ class Engine(Protocol):
     def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
         """Prepares and computes: one outcome per request, in order; a bad request fails alone.
 
-        An outcome depends on its own request only: not on batch-mates, nor on earlier calls.
+        An outcome depends on its own request only: not on batch-mates, nor on earlier calls. One of
+        a policy with a `keyframe_stride` depends on the earlier rounds of its task, too.
         Raises EngineLostError, and nothing else, when no further call can succeed.
         """
         ...

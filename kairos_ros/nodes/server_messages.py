@@ -29,6 +29,7 @@ def described(engine: EngineDescription) -> dict[str, Any]:
         "any_camera_size": engine.any_image_size,
         "cameras_optional": engine.images_optional,
         "observations": engine.observations,
+        "keyframe_stride": engine.keyframe_stride,
     }
 
 
@@ -49,6 +50,7 @@ def _policy_message(policy: ServedPolicy) -> ServedPolicyMessage:
         any_camera_size=interface.any_size,
         cameras_optional=interface.optional,
         observations=interface.observations,
+        keyframe_stride=interface.keyframe_stride,
     )
 
 
@@ -63,6 +65,7 @@ def _policy_from(message: ServedPolicyMessage) -> ServedPolicy:
         message.any_camera_size,
         message.cameras_optional,
         _observations(message),
+        message.keyframe_stride,
     )
     known = interface if message.policy else None
     return ServedPolicy(message.name, known, message.chunk_size, message.swapped_for)
@@ -113,6 +116,7 @@ def server_message(status: ServerStatus) -> ServerStatusMessage:
         any_camera_size=status.any_camera_size,
         cameras_optional=status.cameras_optional,
         observations=status.observations,
+        keyframe_stride=status.keyframe_stride,
         policies=list(map(_policy_message, status.policies)),
     )
 
@@ -148,5 +152,6 @@ def server_from(message: ServerStatusMessage) -> ServerStatus:
         any_camera_size=message.any_camera_size,
         cameras_optional=message.cameras_optional,
         observations=_observations(message),
+        keyframe_stride=message.keyframe_stride,
         policies=tuple(map(_policy_from, message.policies)),
     )

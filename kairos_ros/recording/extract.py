@@ -69,13 +69,16 @@ def _unfit(task: BagTask) -> str:
         return task.ended.outcome.partition(":")[0]
     if not task.ended.round_executed:
         return "it was never served"
+    sizes = set()
     for number in range(1, len(task.ended.round_executed) + 1):
         found = task.rounds.get(number, BagRound())
         if not found.asked or found.answer is None or found.answer.refused:
             return "a request or an answer is not in the bag"
         if found.answer.attempt not in found.asked:
             return "a request or an answer is not in the bag"
-    return ""
+        sizes.add(found.answer.chunk_size)
+    different = "its chunks have different lengths: its policy keeps a state of every task"
+    return different if len(sizes) > 1 else ""
 
 
 def _trace(task: BagTask, full_updates: bool) -> Trace:

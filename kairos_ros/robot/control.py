@@ -314,10 +314,10 @@ class Controller:
 
     def _carry_out(self, effect: SupervisedEffect) -> None:
         match effect:
-            case Look(earlier):
-                self._looks.keep(earlier)
-            case Send(request, observations):
-                sent, shows_ns = self._looks.put_into(request, observations)
+            case Look(earlier, instead):
+                self._looks.keep(earlier, instead=instead)
+            case Send(request, observations, repeat):
+                sent, shows_ns = self._looks.put_into(request, observations, repeat=repeat)
                 self._loop.observed(shows_ns)
                 self._listener.send(sent)
             case AskPlan():

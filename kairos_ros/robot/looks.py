@@ -23,20 +23,24 @@ class Looks:
         self._body = body
         self._kept: list[_Looked] = []  # oldest first
 
-    def keep(self, earlier: int) -> None:
-        """Looks now; of the looks kept before, the newest `earlier` stay."""
-        kept = self._kept[len(self._kept) - earlier :]
+    def keep(self, earlier: int, *, instead: bool = False) -> None:
+        """Looks now; of the looks kept before, the newest `earlier` stay. instead: not the newest
+        of all."""
+        kept = self._kept[: len(self._kept) - instead]
+        kept = kept[len(kept) - earlier :]
         self._kept = [*kept, self._look()]
 
-    def put_into(self, request: Request, observations: int) -> tuple[Request, int]:
+    def put_into(
+        self, request: Request, observations: int, *, repeat: bool = True
+    ) -> tuple[Request, int]:
         """`request` with what was seen, and the time that the newest of it shows.
 
-        observations: 1: look now. Else those of the last so many looks; the oldest is repeated for
+        observations: 1: look now. Else those of the last so many looks. repeat: the oldest, for
         those that are missing, as LeRobot does at the start of an episode.
         """
         looks = self._kept if observations > 1 else [self._look()]
         newest, seen = looks[-1], [look.seen for look in looks]
-        missing = observations - len(seen)
+        missing = observations - len(seen) if repeat else 0
         sent = replace(
             request,
             observation=newest.seen,

@@ -56,6 +56,8 @@ class Look:
 
     earlier: int
     """Of the looks before, the newest so many stay; the others are of no use any more."""
+    instead: bool = False
+    """Of the newest one before: that goes, too, first."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +66,9 @@ class Send:
 
     request: Request
     observations: int = 1
-    """1: with an observation taken now. Else with the last so many looks; where there are fewer,
-    the oldest is repeated."""
+    """1: with an observation taken now. Else with the last so many looks."""
+    repeat: bool = True
+    """The oldest look, where there are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -321,16 +324,19 @@ class Loop:
 
     def _look(self, run: Run) -> list[Effect]:
         """A policy that reads several observations reads those of the last control periods, exactly
-        one apart: they are taken in every period, since a refetch comes at any time."""
+        one apart: they are taken in every period, since a refetch comes at any time. Of one with a
+        `keyframe_stride` those stay that were taken last before an action which is a multiple."""
         policy = self.binding.policy if self.binding else None
         if policy is not None:
-            run.observations = policy.observations
+            run.reads(policy.observations, policy.keyframe_stride)
         if run.observations == 1:
             run.looks = 0
             return []
-        earlier = min(run.looks, run.observations - 1)
+        stride, at = run.keyframe_stride, run.looked_at
+        instead = bool(run.looks and stride and (at == run.executed or at % stride))
+        earlier = min(run.looks - instead, run.observations - 1)
         run.looks, run.looked_at = earlier + 1, run.executed
-        return [Look(earlier)]
+        return [Look(earlier, instead)]
 
     def _send(self, run: Run, now_ns: int) -> Send:
         """The current round, with a fresh observation or that of this control period."""
@@ -358,8 +364,11 @@ class Loop:
                 server=self.binding.bound if self.binding else "",
                 committed=run.committed(since),
                 policy=self.binding.asks_for if self.binding else task.policy,
+                task_actions=run.executed - since if run.keyframe_stride else 0,
+                executed=run.last_done(since),
             ),
             run.observations,
+            not run.keyframe_stride,
         )
 
     def _move(self, run: Run, now_ns: int, approve: Approve) -> Act | Hold:
@@ -368,6 +377,8 @@ class Loop:
             action = approve(chunk.actions[chunk.index])
             if action is not None:
                 run.count_action(chunk, now_ns)
+                if run.keyframe_stride:
+                    run.done.append(action)
                 self.executed += 1
                 return Act(action)
             chunk.actions = chunk.actions[: chunk.index]

@@ -1,11 +1,12 @@
 """One task in progress: what was requested, what is in the buffer, what was executed, and when."""
 
 import math
+from collections import deque
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from kairos_ros.core.exchange import Execution, nothing_committed
+from kairos_ros.core.exchange import Execution, no_actions
 from kairos_ros.robot.task import MAX_ACTIONS, MAX_DURATION, Task, TaskResult
 
 
@@ -72,6 +73,10 @@ class Run:
     """Observations kept, of the newest control periods; 0 where the policy reads one."""
     looked_at: int = 0
     """Actions executed when the newest of them was taken."""
+    keyframe_stride: int = 0
+    """Of the policy, as in `PolicyInterface`."""
+    done: deque[np.ndarray] = field(default_factory=deque)
+    """The last executed actions, float32 [D], of a policy with a `keyframe_stride`."""
     horizon: int = 0
     """Of the newest chunk."""
     executed: int = 0
@@ -104,8 +109,22 @@ class Run:
         """float32 [since + remaining, D]: what is executed from an observation until the next chunk
         follows; `since` actions were executed after it."""
         if self.chunk is None:
-            return nothing_committed()
+            return no_actions()
         return self.chunk.actions[max(self.chunk.index - since, 0) :]
+
+    def reads(self, observations: int, keyframe_stride: int) -> None:
+        """What the policy reads, as in `PolicyInterface`."""
+        if keyframe_stride != self.keyframe_stride:
+            self.looks, self.keyframe_stride = 0, keyframe_stride
+            self.done = deque(maxlen=2 * observations * keyframe_stride)
+        self.observations = observations
+
+    def last_done(self, since: int) -> np.ndarray:
+        """float32 [L, D]: as `Request.executed`; `since` actions were executed after the
+        observation."""
+        done = list(self.done)[: len(self.done) - since]
+        done = done[-self.observations * self.keyframe_stride :]
+        return np.array(done, np.float32) if done else no_actions()
 
     def stalled_ns(self, now_ns: int) -> int:
         """Whole time without actions to execute."""

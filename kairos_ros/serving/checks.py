@@ -28,6 +28,7 @@ def policy_interface(policy: EngineDescription) -> PolicyInterface:
         policy.any_image_size,
         policy.images_optional,
         policy.observations,
+        policy.keyframe_stride,
     )
 
 
@@ -65,6 +66,12 @@ def check_request(
             RefusalCode.MALFORMED,
             f"{len(request.earlier) + 1} observations, "
             f"{policy.policy_type} reads {policy.observations}",
+        )
+    if policy.keyframe_stride and request.execution.started and not request.task_actions:
+        return Refusal(
+            RefusalCode.MALFORMED,
+            f"{policy.policy_type} goes on from what was executed, and the request does not tell "
+            "(`task_actions`, `executed`, and keyframes in `earlier`); update the robot node",
         )
     for ago, seen in _newest_first(request):
         if seen.state.shape != (policy.state_dim,):
@@ -119,11 +126,13 @@ def chunk_problem(outcomes: Iterable[InferOutcome], policy: EngineDescription) -
     itself, and is the same installation.
     """
     whole = (policy.chunk_size, policy.action_dim)
+    shortest = 1 if policy.keyframe_stride else policy.chunk_size
     for outcome in outcomes:
         if not isinstance(outcome, InferResult):
             continue
         chunk, updates = outcome.chunk, outcome.updates
-        if chunk.shape != whole or chunk.dtype != np.float32:
+        fits = chunk.shape[1:] == whole[1:] and shortest <= len(chunk) <= policy.chunk_size
+        if not fits or chunk.dtype != np.float32:
             return (
                 f"a chunk of shape {chunk.shape}, {chunk.dtype}; "
                 f"{policy.policy_id} answers {whole}, float32"

@@ -31,7 +31,7 @@ from kairos_ros.serving.served_policies import ServedPolicies
 from kairos_ros.serving.sessions import Session, Sessions
 from kairos_ros.serving.trimming import Served, answer_outcome
 from kairos_ros.transport.link_estimate import LinkState
-from kairos_ros.transport.messages import EngineDescription, InferFailure, InferOutcome
+from kairos_ros.transport.messages import EngineDescription, InferFailure, InferOutcome, InferResult
 
 MAX_CRASHES = 2
 """A request that was in the batch of this many dying engines is refused."""
@@ -328,7 +328,8 @@ class Dispatcher:
             )
         absent = session.interface.absent if session.interface else ()
         bad = check_request(request, served, self.options.max_bytes, absent)
-        if bad is None and len(request.earlier) + 1 < served.observations:
+        fewer = len(request.earlier) + 1 < served.observations
+        if bad is None and fewer and not served.keyframe_stride:
             session.repeated += 1
             self.counters["repeated_observation"] += 1
         return bad or with_policy_names(request, served)
@@ -406,6 +407,8 @@ class Dispatcher:
             return [self._refuse(entry.newer[0] if entry.newer else request, body)]
         session.wait_ratio = float(self.tasks.wait_ratio(entry.key, now_ns))
         self.counters["chunks"] += 1
+        if isinstance(outcome, InferResult) and outcome.begun_anew:
+            self.counters["begun_anew"] += 1
         return [Answer(request.id, body)]
 
     def _requeue_all(self, now_ns: int, slot: EngineSlot, *, crashed: bool) -> list[Effect]:

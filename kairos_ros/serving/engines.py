@@ -60,7 +60,8 @@ class Engines:
 
     def refuse_others(self, slot: EngineSlot, description: EngineDescription) -> list[EngineSlot]:
         """Engines of its policy that `slot`, which serves `description`, proves to be wrong; they
-        are refused.
+        are refused. A policy that keeps states has one engine: a request that went to another one
+        would not go on.
 
         Where edge and cloud differ it is the cloud that is wrong, whichever came first. Raises
         ConfigError where it is `slot` itself.
@@ -70,12 +71,18 @@ class Engines:
             served = other.description
             if served is None or other is slot or other.policy != slot.policy:
                 continue
-            unlike = _difference(description, served)
-            if not unlike:
+            if description.keyframe_stride:
+                differ = (
+                    f"engine {slot.name!r}: {description.policy_type} keeps a state of every task, "
+                    f"and {other.name!r} has those; give it one engine only"
+                )
+            elif unlike := _difference(description, served):
+                differ = (
+                    f"engine {slot.name!r} serves {unlike[0]}, "
+                    f"but {other.name!r} serves {unlike[1]}"
+                )
+            else:
                 continue
-            differ = (
-                f"engine {slot.name!r} serves {unlike[0]}, but {other.name!r} serves {unlike[1]}"
-            )
             if (slot.tier, other.tier) != ("edge", "cloud"):
                 raise ConfigError(differ)
             other.not_up("refused", differ)

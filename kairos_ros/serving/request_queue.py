@@ -145,4 +145,6 @@ def infer_request(request: Request) -> InferRequest:
         images=request.observation.images,
         committed=request.committed,
         earlier=request.earlier,
+        task_actions=request.task_actions,
+        executed=request.executed,
     )

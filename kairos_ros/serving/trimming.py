@@ -43,8 +43,15 @@ def answer_outcome(
     if isinstance(outcome, InferFailure):
         return Refusal(outcome.code, outcome.reason, RETRY_NS.get(outcome.code, 0))
     session, request = entry.session, entry.request
+    if outcome.begun_anew:
+        entry.reason += f"; the policy's state is begun anew: {outcome.begun_anew}"
     context = HorizonContext(
-        request.kind, request.id.round, tail(entry), scale(policy), request.instruction
+        request.kind,
+        request.id.round,
+        tail(entry),
+        scale(policy),
+        request.instruction,
+        cut=len(outcome.chunk) < policy.chunk_size,
     )
     try:
         horizon = entry.horizon_policy(outcome.updates, outcome.chunk, context)

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kairos_ros.core.errors import RefusalCode, WireError
-from kairos_ros.core.exchange import Observation, nothing_committed
+from kairos_ros.core.exchange import Observation, no_actions
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.transport.frames import Message, check_all_taken, take_array
 
@@ -26,18 +26,21 @@ MAX_REASON = 1000
 """Characters of a reason that travel; a traceback does not."""
 MAX_REPLICAS = 256
 """Of one worker. Who asks it keeps a list as long as it claims to have."""
+MAX_STRIDE = 1000
+"""Executed actions between two keyframes."""
 MAX_ECHO = 131_072
 """Bytes: about what a full batch answers."""
 OLDER = (
     *("any_image_size", "images_optional", "observations", "history_bytes", "replicas"),
-    "memory_mib",
+    *("memory_mib", "keyframe_stride", "task_actions"),
 )
-"""Fields that workers of earlier versions do not send."""
+"""Fields that peers of earlier versions do not send."""
 
 
 @dataclass(frozen=True, slots=True)
 class InferRequest:
-    """One robot asks for one chunk. Engines do not read `robot` to `attempt`: they name it."""
+    """One robot asks for one chunk. `robot` to `attempt` name it, and its task for an engine that
+    keeps states of tasks; others do not read them."""
 
     robot: str
     session: str
@@ -53,12 +56,17 @@ class InferRequest:
     """Policy feature name, for example `observation.images.top` -> JPEG (or PNG) bytes."""
     shrunk: frozenset[str] = frozenset()
     """Names of images that were made smaller on the way; the engine enlarges them again."""
-    committed: NDArray[np.float32] = field(default_factory=nothing_committed)
+    committed: NDArray[np.float32] = field(default_factory=no_actions)
     """float32 [L, D], robot units: what the robot executes from the observation on, until the chunk
     that is asked for follows."""
     earlier: tuple[Observation, ...] = ()
     """Of the control periods just before, oldest first, with images of the same names. Where there
-    are fewer than the policy reads, the engine repeats the oldest."""
+    are fewer than the policy reads, the engine repeats the oldest. With a `keyframe_stride`: as
+    there."""
+    task_actions: int = 0
+    """Executed in the task when the observation was taken."""
+    executed: NDArray[np.float32] = field(default_factory=no_actions)
+    """float32 [L, D], robot units: the last of those, for a policy with a `keyframe_stride`."""
 
     @property
     def observations(self) -> tuple[Observation, ...]:
@@ -76,6 +84,8 @@ class InferResult:
     """float32 [K, N, D]: the change that sampler step k made to action i, in the model's
     (normalised) action space, only the robot's own action dimensions (000 §3.1). K is 0 for a
     policy that answers at once, such as ACT."""
+    begun_anew: str = ""
+    """Why a policy that keeps a state of every task began it anew in the middle of this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +126,10 @@ class EngineDescription:
     """The policy does without some of its images, but not without all."""
     observations: int = 1
     """That the policy reads, one control period apart, the newest included."""
+    keyframe_stride: int = 0
+    """0: observations are one control period apart, and the policy keeps nothing of a task. Else it
+    keeps a state of every task, and reads the observations that were taken whenever so many actions
+    had been executed since the last one, besides the newest."""
     history_bytes: int = 0
     """What an engine must be sent with a request of a task whose last round it did not answer, for
     a policy that conditions on past observations; 0: stateless."""
@@ -125,8 +139,8 @@ class EngineDescription:
     eager: tuple[tuple[int, float], ...] = ()
     """As `warmup`, of the same policy without compilation; empty where it was not compiled."""
     memory_mib: int = 0
-    """Most memory that its worker has taken until it was warm, of the device that computes; 0: it
-    is not known."""
+    """Most memory that its worker has taken until it was warm, of the device that computes, with
+    what states of tasks may come to take; 0: it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +201,9 @@ def infer_message(
         if len(request.committed):
             row["committed"] = True
             arrays.append(np.asarray(request.committed, dtype=np.float32))
+        if len(request.executed):
+            row["executed"] = True
+            arrays.append(np.asarray(request.executed, dtype=np.float32))
         if request.earlier:
             row["earlier"] = len(request.earlier)
         rows.append(row)
@@ -249,7 +266,7 @@ def result_message(result: BatchResult) -> Message:
         if isinstance(outcome, InferFailure):
             rows.append({"code": int(outcome.code), "reason": outcome.reason[:MAX_REASON]})
         else:
-            rows.append({"code": int(RefusalCode.NONE), "reason": ""})
+            rows.append({"code": int(RefusalCode.NONE), "reason": outcome.begun_anew[:MAX_REASON]})
             arrays += [outcome.chunk, outcome.updates]
     fields = {
         "batch": result.batch,
@@ -312,6 +329,8 @@ def read_description(message: Message) -> EngineDescription:
     plain = _plain(EngineDescription, fields)
     if not 1 <= plain.get("observations", 1) <= OBSERVATIONS:
         raise WireError(f"observations is {plain['observations']}, it goes to {OBSERVATIONS}")
+    if plain.get("keyframe_stride", 0) > MAX_STRIDE:
+        raise WireError(f"keyframe_stride is {plain['keyframe_stride']}, the most is {MAX_STRIDE}")
     return EngineDescription(
         **plain,
         images={key: (height, width) for key, (height, width) in sizes.items()},
@@ -348,17 +367,23 @@ def _request(row: Any, arrays: Iterator[np.ndarray]) -> InferRequest:
     if type(earlier) is not int or not 0 <= earlier < OBSERVATIONS:
         raise WireError(f"earlier is not a whole number from 0 to {OBSERVATIONS - 1}")
     *before, newest = [_observation(keys, arrays) for _ in range(earlier + 1)]
-    committed = nothing_committed()
-    if row.get("committed", False) is not False:
-        committed = take_array(arrays, np.float32, 2, "committed")
+    committed = _actions(row, "committed", arrays)
+    executed = _actions(row, "executed", arrays)
     return InferRequest(
         **_plain(InferRequest, row),
         state=newest.state,
         images=newest.images,
         committed=committed,
+        executed=executed,
         shrunk=frozenset(shrunk),
         earlier=tuple(before),
     )
+
+
+def _actions(row: Mapping[str, Any], name: str, arrays: Iterator[np.ndarray]) -> np.ndarray:
+    if row.get(name, False) is False:
+        return no_actions()
+    return take_array(arrays, np.float32, 2, name)
 
 
 def _observation(keys: Sequence[str], arrays: Iterator[np.ndarray]) -> Observation:
@@ -371,14 +396,14 @@ def _observation(keys: Sequence[str], arrays: Iterator[np.ndarray]) -> Observati
 def _outcome(row: Any, arrays: Iterator[np.ndarray]) -> InferOutcome:
     if not isinstance(row, dict):
         raise WireError("an outcome that is not a map")
-    code = _code(row)
+    code, reason = _code(row), _text(row, "reason")
     if code is not RefusalCode.NONE:
-        return InferFailure(code, _text(row, "reason"))
+        return InferFailure(code, reason)
     chunk = take_array(arrays, np.float32, 2, "chunk")
     updates = take_array(arrays, np.float32, 3, "updates")
     if updates.shape[1:] != chunk.shape:
         raise WireError(f"updates of shape {updates.shape} for a chunk of shape {chunk.shape}")
-    return InferResult(chunk, updates)
+    return InferResult(chunk, updates, reason)
 
 
 def _serial(value: Any) -> int | None:

@@ -84,6 +84,12 @@ def test_static_refuses_to_promise_more_actions_than_there_are():
         Static(6)(np.zeros((2, 5, 2)), chunk_of(5), HERE)
 
 
+def test_static_executes_a_chunk_whole_that_was_cut():
+    horizon = Static(6)(np.zeros((2, 5, 2)), chunk_of(5), HorizonContext(cut=True))
+    assert horizon.length == 5
+    assert horizon.confidence.tolist() == [1] * 5
+
+
 def test_the_horizon_ends_where_the_chunk_departs_from_the_previous_one():
     chunk = np.array([[0, 0], [1, 0], [2, 0], [3, 4], [0, 0]], np.float32)
     tail = np.array([[0, 0], [1, 0.5], [2, 0], [3, 0]], np.float32)

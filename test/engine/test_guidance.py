@@ -11,7 +11,7 @@ from observations import observation, options
 from tiny_policies import ACTION_DIM, CHUNK, TINY
 
 from kairos_ros.core.errors import PolicyError, RefusalCode
-from kairos_ros.core.exchange import nothing_committed
+from kairos_ros.core.exchange import no_actions
 from kairos_ros.engine.policies.families.guidance import Committed, Steps, committed_of
 from kairos_ros.engine.policies.policy_engine import load_policy_engine
 
@@ -116,7 +116,7 @@ def test_a_chunk_begins_with_what_its_robot_executes(guided_engine, guided, capl
 
 
 def test_rows_without_anything_committed_have_no_width_either():
-    rows = [nothing_committed(), np.ones((2, 3), np.float32)]
+    rows = [no_actions(), np.ones((2, 3), np.float32)]
     committed = committed_of([*map(torch.from_numpy, rows)], (4, 3), torch.zeros(3), torch.ones(3))
     assert committed.weights.sum(dim=(1, 2)).tolist() == [0, 6]
     assert committed.actions.sum(dim=(1, 2)).tolist() == [0, 6]

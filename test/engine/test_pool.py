@@ -90,3 +90,10 @@ def test_a_replica_that_cannot_load_at_all_is_refused(monkeypatch):
     ends, why = run(monkeypatch, Replica(PolicyError("there is no policy folder /models/pick")))
     assert ends == [WorkerExit.REFUSED]
     assert "there is no policy folder" in why
+
+
+def test_a_policy_that_keeps_states_is_refused_where_there_may_be_several_replicas():
+    link, replica = Link(), Replica(replace(SMALL_ENGINE, keyframe_stride=1))
+    several = pool.Pool(link, lambda: replica, ReplicaCount(1, 2), 60.0)
+    assert several.run() is WorkerExit.REFUSED
+    assert "start it with one replica" in several.refusal

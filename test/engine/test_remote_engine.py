@@ -180,13 +180,13 @@ def test_a_policy_that_is_not_in_the_registry_is_refused_by_name(worker, link, h
 
 
 def test_one_bad_policy_of_a_registry_is_refused_alone(worker, link, hosts, tmp_path):
-    (tmp_path / "config.json").write_text('{"type": "lingbot_va"}')
+    (tmp_path / "config.json").write_text('{"type": "tdmpc"}')
     at = endpoint()
     process = worker("--listen", at, "--policy", f"bad={tmp_path}", "--policy", FAST)
     _, good = link(RemoteSpec(at, "fast", hosts.towards()))
     assert next_of(good, EngineReady).description.chunk_size == 30
     for name, says in (
-        ("bad", "policy 'bad' is refused: policies of type 'lingbot_va' are not"),
+        ("bad", "policy 'bad' is refused: policies of type 'tdmpc' are not"),
         ("", "name"),
     ):
         _, bad = link(RemoteSpec(at, name, hosts.towards()))
@@ -195,7 +195,7 @@ def test_one_bad_policy_of_a_registry_is_refused_alone(worker, link, hosts, tmp_
 
 
 def test_a_worker_without_any_good_policy_leaves_with_all_reasons(worker, tmp_path):
-    (tmp_path / "config.json").write_text('{"type": "lingbot_va"}')
+    (tmp_path / "config.json").write_text('{"type": "tdmpc"}')
     bad = ["--policy", f"a={tmp_path}", "--policy", "b=/no/such/folder"]
     process = worker("--listen", endpoint(), *bad)
     assert process.process.wait(60) == WorkerExit.REFUSED

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.msg import ActionChunk
-from wire import Bystander, WireRobot, until
+from wire import Bystander, WireRobot, until, worker_of
 
 from kairos_ros.bringup.plan import serving
 from kairos_ros.core.errors import RefusalCode
@@ -40,13 +40,6 @@ def robots(server, wire, request):
     yield robots
     for robot in robots:
         robot.end()
-
-
-def worker_of(server) -> int:
-    """Process id of the serving node's only child."""
-    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    (pid,) = (int(child) for task in tasks for child in task.read_text().split())
-    return pid
 
 
 def end_mid_batch(wire, server, how: signal.Signals, restarts: int) -> int:

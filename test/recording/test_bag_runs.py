@@ -189,6 +189,15 @@ def test_an_incomplete_task_is_left_out_of_traces_and_counted(missing, reason):
     assert reason in left_out
 
 
+def test_a_task_of_a_policy_that_keeps_a_state_is_no_trace():
+    events = [
+        replace(e, chunk_size=7) if isinstance(e, ChunkAnswered) and e.round == 1 else e
+        for e in TASK
+    ]
+    (left_out,) = traces_of(sort_events(events), full_updates=True).left_out
+    assert "its policy keeps a state of every task" in left_out
+
+
 @pytest.mark.parametrize("outcome", ["canceled", "failed: the body broke", "refused: no"])
 def test_a_task_that_broke_off_is_no_trace(outcome):
     events = [*TASK[:-1], replace(ENDED, outcome=outcome)]

@@ -11,6 +11,7 @@ from kairos_ros.core.exchange import (
     Actions,
     Announcement,
     Answer,
+    Execution,
     Observation,
     Refetch,
     Request,
@@ -225,6 +226,58 @@ def test_a_cloud_with_another_policy_is_refused_and_counted_whichever_came_first
     assert "p-1" in late.engines["cloud"].last_error
     late.announce(2, Announcement("a", "s-a", "t1"))
     assert submits(late.request(3, ask("a")))[0].engine == "edge"
+
+
+def test_a_policy_that_keeps_states_has_one_engine_whichever_came_first():
+    edge, cloud = (replace(e, keyframe_stride=1) for e in (EDGE, CLOUD))
+    first = Dispatcher(hybrid(robots="").options)
+    late = Dispatcher(first.options)
+    for dispatcher in (first, late):
+        dispatcher.add_engine("edge", "edge")
+        dispatcher.add_engine("cloud", "cloud")
+    first.engine_ready(0, "edge", edge, warmup_profile(edge))
+    with pytest.raises(ConfigError, match=r"'cloud': .* keeps a state of every task, and 'edge'"):
+        first.engine_ready(1, "cloud", cloud, warmup_profile(cloud))
+    late.engine_ready(0, "cloud", cloud, warmup_profile(cloud))
+    late.engine_ready(1, "edge", edge, warmup_profile(edge))
+    for dispatcher in (first, late):
+        assert dispatcher.engines["edge"].state == "ready"
+        assert dispatcher.engines["cloud"].state == "refused"
+    first.engine_down(2, "edge", "killed")
+    first.engine_ready(3, "edge", edge, warmup_profile(edge))  # started again
+    assert first.engines["edge"].state == "ready"
+
+
+def stateful():
+    edge = replace(EDGE, keyframe_stride=1, observations=4)
+    dispatcher = Dispatcher(replace(hybrid(robots="").options, horizon_policy="static:30"))
+    dispatcher.add_engine("edge", "edge")
+    dispatcher.engine_ready(0, "edge", edge, warmup_profile(edge))
+    dispatcher.announce(0, Announcement("a", "s-a", "t1"))
+    return dispatcher
+
+
+def test_what_was_executed_goes_to_the_engine_and_a_shorter_chunk_is_answered():
+    dispatcher = stateful()
+    executed = np.ones((3, 2), np.float32)
+    asked = ask("a", 2, task_actions=3, executed=executed, earlier=(Observation(STATE),))
+    (submit,) = submits(dispatcher.request(0, asked))
+    assert submit.requests[0].task_actions == 3
+    assert np.array_equal(submit.requests[0].executed, executed)
+    chunk = InferResult(np.zeros((7, 2), np.float32), np.ones((4, 7, 2), np.float32), "it is gone")
+    (answer,) = dispatcher.batch_done(MS, "edge", submit.batch, [chunk], 0.05)
+    assert (len(answer.body.actions), answer.body.chunk_size) == (7, 7)
+    assert "the policy's state is begun anew: it is gone" in answer.body.reason
+    assert dispatcher.counters["begun_anew"] == 1
+    assert dispatcher.counters["repeated_observation"] == 0
+
+
+def test_a_robot_that_does_not_tell_what_it_executed_is_refused():
+    dispatcher = stateful()
+    moved = Execution(round=1, started=True, executed=3, period_ns=33 * MS)
+    (answer,) = dispatcher.request(0, ask("a", 2, execution=moved))
+    assert answer.body.code is RefusalCode.MALFORMED
+    assert "task_actions" in answer.body.reason
 
 
 def test_a_stateful_task_goes_elsewhere_only_where_moving_its_history_pays():

@@ -28,7 +28,8 @@ CHECKS = {
     "test_a_chunk_depends_on_all_that_the_robot_sends": "The chunk depends on all that the policy "
     "reads: state, each camera, instruction, seed.",
     "test_a_chunk_does_not_depend_on_batch_mates": "A row does not depend on its batch-mates.",
-    "test_an_answer_does_not_depend_on_earlier_calls": "An answer does not depend on earlier ones.",
+    "test_an_answer_does_not_depend_on_earlier_calls": "An answer does not depend on earlier ones, "
+    "but on those of its own task where the policy keeps a state.",
     "test_robots_with_prompts_of_different_lengths_are_one_pass": "Robots with prompts of "
     "different lengths are one forward pass.",
     "test_a_policy_that_is_saved_and_loaded_again_gives_the_same_chunk": "Saved and loaded again, "
@@ -101,7 +102,7 @@ def served() -> str:
                 str(code.largest_batch or "many"),
                 fact.observations,
                 fact.resizes,
-                ", ".join(needs) or "nothing",
+                ", ".join(dict.fromkeys(needs)) or "nothing",
             )
         )
     header = (

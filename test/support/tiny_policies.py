@@ -53,7 +53,7 @@ def save_policy(kind: str, folder: Path, **changes) -> Path:
         policy = get_policy_class(config.type)(config)
         randomise(policy)
         tiny.trained(policy)
-        pre, post = make_pre_post_processors(config, dataset_stats=statistics())
+        pre, post = make_pre_post_processors(config, dataset_stats=statistics(config))
     target = folder / "policy"
     for part in (policy, pre, post):
         part.save_pretrained(target)
@@ -71,10 +71,13 @@ def tiny_config(kind: str, folder: Path, **changes) -> PreTrainedConfig:
     return make_policy_config(tiny.type, **options | tiny.config(folder) | changes)
 
 
-def statistics() -> dict[str, dict[str, torch.Tensor]]:
+def statistics(config: PreTrainedConfig) -> dict[str, dict[str, torch.Tensor]]:
     """Data set statistics that every normalisation mode finds its numbers in."""
-    dims = {"observation.state": (STATE_DIM,), "action": (ACTION_DIM,)}
-    dims |= dict.fromkeys((CAMERA, WRIST), (3, 1, 1))
+    features = config.input_features | config.output_features
+    dims = {
+        name: (3, 1, 1) if feature.type is FeatureType.VISUAL else feature.shape
+        for name, feature in features.items()
+    }
     return {
         key: {
             "mean": torch.full(shape, 0.1),

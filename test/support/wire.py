@@ -8,6 +8,7 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
@@ -249,6 +250,13 @@ class WireRobot:
 
 
 ATTEMPTS = itertools.count(100_000)
+
+
+def worker_of(server) -> int:
+    """Process id of the serving node's only child."""
+    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    (pid,) = (int(child) for task in tasks for child in task.read_text().split())
+    return pid
 
 
 def until_served(robot: WireRobot, round: int) -> ActionChunk:

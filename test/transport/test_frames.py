@@ -232,6 +232,27 @@ def test_earlier_observations_arrive_in_their_order(periods):
     assert last.earlier == ()
 
 
+def test_what_was_executed_arrives_beside_what_is_committed():
+    actions = np.arange(6, dtype=np.float32).reshape(3, 2)
+    sent = [
+        replace(request(), committed=-actions, executed=actions, task_actions=40),
+        request(),
+        replace(request(), executed=actions[:1], task_actions=1),
+    ]
+    first, second, third = read_infer(decode(wire(infer_message(7, sent))))[1]
+    assert np.array_equal(first.committed, -actions)
+    assert np.array_equal(first.executed, actions)
+    assert np.array_equal(third.executed, actions[:1])
+    assert len(second.executed) == len(third.committed) == 0
+    assert [one.task_actions for one in (first, second, third)] == [40, 0, 1]
+
+
+def test_why_a_state_was_begun_anew_arrives_with_its_chunk():
+    chunk = InferResult(np.zeros((2, 1), np.float32), np.ones((3, 2, 1), np.float32), "it is gone")
+    received = read_result(decode(wire(result_message(BatchResult(7, 0.1, (chunk,))))))
+    assert received.outcomes[0].begun_anew == "it is gone"
+
+
 @pytest.mark.parametrize("claimed", [-1, 2, 3, OBSERVATIONS, 2**40, "1", True, None, 1.0, [1]])
 def test_a_wrong_number_of_earlier_observations_is_refused(claimed):
     sent = replace(request(), earlier=(Observation(np.zeros(3, np.float32), request().images),))

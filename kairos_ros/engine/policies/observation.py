@@ -43,15 +43,15 @@ def open_images(
             RefusalCode.MALFORMED,
             f"{len(request.earlier) + 1} observations, the policy reads {description.observations}",
         )
-    planned = request.committed
-    if len(planned) and planned.shape[1] != description.action_dim:
-        return InferFailure(
-            RefusalCode.BAD_STATE,
-            f"committed actions of {planned.shape[1]} numbers, the policy's have "
-            f"{description.action_dim}",
-        )
-    if not np.isfinite(planned).all():
-        return InferFailure(RefusalCode.NOT_FINITE, "a committed action is NaN or infinite")
+    for what, actions in (("committed", request.committed), ("executed", request.executed)):
+        if len(actions) and actions.shape[1] != description.action_dim:
+            return InferFailure(
+                RefusalCode.BAD_STATE,
+                f"{what} actions of {actions.shape[1]} numbers, the policy's have "
+                f"{description.action_dim}",
+            )
+        if not np.isfinite(actions).all():
+            return InferFailure(RefusalCode.NOT_FINITE, f"a {what} action is NaN or infinite")
     opened = []
     for seen in request.observations:
         if seen.images.keys() != request.images.keys():

@@ -14,10 +14,11 @@ from kairos_ros.core.errors import PolicyError, RefusalCode
 from kairos_ros.core.profile import SATURATION_GAIN, saturation
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.engine.policies.compiled import bucket, compile_step, require_same
-from kairos_ros.engine.policies.device_memory import most_taken_mib
+from kairos_ros.engine.policies.device_memory import MIB, most_taken_mib
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
 from kairos_ros.engine.policies.policy import LoadedPolicy, load_policy
 from kairos_ros.engine.policies.rows import Row, RowReader
+from kairos_ros.engine.policies.sampler import KeepingSampler, Sampler
 from kairos_ros.engine.policies.saved_policy import STATE_FEATURES
 from kairos_ros.engine.seam import EngineLostError, EngineOptions, PreparedBatch, Progress
 from kairos_ros.transport.messages import (
@@ -56,7 +57,8 @@ def load_policy_engine(options: EngineOptions, progress: Progress) -> "PolicyEng
     engine.measure(progress)
     if options.compile:
         engine.compile(progress)
-    engine.description = replace(engine.description, memory_mib=most_taken_mib(loaded.device))
+    taken_mib = most_taken_mib(loaded.device) + engine.states_mib
+    engine.description = replace(engine.description, memory_mib=taken_mib)
     return engine
 
 
@@ -66,6 +68,7 @@ class PolicyEngine:
     def __init__(self, loaded: LoadedPolicy, options: EngineOptions) -> None:
         self._loaded = loaded
         self._sampler = loaded.family.sampler(loaded.policy)
+        self._keeping = self._sampler if isinstance(self._sampler, KeepingSampler) else None
         config, inputs = loaded.config, loaded.inputs
         self._state_dims = {
             name: config.input_features[name].shape[0]
@@ -87,6 +90,7 @@ class PolicyEngine:
             any_image_size=inputs.any_size,
             images_optional=inputs.optional,
             observations=self._sampler.observations,
+            keyframe_stride=self._keeping.keyframe_stride if self._keeping else 0,
         )
         if self.description.observations > OBSERVATIONS:
             raise PolicyError(
@@ -98,11 +102,20 @@ class PolicyEngine:
         self._offset, self._gain = loaded.units(self.description.action_dim)
         self._rows = RowReader(self.description)
         self._rtc = options.rtc
+        self._begun_anew = ""
+        """Why the newest pass began the state of its task anew."""
         self._compiled = False
         if self._rtc:
             self._check_guidance(options)
+        if self._keeping:
+            self._check_affine(options, "it is told what was executed")
         steps = self.warm_up(1)
         self.description = replace(self.description, steps=steps, action_scale=self._scale())
+
+    @property
+    def states_mib(self) -> int:
+        """Most memory that the states of tasks may come to take."""
+        return self._keeping.states_bytes // MIB if self._keeping else 0
 
     def prepare(self, requests: Sequence[InferRequest]) -> PreparedBatch:
         """Decodes the pictures, several at a time; that may be done beside a forward pass."""
@@ -114,10 +127,11 @@ class PolicyEngine:
 
     def _infer(self, prepared: list[Row | InferFailure]) -> list[InferOutcome]:
         outcomes: dict[int, InferOutcome] = {}
-        passes: dict[tuple[str, ...], list[int]] = {}  # one for each set of cameras
+        passes: dict[tuple[object, ...], list[int]] = {}  # one for each set of cameras
+        alone = self._keeping is not None
         for place, row in enumerate(prepared):
             if isinstance(row, Row):
-                passes.setdefault(tuple(row.images), []).append(place)
+                passes.setdefault((alone and place, *row.images), []).append(place)
             else:
                 outcomes[place] = row
         for places in passes.values():
@@ -138,7 +152,8 @@ class PolicyEngine:
                 f"{described.policy_id} fails on a zero observation: {error}"
             ) from error
         shape = (size, described.chunk_size, described.action_dim)
-        if chunk.shape != shape or updates.shape[1:] != shape:
+        whole = shape if not described.keyframe_stride else (size, chunk.shape[1], shape[2])
+        if chunk.shape != whole or updates.shape[1:] != whole or whole[1] > shape[1]:
             raise PolicyError(
                 f"{described.policy_id} gives chunks {chunk.shape} and updates {updates.shape}, "
                 f"its configuration says {shape}"
@@ -242,11 +257,15 @@ class PolicyEngine:
             raise PolicyError(
                 f"rtc: policies of type {self._loaded.config.type!r} cannot be guided; leave it out"
             )
+        self._check_affine(options, "rtc: leave it out")
+
+    def _check_affine(self, options: EngineOptions, why: str) -> None:
+        """Raises PolicyError for a policy whose actions in robot units do not tell the model's."""
         relative = [step for step in self._loaded.output_steps if step not in AFFINE_STEPS]
         if relative:
             raise PolicyError(
-                f"rtc: {options.policy} makes its actions by {', '.join(relative)}, which depends "
-                "on the observation; leave it out"
+                f"{options.policy} makes its actions by {', '.join(relative)}, which depends on "
+                f"the observation; {why}"
             )
 
     def _infer_rows(self, rows: list[Row]) -> list[InferOutcome]:
@@ -263,7 +282,8 @@ class PolicyEngine:
                 return [outcome for row in rows for outcome in self._infer_rows([row])]
             reason = f"the policy failed: {type(error).__name__}: {error}"
             return [InferFailure(RefusalCode.ENGINE_FAILED, reason)]
-        return [_outcome(chunk[row], updates[:, row]) for row in range(len(rows))]
+        anew = self._begun_anew
+        return [_outcome(chunk[row], updates[:, row], anew) for row in range(len(rows))]
 
     @torch.inference_mode()
     def _forward(self, rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
@@ -287,9 +307,20 @@ class PolicyEngine:
     def _sample(
         self, batch: dict[str, Any], requests: list[InferRequest]
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        if self._keeping:
+            (request,) = requests
+            executed = torch.from_numpy(request.executed).reshape(-1, len(self._gain))
+            executed = (executed - self._offset) / self._gain
+            chunk, updates, self._begun_anew = self._keeping.go_on(batch, request, executed)
+            if self._begun_anew:
+                log.warning(
+                    "robot %s, task %s, round %d: its state is begun anew: %s",
+                    *(request.robot, request.task, request.round, self._begun_anew),
+                )
+            return chunk, updates
         seeds = [request.seed for request in requests]
         if not self._rtc:
-            return self._sampler.sample(batch, seeds)
+            return cast(Sampler, self._sampler).sample(batch, seeds)
         shape = self.description.chunk_size, self.description.action_dim
         committed = committed_of(
             [torch.from_numpy(request.committed) for request in requests],
@@ -338,9 +369,9 @@ def _unit(pixels: torch.Tensor) -> torch.Tensor:
     return pixels.permute(0, 3, 1, 2).float().div_(255)
 
 
-def _outcome(chunk: np.ndarray, updates: np.ndarray) -> InferOutcome:
+def _outcome(chunk: np.ndarray, updates: np.ndarray, begun_anew: str) -> InferOutcome:
     if np.isfinite(chunk).all() and np.isfinite(updates).all():
-        return InferResult(np.ascontiguousarray(chunk), np.ascontiguousarray(updates))
+        return InferResult(np.ascontiguousarray(chunk), np.ascontiguousarray(updates), begun_anew)
     return InferFailure(RefusalCode.ENGINE_FAILED, "the policy gave NaN or infinity")
 
 

@@ -6,13 +6,14 @@ answers at once has no steps to tap.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
 from kairos_ros.core.errors import PolicyError
+from kairos_ros.transport.messages import InferRequest
 
 
 def row_generators(seeds: Sequence[int]) -> list[torch.Generator]:
@@ -116,6 +117,30 @@ class Sampler(Protocol):
         ...
 
 
+@runtime_checkable
+class KeepingSampler(Protocol):
+    """A sampler that keeps a state of every task, one robot at a time."""
+
+    chunk_size: int
+    action_dim: int
+    observations: int
+    """As of a `Sampler`, but so many executed actions apart:"""
+    keyframe_stride: int
+    """As in `EngineDescription`, not 0."""
+    states_bytes: int
+    """Most memory that the states may take."""
+
+    def go_on(
+        self, batch: dict[str, Any], request: InferRequest, executed: Tensor
+    ) -> tuple[Tensor, Tensor, str]:
+        """executed: `request.executed`, in the model's units.
+
+        Returns as `Sampler.sample`, with N up to `chunk_size`, and why the state was begun anew in
+        the middle of a task; empty where it was not.
+        """
+        ...
+
+
 Resize = Callable[[Tensor], Tensor]
 """float32 [1, 3, height, width] in 0..1 -> the same at the policy's own size, padded."""
 
@@ -128,7 +153,7 @@ def as_saved(_config: Any) -> None:
 class FamilyCode:
     """What a module of `families/` gives."""
 
-    sampler: Callable[[Any], Sampler]
+    sampler: Callable[[Any], Sampler | KeepingSampler]
     """Of a loaded policy. Raises PolicyError for one that it cannot tap."""
     configure: Callable[[Any], None] = as_saved
     """Changes the saved configuration before the policy is built, where serving needs it."""

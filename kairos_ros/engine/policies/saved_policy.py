@@ -32,6 +32,8 @@ class PolicyInputs:
     """As in `EngineDescription.images_optional`."""
     observations: int = 1
     """That it reads, one control period apart, the newest included."""
+    keeps_state: bool = False
+    """Of every task: it goes on from what its robot saw and executed."""
     instructions: tuple[str, ...] | None = None
     emulated: bool = False
 
@@ -87,6 +89,7 @@ def saved_inputs(folder: Path) -> PolicyInputs:
     known = config.get("instructions")
     family = FAMILIES.get(config.get("type"))
     resizes = family is not None and family.resizes(config)
+    keyframes = family.keyframes(config) if family else 0
     cameras = dict(_cameras(features, _renamed(folder / PREPROCESSOR)))
     if len({camera_name(feature) for feature in cameras}) < len(cameras):
         raise ConfigError(f"two of its cameras have one name: {', '.join(cameras)}")
@@ -96,7 +99,8 @@ def saved_inputs(folder: Path) -> PolicyInputs:
         cameras=cameras,
         any_size=resizes,
         optional=resizes,
-        observations=config.get("n_obs_steps", 1),
+        observations=keyframes or config.get("n_obs_steps", 1),
+        keeps_state=keyframes > 0,
         instructions=tuple(known) if known is not None else None,
     )
 

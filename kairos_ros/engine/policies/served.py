@@ -35,6 +35,10 @@ def _no_objection(_config: Config, _steps: Steps) -> str:
     return ""
 
 
+def _none(_config: Config) -> int:
+    return 0
+
+
 def _keeps_pixels(config: Config) -> bool:
     """A picture resized before it is normalised is not the same as one resized after."""
     modes = config.get("normalization_mapping") or {}
@@ -58,6 +62,19 @@ def _groot_objection(config: Config, _steps: Steps) -> str:
     if not isinstance(config.get("base_model_path"), str):
         return "its config.json has no base_model_path"
     return "" if find_spec("tree") else "it needs dm-tree; install it, or 'lerobot[groot]'"
+
+
+def _lingbot_keyframes(config: Config) -> int:
+    return 4 * int(config.get("frame_chunk_size", 4))
+
+
+def _lingbot_objection(config: Config, _steps: Steps) -> str:
+    per_frame = config.get("action_per_frame", 4)
+    if type(per_frame) is not int or per_frame < 4 or per_frame % 4:
+        return f"action_per_frame is {per_frame!r:.40}; its VAE needs a multiple of 4"
+    if config.get("attn_mode", "torch") == "flex":
+        return "attn_mode is flex, which is for training; save it with torch"
+    return ""
 
 
 def _molmoact2_writes(config: Config) -> bool:
@@ -145,6 +162,9 @@ class Family:
     whose repositories are accepted for it; folders are accepted where they bring no code."""
     overrides: Callable[[Config], Overrides] = _as_saved
     """By its config.json. A postprocessor may have none of these steps."""
+    keyframes: Callable[[Config], int] = _none
+    """Observations that it reads, so many executed actions apart, where it keeps a state of every
+    task; else 0."""
     objection: Callable[[Config, Steps], str] = _no_objection
     """Why this one cannot be served as it was saved, from its configuration and preprocessor; empty
     where it can."""
@@ -191,6 +211,15 @@ FAMILIES: dict[str, Family] = {
         steps=frozenset({"fastwam_action_toggle_processor"}),
     ),
     "flow_mlp": Family("euler"),
+    "lingbot_va": Family(
+        "lingbot_va",
+        parts=tuple(
+            Part(f"{part}.json", "wan_pretrained_path")
+            for part in ("vae/config", "text_encoder/config", "tokenizer/tokenizer_config")
+        ),
+        keyframes=_lingbot_keyframes,
+        objection=_lingbot_objection,
+    ),
     "molmoact2": Family(
         "molmoact2",
         parts=(
@@ -276,10 +305,6 @@ FAMILIES: dict[str, Family] = {
 
 REFUSED: dict[str, str] = {
     "gaussian_actor": "it gives one action and no chunk; act does",
-    "lingbot_va": (
-        "it goes on from the pictures and actions of the whole episode, and requests do not tell "
-        "which actions were executed since the last one; use fastwam"
-    ),
     "tdmpc": "it goes on from its last plan: each robot would need its own copy; use act",
 }
 """Types of LeRobot's that are not served: why, and what to use instead."""

@@ -169,6 +169,11 @@ class Pool:
         with self._lock:
             first = not self._served
             for name, described in descriptions.items():
+                if described.keyframe_stride and self._count.most > 1:
+                    raise PolicyError(
+                        f"{described.policy_id} keeps a state of every task, which other replicas "
+                        "do not have; start it with one replica"
+                    )
                 before = self._served.get(name, described)
                 if _model(described) != _model(before):
                     raise PolicyError(

@@ -88,6 +88,11 @@ def fitting_emulated(policy: str, traces: Sequence[Trace]) -> str:
 
 def check_fit(traces: Sequence[Trace], inputs: PolicyInputs, policy: str) -> None:
     """Raises ConfigError where the policy would refuse what was recorded with another one."""
+    if inputs.keeps_state:
+        raise ConfigError(
+            f"{policy!r} goes on from what its robot saw and executed in a task, which would "
+            "not be what was recorded; replay with --policy emulated:latency_ms=..."
+        )
     recorded = state_dim(traces)
     if recorded is None and not inputs.emulated:
         bare = next(t.name for t in traces if any(r.state is None for r in t.rounds))

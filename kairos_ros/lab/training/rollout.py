@@ -11,6 +11,7 @@ import torch
 from kairos_ros.core.horizon import HorizonContext, HorizonPolicy
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
 from kairos_ros.engine.policies.policy import load_policy
+from kairos_ros.engine.policies.sampler import Sampler
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
@@ -83,7 +84,7 @@ class PolicyUnderTest:
         self, batch: dict[str, Any], seeds: Sequence[int], committed: Sequence[np.ndarray]
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if not self._rtc:
-            return self._sampler.sample(batch, seeds)
+            return cast(Sampler, self._sampler).sample(batch, seeds)
         shape = self._sampler.chunk_size, self._sampler.action_dim
         rows = [torch.from_numpy(actions) for actions in committed]
         told = committed_of(rows, shape, *self._units)

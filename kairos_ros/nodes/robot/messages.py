@@ -82,6 +82,9 @@ def request_message(who: Identity, request: Request) -> ChunkRequest:
             for seen in request.earlier
         ],
         policy=request.policy,
+        task_actions=request.task_actions,
+        executed_actions=len(request.executed),
+        executed=array("f", request.executed.astype(np.float32).tobytes()),
     )
 
 

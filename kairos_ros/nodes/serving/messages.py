@@ -17,7 +17,7 @@ from kairos_ros.core.exchange import (
     Request,
     RequestId,
     WholeChunk,
-    nothing_committed,
+    no_actions,
 )
 from kairos_ros.core.fit import RobotInterface, camera_name
 from kairos_ros.core.wire_check import (
@@ -90,9 +90,11 @@ def to_request(message: ChunkRequest) -> Request:
         observation=_to_observation(message, message.image_keys),
         observed_ago_ns=observed_ago_ns,
         deadline_ns=deadline_ns,
-        committed=_to_committed(message),
+        committed=_to_actions("committed", message.committed, message.committed_actions),
         earlier=tuple(_to_observation(seen, message.image_keys) for seen in message.earlier),
         policy=message.policy,
+        task_actions=message.task_actions,
+        executed=_to_actions("executed", message.executed, message.executed_actions),
     )
 
 
@@ -103,14 +105,13 @@ def _to_observation(
     return Observation(np.array(seen.state, np.float32), dict(zip(image_keys, images, strict=True)))
 
 
-def _to_committed(message: ChunkRequest) -> NDArray[np.float32]:
-    values = np.array(message.committed, np.float32)
+def _to_actions(name: str, numbers: Sequence[float], rows: int) -> NDArray[np.float32]:
+    values = np.array(numbers, np.float32)
     if not len(values):
-        return nothing_committed()
-    actions = message.committed_actions
-    if not actions or len(values) % actions:
-        raise WireError(f"{len(values)} numbers in committed for {actions} committed_actions")
-    return values.reshape(actions, -1)
+        return no_actions()
+    if not rows or len(values) % rows:
+        raise WireError(f"{len(values)} numbers in {name} for {rows} {name}_actions")
+    return values.reshape(rows, -1)
 
 
 def _asked(message: ChunkRequest) -> RequestId:

@@ -150,6 +150,12 @@ def test_traces_of_another_policy_are_refused_before_anything_starts(policy, sai
     assert "recorded-with" in str(error.value)
 
 
+def test_a_policy_that_keeps_a_state_of_every_task_is_not_replayed():
+    inputs = PolicyInputs(observations=16, keeps_state=True)
+    with pytest.raises(ConfigError, match="'/models/video' goes on from what its robot saw"):
+        check_fit([with_states(drawn_trace(1), 5)], inputs, "/models/video")
+
+
 def test_the_shipped_policy_serves_its_own_traces_only():
     inputs = policy_inputs(str(shipped_policy()))
     known = with_states(drawn_trace(1), inputs.state_dim)

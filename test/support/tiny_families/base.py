@@ -61,10 +61,13 @@ class Tiny:
     cameras: tuple[str, ...] = (CAMERA,)
     steps: int = STEPS
     """K."""
+    chunk: int = CHUNK
+    """What it says of its chunks; those of the tests have CHUNK actions."""
     dtypes: tuple[str, ...] = ("float32", "bfloat16")
     """What LeRobot computes in on a CPU; the first where nothing is asked for."""
     largest_batch: int = 4
     """Of those that the tests ask for: 1 where LeRobot takes one robot at a time."""
+    reads_state: bool = True
     reads_text: bool = True
     instructions: tuple[str, ...] | None = None
     """Its closed set."""
@@ -85,7 +88,7 @@ class Tiny:
     """Whether LeRobot takes no noise and draws from the global generator: it is asked for one robot
     at a time, with the robot's seed there."""
     sums: bool = True
-    """Whether noise + updates = chunk."""
+    """Whether noise + updates = chunk, where all of the noise is of actions."""
     writes: bool = False
     """Whether its actions are tokens: with other rounding they are the same, or quite others."""
 

@@ -79,8 +79,15 @@ def hub_cache() -> Path:
     register(folder.cleanup)
     commit = "0123abcd" * 5
     repository = Path(folder.name) / "models--Wan-AI--Wan2.2-TI2V-5B-Diffusers"
+    small_wan_vae().save_pretrained(repository / "snapshots" / commit / "vae")
+    (repository / "refs").mkdir()
+    (repository / "refs" / "main").write_text(commit)
+    return Path(folder.name)
+
+
+def small_wan_vae() -> AutoencoderKLWan:
     torch.manual_seed(0)
-    small = AutoencoderKLWan(
+    return AutoencoderKLWan(
         base_dim=8,
         decoder_base_dim=8,
         z_dim=LATENTS,
@@ -95,10 +102,6 @@ def hub_cache() -> Path:
         patch_size=2,
         scale_factor_spatial=16,
     )
-    small.save_pretrained(repository / "snapshots" / commit / "vae")
-    (repository / "refs").mkdir()
-    (repository / "refs" / "main").write_text(commit)
-    return Path(folder.name)
 
 
 def predicted(policy: Any, batch: dict[str, Any], noise: Tensor) -> Tensor:
