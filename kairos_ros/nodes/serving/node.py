@@ -215,11 +215,15 @@ class ServingNode(LifecycleNode):
             self.announcement.serve(values["robots"])
         if not self._configured:
             return
-        options = serving_options(values)
-        self.dispatcher.change(options)
+        options, swaps = serving_options(values), self.dispatcher.policies.swaps
+        self.dispatcher.policies.swap(policy_swaps(values["policy_swaps"]))
+        try:
+            self.dispatcher.change(options)
+        except ConfigError:
+            self.dispatcher.policies.swap(swaps)
+            raise
         self.options = options
         if "policy_swaps" in changed:
-            self.dispatcher.policies.swap(policy_swaps(values["policy_swaps"]))
             told = ", ".join(f"{o} gets {n}" for o, n in self.dispatcher.policies.swaps.items())
             self.get_logger().warning(f"new tasks: {told or 'every policy as it is asked for'}")
         if "fleet_state_hz" in changed:
