@@ -3,6 +3,7 @@
 ros2 launch kairos_ros cloud_bridge.launch.py engines:=cloud=tcp://gpu.example.org:7411
 """
 
+from kairos_ros.bringup.engine_arguments import ENGINE_ARGUMENTS, engine_parameters
 from kairos_ros.bringup.launch_files import launch_description
 from kairos_ros.bringup.plan import cloud_bridge, flag
 
@@ -13,6 +14,7 @@ ARGUMENTS = {
     ),
     "edge": ("true", "Run an engine on this host, too: true or false"),
     "policy": ("", "Policy of this host's engine; empty: the one that ships with the package"),
+    **ENGINE_ARGUMENTS,
     "placement": ("", "completion or printed; empty: as in serving.yaml"),
     "keys": ("", "Folder of keys; empty: KAIROS_KEYS, else ~/.config/kairos/keys"),
     "scheduling": ("wait_ratio", "fifo, least_service, wait_ratio, oldest_task or admit"),
@@ -25,4 +27,5 @@ def generate_launch_description():
 
 def _nodes(values):
     engines, edge = values.pop("engines", ""), flag("edge", values.pop("edge", "true"))
-    return [cloud_bridge(engines, edge=edge, **values)]
+    engine = engine_parameters(values)
+    return [cloud_bridge(engines, edge=edge, **values, **engine)]

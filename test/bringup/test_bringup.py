@@ -195,6 +195,8 @@ def test_a_robot_is_a_simulated_arm_unless_its_contract_or_adapter_says_otherwis
     [
         ("demo", {"robots": "abc"}, "argument robots is 'abc'; say a whole number"),
         ("demo", {"robots": "-1"}, "say a whole number"),
+        ("serving", {"max_batch": "many"}, "argument max_batch is 'many'; say a whole number"),
+        ("cloud_bridge", {"compile": "maybe"}, "argument compile is 'maybe'; say true or false"),
         ("demo", {"rviz": "yes"}, "argument rviz is 'yes'; say true or false"),
         ("demo", {"cameras": "corner2:big"}, "must read NAME or NAME:HEIGHTxWIDTH"),
         ("robot", {"control_rate_hz": "fast"}, "control_rate_hz is 'fast'; say a number"),
@@ -207,6 +209,15 @@ def test_a_robot_is_a_simulated_arm_unless_its_contract_or_adapter_says_otherwis
 def test_a_launch_argument_that_makes_no_sense_gets_a_sentence(file, given, said):
     with pytest.raises(ConfigError, match=said):
         planned(file, **given)
+
+
+def test_every_launch_file_that_runs_an_engine_takes_its_arguments():
+    given = {"dtype": "bfloat16", "max_batch": "4", "rtc": "True", "tokenizer": "there"}
+    wanted = {"dtype": "bfloat16", "max_batch": 4, "rtc": True, "tokenizer": "there"}
+    for file in ("serving", "cloud_bridge", "demo"):
+        found = planned(file, **given)[0].parameters
+        assert {name: found[name] for name in wanted} == wanted
+        assert (found["device"], found["memory_budget_mib"]) == ("auto", 0)
 
 
 @pytest.mark.slow
