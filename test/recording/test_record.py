@@ -357,7 +357,7 @@ def fleet_bag(start_for_module, wire, tmp_path_factory):
     body = {"adapter_options": ["env_id=Pendulum-v1"], "control_rate_hz": 50.0}
     robot = start_for_module(NodeSpec("robot_node", "robot", "swing", body))
     wire.serving_since()
-    recorded = {"swing/task_events": 1, "swing/joint_states": 1, "kairos/chunk_updates/full": 1}
+    recorded = {"swing/task_events": 1, "swing/policy_state": 1, "kairos/chunk_updates/full": 1}
     recorded |= {"swing/chunk_request": 2, "swing/action_chunk": 2}  # by those it is meant for, too
     for topic, readers in recorded.items():
         found = lambda t=topic, n=readers: wire.node.count_subscribers(f"/{t}") >= n  # noqa: E731
@@ -379,16 +379,17 @@ def fleet_bag(start_for_module, wire, tmp_path_factory):
     return folder, results
 
 
-def test_a_bag_holds_every_joint_state_and_both_events_of_a_task(fleet_bag):
+def test_a_bag_holds_every_state_and_both_events_of_a_task(fleet_bag):
     with Bag(fleet_bag[0]) as bag:
         counts = {topic.name: topic.messages for topic in bag.topics}
-        joints = list(bag.messages(("sensor_msgs/msg/JointState",)))
+        states = list(bag.messages(("kairos_ros/msg/PolicyState",)))
+    assert "/swing/joint_states" not in counts, "a pendulum of Gymnasium has no known description"
     assert counts["/swing/task_events"] == 5
     assert counts["/swing/chunk_request"] == counts["/swing/action_chunk"] > 10
     assert counts["/kairos/chunk_updates/full"] == counts["/swing/action_chunk"]
-    assert len(joints) >= 200
-    assert list(joints[-1].body.name) == ["state_0", "state_1", "state_2"]
-    cosine, sine, _ = joints[-1].body.position
+    assert len(states) >= 200
+    assert list(states[-1].body.names) == ["state_0", "state_1", "state_2"]
+    cosine, sine, _ = states[-1].body.values
     assert cosine**2 + sine**2 == pytest.approx(1.0, abs=1e-5)
 
 

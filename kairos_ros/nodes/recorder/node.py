@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from rclpy.executors import SingleThreadedExecutor
-from rclpy.node import Node
+from rclpy.node import Node, NodeNameNonExistentError
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, ReliabilityPolicy
 
@@ -123,7 +123,8 @@ class RecorderNode(Node):
         """Subscribes to what has appeared."""
         topics = dict(self._sources.get_topic_names_and_types())
         full = self.values["full_updates"]
-        chosen = selected(topics, self._wanted, full_updates=full)
+        heard = self._heard_by_robots(topics)
+        chosen = selected(topics, self._wanted, full_updates=full, heard=heard)
         for name in self._others.keys() - chosen.keys():
             del self._others[name]
         for name in chosen.keys() - self._taps.keys():
@@ -178,6 +179,19 @@ class RecorderNode(Node):
         self._sources.destroy_node()
         self.destroy_node()
         return status
+
+    def _heard_by_robots(self, topics: Collection[str]) -> set[str]:
+        """Topics that nodes in robots' namespaces subscribe to."""
+        heard: set[str] = set()
+        for name, namespace in self._sources.get_node_names_and_namespaces():
+            if f"{namespace}/chunk_request" not in topics:
+                continue
+            try:
+                found = self._sources.get_subscriber_names_and_types_by_node(name, namespace)
+            except NodeNameNonExistentError:  # it has just gone
+                continue
+            heard |= {topic for topic, _ in found}
+        return heard
 
     def _subscribe(self, name: str, kinds: Sequence[str]) -> None:
         """Where somebody publishes one of `kinds`, and nobody another of them."""

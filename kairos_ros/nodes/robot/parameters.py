@@ -54,6 +54,7 @@ ROBOT_PARAMETERS = (
     P("camera_rate_hz", 10.0, "Of camera/KEY/compressed, while somebody looks.", 0.0, 100.0),
     P("disturbances", False, "Simulated cells: serve <namespace>/disturb, for drills."),
     P("execution_info_rate_hz", 5.0, "Of ~/execution_info; 0: not published.", 0.0, 100.0),
+    P("policy_state_every", 1, "Control periods per ~/policy_state; 0: never.", 0, 100_000),
     P("joint_states_every", 1, "Control periods per ~/joint_states; 0: never.", 0, 100_000),
     P("body_log", "", "Folder to write down what the body was told; empty: nowhere."),
     P("diagnostics.holding_warn_s", 1.0, "Holding for want of actions: warn.", 0.0, 3600.0),
