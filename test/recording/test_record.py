@@ -379,6 +379,23 @@ def fleet_bag(start_for_module, wire, tmp_path_factory):
     return folder, results
 
 
+def test_the_sensors_of_a_driver_that_a_robot_listens_to_are_recorded(
+    wire, start_for_module, tmp_path
+):
+    link = rclpy.create_node("link", namespace="arm_9", context=wire.node.context)
+    link.create_publisher(ChunkRequest, "chunk_request", qos.EXCHANGE)
+    link.create_subscription(JointState, "/driver_9/joint_states", lambda _: None, 10)
+    driver = rclpy.create_node("driver", namespace="driver_9", context=wire.node.context)
+    driver.create_publisher(JointState, "joint_states", 10)
+    driver.create_publisher(JointState, "unheard", 10)
+    node = start_for_module(recorder(tmp_path / "bag"))
+    until(lambda: driver.count_subscribers("joint_states") == 2, what="for the recorder to find it")
+    assert driver.count_subscribers("unheard") == 0
+    assert node.stop(signal.SIGINT) == 0
+    link.destroy_node()
+    driver.destroy_node()
+
+
 def test_a_bag_holds_every_state_and_both_events_of_a_task(fleet_bag):
     with Bag(fleet_bag[0]) as bag:
         counts = {topic.name: topic.messages for topic in bag.topics}
