@@ -1,7 +1,7 @@
 """Which topics of a fleet belong into a bag."""
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import ROOT, FleetNames, fleets_among
@@ -24,6 +24,8 @@ FLEET = {
 SHARED = {
     "/diagnostics": "diagnostic_msgs/msg/DiagnosticArray",
     "/parameter_events": "rcl_interfaces/msg/ParameterEvent",
+    "/tf": "tf2_msgs/msg/TFMessage",
+    "/tf_static": "tf2_msgs/msg/TFMessage",
 }
 """The same, of all fleets."""
 ROBOT = {
@@ -31,6 +33,7 @@ ROBOT = {
     "action_chunk": "kairos_ros/msg/ActionChunk",
     "task_events": "kairos_ros/msg/TaskEvent",
     "execution_info": "kairos_ros/msg/ExecutionInfo",
+    "policy_state": "kairos_ros/msg/PolicyState",
     "joint_states": "sensor_msgs/msg/JointState",
     "safety_verdict": "kairos_ros/msg/SafetyVerdict",
     "task_progress": "kairos_ros/msg/TaskProgress",
@@ -59,6 +62,7 @@ def selected(
     *,
     full_updates: bool,
     names: FleetNames = ROOT,
+    heard: Collection[str] = (),
 ) -> dict[str, tuple[str, ...]]:
     """The topics to record, of all that exist (name -> types), and the types they may have.
 
@@ -67,8 +71,10 @@ def selected(
 
     wanted: names that match as a whole; None: what the fleet says (requests with their images,
     chunks with their updates, execution, tasks, states, verdicts and what robots did about them,
-    diagnostics) and, below a robot's namespace, joint states and images.
+    diagnostics, transforms) and, below a robot's namespace, joint states and images; those of its
+    drivers, too.
     names: of the fleet. Those in namespaces below its own are others.
+    heard: topics that robots' nodes subscribe to: those of their drivers are among them.
     """
     others = fleets_among(topics)
     robots = [
@@ -89,10 +95,17 @@ def selected(
         elif known:
             if name != unwanted:
                 chosen[name] = (known,)
-        elif inside and (fitting := tuple(filter(_belongs, kinds))):
-            chosen[name] = fitting
+        else:
+            wants = _belongs if inside else _is_sensor
+            fitting = tuple(filter(wants, kinds)) if inside or name in heard else ()
+            if fitting:
+                chosen[name] = fitting
     return chosen
 
 
 def _belongs(kind: str) -> bool:
-    return kind.startswith("kairos_ros/msg/") or kind in SENSORS
+    return kind.startswith("kairos_ros/msg/") or _is_sensor(kind)
+
+
+def _is_sensor(kind: str) -> bool:
+    return kind in SENSORS

@@ -93,6 +93,21 @@ class Limited(Protocol):
 
 
 @runtime_checkable
+class Jointed(Protocol):
+    """What a body offers besides `RobotAdapter` if it knows the joints of its description."""
+
+    joint_names: tuple[str, ...]
+    """As in the URDF; empty where the body, as it is configured, has no known description."""
+
+    def joint_positions(self) -> np.ndarray | None:
+        """float64 [joints], rad or m, as its sensors tell; None while they do not.
+
+        Also before the first `reset` and after a fault. It reads and does nothing else: what it
+        does not find is no fault, and nothing moves or is let go.
+        """
+
+
+@runtime_checkable
 class Tolerating(Protocol):
     """What a body offers besides `RobotAdapter` if it lives with failures that may pass."""
 

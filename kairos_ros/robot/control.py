@@ -76,6 +76,9 @@ class ControlListener(Protocol):
     def period(self, state: Callable[[], np.ndarray]) -> None:
         """A control period has begun; `state` reads the body's state, float32 [state_dim]."""
 
+    def unready(self) -> None:
+        """The same while the body is not to be used: before the first task, and after a fault."""
+
 
 class SupervisionListener(Protocol):
     """Who gets what the supervisor of a robot produces; called as `ControlListener` is."""
@@ -269,6 +272,8 @@ class Controller:
                 self._listener.period(self._adapter.state)
             except KairosError as error:
                 self._body_failed(error)
+        else:
+            self._listener.unready()
 
     @property
     def _monitored(self) -> bool:

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.robot.adapters.contract.contract import Joint
+from kairos_ros.robot.adapters.contract.contract import Joint, joint_names
 from kairos_ros.robot.adapters.contract.joint_units import JointUnits
 from kairos_ros.robot.adapters.sim.metaworld_scenes import ACTION_DIM, GRIPPER, STATE_DIM
 from kairos_ros.robot.description.kinematics import Chain
@@ -133,6 +133,8 @@ class UrdfBody:
     """One per tool, all from the root of the URDF."""
     entries: tuple[tuple[int, ...], ...]
     """Where each chain's joints are in the policy's state and action."""
+    joints: tuple[str, ...]
+    """As joint states name them, in the order of the policy's state and action."""
     features: tuple[str, ...]
     """Names of the first entries of the policy's state."""
     units: JointUnits
@@ -165,7 +167,9 @@ class UrdfBody:
         features = tuple(joint.feature for joint in joints)
         reach = max(_length(chain) for chain in chains)
         scale = min(1.0, max(0.3, reach))
-        return cls(chains, entries, features, JointUnits(joints), zone, scale=scale)
+        return cls(
+            chains, entries, joint_names(joints), features, JointUnits(joints), zone, scale=scale
+        )
 
     def paths(self, state: np.ndarray, actions: np.ndarray) -> np.ndarray | None:
         count = len(self.features)
@@ -202,9 +206,12 @@ class UrdfBody:
     def _links(self, names: Sequence[str], values: np.ndarray) -> list[dict[str, np.ndarray]]:
         """The frames of every chain's links, by name."""
         now = dict(zip(names, values, strict=True))
-        if not set(self.features) <= set(now):
+        if set(self.joints) <= set(now):
+            q = np.array([now[joint] for joint in self.joints])
+        elif set(self.features) <= set(now):
+            q = self.units.positions(np.array([now[feature] for feature in self.features]))
+        else:
             return []
-        q = self.units.positions(np.array([now[feature] for feature in self.features]))
         return [
             chain.links(q[list(entries)])
             for chain, entries in zip(self.chains, self.entries, strict=True)

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
+from kairos_ros.msg import PolicyState
 from picture_probe import Rounds, check_history
 from sensor_msgs.msg import JointState
 from std_srvs.srv import SetBool
@@ -16,6 +17,7 @@ from trajectory_msgs.msg import JointTrajectory
 from wire import Operator, done, until
 
 from kairos_ros.bringup.arms import arm_plan
+from kairos_ros.host.share import share
 from kairos_ros.lab.demos.arm_demo import do_task, finding
 from kairos_ros.lab.demos.arm_figure import draw_task
 from kairos_ros.lab.demos.arm_recording import ArmRecorder
@@ -24,6 +26,7 @@ from kairos_ros.lab.testbed.live import LiveFleet
 from kairos_ros.lab.testbed.processes import wait_until
 from kairos_ros.nodes import qos
 from kairos_ros.robot.adapters.contract.contract_file import contract_path, read_contract
+from kairos_ros.robot.description.urdf import read_urdf
 from kairos_ros.telemetry.fleet_view import RobotView
 
 ROBOT, DRIVER = "so101_1", "so101"
@@ -77,6 +80,35 @@ def cell(wire, start_for_module):
     cell = Cell(wire, start_for_module)
     yield cell
     cell.operator.close()
+
+
+def test_joint_states_are_the_drivers_own_under_the_urdfs_names_before_any_task(cell):
+    heard = []
+    ours = cell.wire.node.create_subscription(
+        JointState, f"/{ROBOT}/joint_states", heard.append, qos.TELEMETRY
+    )
+    until(lambda: len(heard) > 10 and cell.states, what="for joint states")
+    told, driver = heard[-1], cell.states[-1]
+    urdf = read_urdf((share() / "models" / "arms" / "so101.urdf").read_text())
+    assert list(told.name) == [joint.name for joint in urdf.joints.values() if joint.moves]
+    at = dict(zip(driver.name, driver.position, strict=True))
+    assert [at[name] for name in told.name] == pytest.approx(list(told.position), abs=1e-3)
+    assert max(map(abs, told.position)) > 0.5, "an arm at 0 has no units"
+    seconds = [one.header.stamp.sec + one.header.stamp.nanosec / 1e9 for one in heard]
+    assert 1 / 60 < (seconds[-1] - seconds[0]) / (len(heard) - 1) < 1 / 15
+    cell.wire.node.destroy_subscription(ours)
+
+
+def test_the_policys_state_has_its_own_names_beside_them(cell):
+    heard = []
+    ours = cell.wire.node.create_subscription(
+        PolicyState, f"/{ROBOT}/policy_state", heard.append, qos.EVENTS
+    )
+    cell.operator.result(cell.task(max_actions=20))
+    until(lambda: heard, what="for the policy's state")
+    assert list(heard[-1].names) == list(read_contract(contract_path("so101")).state_features)
+    assert len(heard[-1].values) == 9
+    cell.wire.node.destroy_subscription(ours)
 
 
 def test_a_task_is_served_end_to_end(cell):

@@ -363,6 +363,22 @@ def test_by_default_the_fleets_own_topics_are_recorded_and_updates_once():
     assert "/kairos/chunk_updates" not in full
 
 
+def test_by_default_sensors_of_drivers_that_robots_listen_to_and_transforms_are_recorded():
+    there = {
+        **EXISTING,
+        "/so101/joint_states": ["sensor_msgs/msg/JointState"],
+        "/so101/target_pose": ["geometry_msgs/msg/PoseStamped"],
+        "/tf": ["tf2_msgs/msg/TFMessage"],
+        "/tf_static": ["tf2_msgs/msg/TFMessage"],
+    }
+    alone = selected(there, None, full_updates=False)
+    heard = selected(
+        there, None, full_updates=False, heard={"/so101/joint_states", "/so101/target_pose"}
+    )
+    assert heard.keys() - alone.keys() == {"/so101/joint_states"}
+    assert {"/tf", "/tf_static"} <= alone.keys()
+
+
 def test_topics_can_be_chosen_by_whole_name():
     chosen = selected(EXISTING, parse_topics("/arm_1/(joint.*|cmd_vel)"), full_updates=False)
     assert chosen == {

@@ -358,7 +358,7 @@ def fleet_bag(start_for_module, wire, tmp_path_factory):
     body = {"adapter_options": ["env_id=Pendulum-v1"], "control_rate_hz": 50.0}
     robot = start_for_module(NodeSpec("robot_node", "robot", "swing", body))
     wire.serving_since()
-    recorded = {"swing/task_events": 1, "swing/joint_states": 1, "kairos/chunk_updates/full": 1}
+    recorded = {"swing/task_events": 1, "swing/policy_state": 1, "kairos/chunk_updates/full": 1}
     recorded |= {"swing/chunk_request": 2, "swing/action_chunk": 2}  # by those it is meant for, too
     for topic, readers in recorded.items():
         found = lambda t=topic, n=readers: wire.node.count_subscribers(f"/{t}") >= n  # noqa: E731
@@ -380,16 +380,34 @@ def fleet_bag(start_for_module, wire, tmp_path_factory):
     return folder, results
 
 
-def test_a_bag_holds_every_joint_state_and_both_events_of_a_task(fleet_bag):
+def test_the_sensors_of_a_driver_that_a_robot_listens_to_are_recorded(
+    wire, start_for_module, tmp_path
+):
+    link = rclpy.create_node("link", namespace="arm_9", context=wire.node.context)
+    link.create_publisher(ChunkRequest, "chunk_request", qos.EXCHANGE)
+    link.create_subscription(JointState, "/driver_9/joint_states", lambda _: None, 10)
+    driver = rclpy.create_node("driver", namespace="driver_9", context=wire.node.context)
+    driver.create_publisher(JointState, "joint_states", 10)
+    driver.create_publisher(JointState, "unheard", 10)
+    node = start_for_module(recorder(tmp_path / "bag"))
+    until(lambda: driver.count_subscribers("joint_states") == 2, what="for the recorder to find it")
+    assert driver.count_subscribers("unheard") == 0
+    assert node.stop(signal.SIGINT) == 0
+    link.destroy_node()
+    driver.destroy_node()
+
+
+def test_a_bag_holds_every_state_and_both_events_of_a_task(fleet_bag):
     with Bag(fleet_bag[0]) as bag:
         counts = {topic.name: topic.messages for topic in bag.topics}
-        joints = list(bag.messages(("sensor_msgs/msg/JointState",)))
+        states = list(bag.messages(("kairos_ros/msg/PolicyState",)))
+    assert "/swing/joint_states" not in counts, "a pendulum of Gymnasium has no known description"
     assert counts["/swing/task_events"] == 5
     assert counts["/swing/chunk_request"] == counts["/swing/action_chunk"] > 10
     assert counts["/kairos/chunk_updates/full"] == counts["/swing/action_chunk"]
-    assert len(joints) >= 200
-    assert list(joints[-1].body.name) == ["state_0", "state_1", "state_2"]
-    cosine, sine, _ = joints[-1].body.position
+    assert len(states) >= 200
+    assert list(states[-1].body.names) == ["state_0", "state_1", "state_2"]
+    cosine, sine, _ = states[-1].body.values
     assert cosine**2 + sine**2 == pytest.approx(1.0, abs=1e-5)
 
 

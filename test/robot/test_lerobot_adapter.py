@@ -16,7 +16,7 @@ import zmq
 
 from bench.support.simulated_so101 import SimulatedArm
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.robot.adapter import Homing, Limited, RobotAdapter, TaskGoal, Tolerating
+from kairos_ros.robot.adapter import Homing, Jointed, Limited, RobotAdapter, TaskGoal, Tolerating
 from kairos_ros.robot.adapters.registry import make_adapter
 from kairos_ros.robot.body_error import BodyError
 
@@ -101,6 +101,22 @@ def test_it_is_a_robot_with_limits_and_a_state_in_the_driver_s_own_order(body, a
     assert so101.limits.maximum[0] == pytest.approx((3430 - 750) / 2 * 360 / 4095)
     assert (so101.limits.minimum[5], so101.limits.maximum[5]) == (0.0, 100.0)
     assert list(so101.limits.measured_by) == [0, 1, 2, 3, 4, 5]
+
+
+def test_its_joints_are_told_in_rad_before_the_first_task_and_follow_a_hand(body, arm):
+    so101 = body(**PATIENT)
+    assert isinstance(so101, Jointed)
+    assert so101.joint_names == tuple(arm.motors("position"))
+    for steps in (2047, 2147):
+        arm.tell("power", f"place 1 {steps}")  # without torque it stays there
+        time.sleep(0.1)  # longer than a control period: what was read at the start is old
+        found = so101.joint_positions()
+        assert found[0] == pytest.approx((steps - 2090) * 2 * np.pi / 4095, abs=0.01)
+    so101.close()
+
+
+def test_motors_that_tell_shares_of_their_range_tell_no_joints(body):
+    assert body(use_degrees=False).joint_names == ()
 
 
 def test_an_action_moves_the_joint_it_is_for(body, arm):

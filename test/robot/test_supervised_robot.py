@@ -119,6 +119,8 @@ class Cell:
     def finished(self, result):
         self.results.append(result)
 
+    def unready(self): ...
+
     def period(self, state):
         pass
 

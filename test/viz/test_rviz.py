@@ -16,6 +16,7 @@ from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from hostile_pictures import HOSTILE
 from kairos_ros.msg import (
     PipelineEvent,
+    PolicyState,
     RobotStatus,
     SafetyVerdict,
 )
@@ -50,6 +51,7 @@ from kairos_ros.nodes.viz.subscriptions import (
     Drawn,
     Subscriptions,
     read_joints,
+    read_state,
 )
 from kairos_ros.robot.adapters.contract.contract_file import contract_path, read_contract
 from kairos_ros.telemetry.events import (
@@ -68,7 +70,7 @@ from kairos_ros.viz.places import Grid
 POLICY = "emulated:latency_ms=30,chunk=50,state=39,dim=4"
 GOAL = {"instruction": "push the puck to the target", "scene": "push-v3", "seed": 3}
 RVIZ = share() / "config" / "kairos.rviz"
-PER_ROBOT = ("chunk_request", "action_chunk", "execution_info", "joint_states", "safety_verdict")
+PER_ROBOT = ("chunk_request", "action_chunk", "execution_info", "policy_state", "safety_verdict")
 
 
 class Screen:
@@ -338,6 +340,18 @@ def test_an_arm_with_a_urdf_is_drawn_by_its_contract_and_stands_on_the_grid():
     assert scene.robots["arm_1"].frame == "arm_1/base"
     assert list(scene.origins) == ["arm_1/base"]
     assert len(arms(scene)) > 5
+
+
+def test_a_robot_tells_its_joints_in_rad_and_one_of_an_older_bag_its_state_in_their_place():
+    builder, drawn, known = staged(ARM + "}")
+    state = JointState(name=SO101.state_features, position=[0.1] * 9)
+    by_older_bag = arms(builder.scene(known))  # `staged` told the state, as robots once did
+    names = [joint.name for joint in SO101.joints]
+    read_joints(drawn, JointState(name=names, position=[0.1] * 6), 0)
+    read_state(drawn, PolicyState(names=list(state.name), values=list(state.position)), 0)
+    assert arms(builder.scene(known)) == by_older_bag
+    read_joints(drawn, JointState(name=names, position=[0.5] * 6), 0)
+    assert arms(builder.scene(known)) != by_older_bag
 
 
 def test_an_arm_that_tf_places_stays_where_it_is():

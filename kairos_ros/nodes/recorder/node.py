@@ -8,7 +8,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -17,11 +17,12 @@ from typing import Any
 import rclpy
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 from rclpy.executors import SingleThreadedExecutor
+from rclpy.node import NodeNameNonExistentError
 from rclpy.parameter import Parameter
 from rclpy.qos import DurabilityPolicy, ReliabilityPolicy
 
 from kairos_ros.core.errors import ConfigError, KairosError
-from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames
+from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames, fleets_among
 from kairos_ros.host.orphan import leave_with_launcher
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.fleet_namespace import fleet_of
@@ -152,7 +153,13 @@ class RecorderNode(ManagedNode):
         """Subscribes to what has appeared."""
         topics = dict(self._sources.get_topic_names_and_types())
         full = self.values["full_updates"]
-        chosen = selected(topics, self._wanted, full_updates=full, names=self._names)
+        chosen = selected(
+            topics,
+            self._wanted,
+            full_updates=full,
+            names=self._names,
+            heard=self._heard_by_robots(topics),
+        )
         for name in self._others.keys() - chosen.keys():
             del self._others[name]
         for name in chosen.keys() - self._taps.keys():
@@ -205,6 +212,21 @@ class RecorderNode(ManagedNode):
         self.stop()
         self.destroy_node()
         return self.ended
+
+    def _heard_by_robots(self, topics: Collection[str]) -> set[str]:
+        """Topics that nodes in robots' namespaces subscribe to."""
+        heard: set[str] = set()
+        fleets = fleets_among(topics)
+        for name, namespace in self._sources.get_node_names_and_namespaces():
+            request = f"{namespace}/chunk_request"
+            if request not in topics or not self._names.has(request, fleets):
+                continue
+            try:
+                found = self._sources.get_subscriber_names_and_types_by_node(name, namespace)
+            except NodeNameNonExistentError:  # it has just gone
+                continue
+            heard |= {topic for topic, _ in found}
+        return heard
 
     def _subscribe(self, name: str, kinds: Sequence[str]) -> None:
         """Where somebody publishes one of `kinds`, and nobody another of them."""

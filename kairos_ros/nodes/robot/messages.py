@@ -2,11 +2,13 @@
 
 import math
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from builtin_interfaces.msg import Time
 from sensor_msgs.msg import CompressedImage, JointState
+from std_msgs.msg import Header
 
 from kairos_ros.action import ExecuteTask
 from kairos_ros.core.errors import RefusalCode, WireError
@@ -28,7 +30,14 @@ from kairos_ros.core.wire_check import (
     duration_ns,
     printable,
 )
-from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus, TaskEvent
+from kairos_ros.msg import (
+    ActionChunk,
+    ChunkRequest,
+    ExecutionInfo,
+    PolicyState,
+    RobotStatus,
+    TaskEvent,
+)
 from kairos_ros.msg import Observation as ObservationMessage
 from kairos_ros.robot.adapter import RobotSpec, TaskGoal
 from kairos_ros.robot.control_report import Report
@@ -268,8 +277,12 @@ def finished_message(
     return message
 
 
-def joint_state_message(names: list[str], state: np.ndarray) -> JointState:
-    return JointState(name=names, position=np.asarray(state, np.float64))
+def joint_state_message(names: Sequence[str], positions: np.ndarray, stamp: Time) -> JointState:
+    return JointState(header=Header(stamp=stamp), name=names, position=positions)
+
+
+def policy_state_message(names: Sequence[str], state: np.ndarray, stamp: Time) -> PolicyState:
+    return PolicyState(stamp=stamp, names=names, values=state)
 
 
 def _seconds(durations_ns: Iterable[float | None]) -> list[float]:

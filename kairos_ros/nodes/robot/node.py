@@ -21,6 +21,7 @@ from rclpy.action.server import ServerGoalHandle
 from rclpy.duration import Duration
 from rclpy.event_handler import PublisherEventCallbacks, QoSPublisherMatchedInfo
 from rclpy.node import Node
+from rclpy.publisher import Publisher
 from rclpy.task import Future
 from sensor_msgs.msg import JointState
 
@@ -30,7 +31,14 @@ from kairos_ros.core.exchange import Observation, Request
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.server_status import ServerStatus
 from kairos_ros.core.wire_check import printable
-from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus, TaskEvent
+from kairos_ros.msg import (
+    ActionChunk,
+    ChunkRequest,
+    ExecutionInfo,
+    PolicyState,
+    RobotStatus,
+    TaskEvent,
+)
 from kairos_ros.msg import ServerStatus as ServerStatusMessage
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import PICTURE_BYTES, subscribe
@@ -49,6 +57,7 @@ from kairos_ros.nodes.robot.messages import (
     feedback_message,
     finished_message,
     joint_state_message,
+    policy_state_message,
     request_message,
     result_message,
     started_message,
@@ -68,7 +77,7 @@ from kairos_ros.nodes.server_messages import server_from
 from kairos_ros.nodes.throttle import Throttle
 from kairos_ros.nodes.timers import every, set_rate
 from kairos_ros.nodes.topic_publishers import strange_publishers
-from kairos_ros.robot.adapter import TaskGoal
+from kairos_ros.robot.adapter import Jointed, TaskGoal
 from kairos_ros.robot.adapters.registry import make_adapter
 from kairos_ros.robot.body_log import BodyLog, LoggedBody, log_path
 from kairos_ros.robot.cameras.camera_map import read_camera_map
@@ -178,13 +187,16 @@ class RobotNode(Node):
             event_callbacks=PublisherEventCallbacks(matched=self._on_matched),
         )
         self._events = self.create_publisher(TaskEvent, "task_events", qos.EVENTS)
-        self._joints = self.create_publisher(
-            JointState,
-            "joint_states",
-            qos.EVENTS,
-            event_callbacks=PublisherEventCallbacks(use_default_callbacks=False),
+        quiet = PublisherEventCallbacks(use_default_callbacks=False)
+        self._states = self.create_publisher(
+            PolicyState, "policy_state", qos.EVENTS, event_callbacks=quiet
         )
-        self._joint_names = list(spec.state_names) or [f"state_{i}" for i in range(spec.state_dim)]
+        self._joints: Publisher | None = None
+        if isinstance(self._body, Jointed) and self._body.joint_names:
+            self._joints = self.create_publisher(
+                JointState, "joint_states", qos.EVENTS, event_callbacks=quiet
+            )
+        self._state_names = list(spec.state_names) or [f"state_{i}" for i in range(spec.state_dim)]
         self._periods = 0
         self._info = self.create_publisher(ExecutionInfo, "execution_info", qos.TELEMETRY)
         self._diagnostics = DiagnosticsPublisher(self, names)
@@ -262,11 +274,28 @@ class RobotNode(Node):
         report = self.controller.report
         if report.task is not None and report.instruction:  # else there is nothing to judge by
             self._cameras.look(self._body.observe, report.task.id)
-        every = self._values["joint_states_every"]
-        if every and self._periods % every == 0 and self._joints.get_subscription_count():
-            message = joint_state_message(self._joint_names, state())
-            message.header.stamp = self.get_clock().now().to_msg()
-            self._joints.publish(message)
+        if self._due("policy_state_every", self._states):
+            now = self.get_clock().now().to_msg()
+            self._states.publish(policy_state_message(self._state_names, state(), now))
+        self._publish_joints()
+
+    def unready(self) -> None:
+        self._periods += 1
+        self._publish_joints()
+
+    def _publish_joints(self) -> None:
+        if self._joints is None or not self._due("joint_states_every", self._joints):
+            return
+        body = cast(Jointed, self._body)
+        positions = body.joint_positions()
+        if positions is not None:
+            now = self.get_clock().now().to_msg()
+            self._joints.publish(joint_state_message(body.joint_names, positions, now))
+
+    def _due(self, every: str, publisher: Publisher) -> bool:
+        """In this period, and somebody subscribes. every: the parameter with its periods."""
+        periods = self._values[every]
+        return periods and self._periods % periods == 0 and publisher.get_subscription_count() > 0
 
     # Callbacks of the executor thread.
 

@@ -104,13 +104,9 @@ ROBOT_PARAMETERS = (
         100.0,
         live=True,
     ),
-    P(
-        "joint_states_every",
-        1,
-        "Control periods per ~/joint_states; 0: never.",
-        0,
-        100_000,
-        live=True,
+    *(
+        P(f"{topic}_every", 1, f"Control periods per ~/{topic}; 0: never.", 0, 100_000, live=True)
+        for topic in ("policy_state", "joint_states")
     ),
     P("body_log", "", "Folder to write down what the body was told; empty: nowhere."),
     P(

@@ -4,6 +4,7 @@ import time
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+import numpy as np
 from std_msgs.msg import String
 
 from kairos_ros.core.errors import ConfigError
@@ -106,6 +107,7 @@ class SceneBuilder:
         name, scheduled = view.name, view.scheduled if known else None
         body = self._body(status, drawn)
         entry = self._arms.get(name)
+        told = {**drawn.state, **drawn.joints}
         asks = ""
         if scheduled is not None:
             asks = "queued" if scheduled.pending else "computed" if scheduled.running else ""
@@ -125,8 +127,8 @@ class SceneBuilder:
             asks=asks,
             policy=scheduled.policy_name if scheduled else "",
             body=body,
-            joint_names=drawn.joint_names,
-            joints=drawn.joints,
+            joint_names=tuple(told),
+            joints=np.array(list(told.values())),
             chunks=_chunks(now_s, status, view, drawn, body) if body and status.task else Chunks(),
             judged=_judged(now_s, status, view.verdict),
             transition=_transition(now_s, status, view.transition),

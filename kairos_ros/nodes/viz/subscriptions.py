@@ -6,7 +6,7 @@ many came meanwhile (as in the recorder).
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -32,6 +32,7 @@ from kairos_ros.msg import (
     ExecutionInfo,
     FleetState,
     PipelineEvent,
+    PolicyState,
     RobotStatus,
     SafetyVerdict,
 )
@@ -59,8 +60,10 @@ JOINTS, CHUNKS, SAFETY, CAMERAS, SERVING = "joints", "chunks", "safety", "camera
 class Drawn:
     """What only the drawing of a robot needs, as its topics said last."""
 
-    joint_names: tuple[str, ...] = ()
-    joints: np.ndarray = field(default_factory=lambda: np.zeros(0))
+    joints: Mapping[str, float] = field(default_factory=dict)
+    """Of a robot with a description, in rad or m by joint; in older bags, its policy's state."""
+    state: Mapping[str, float] = field(default_factory=dict)
+    """What its policy reads, in the policy's units."""
     paths: ChunkPaths = field(default_factory=ChunkPaths)
     description: str = ""
     pictures: dict[str, tuple[int, bytes]] = field(default_factory=dict)
@@ -239,6 +242,7 @@ def robot_sources(names: FleetNames, robot: str, cameras: Iterable[str]) -> Iter
     def of(purpose: str, name: str, kind: type, profile: QoSProfile, read: Any = None) -> Source:
         return Source(purpose, names.robot(robot, name), kind, profile, read)
 
+    yield of(JOINTS, "policy_state", PolicyState, qos.TELEMETRY, read_state)
     yield of(JOINTS, "joint_states", JointState, qos.TELEMETRY, read_joints)
     yield of(CHUNKS, "chunk_request", ChunkRequest, qos.EXCHANGE)
     yield of(CHUNKS, "action_chunk", ActionChunk, qos.EXCHANGE)
@@ -255,7 +259,12 @@ def robot_sources(names: FleetNames, robot: str, cameras: Iterable[str]) -> Iter
 
 def read_joints(drawn: Drawn, message: JointState, now_ns: int) -> None:
     if len(message.name) == len(message.position):
-        drawn.joint_names, drawn.joints = tuple(message.name), np.array(message.position)
+        drawn.joints = dict(zip(message.name, message.position, strict=True))
+
+
+def read_state(drawn: Drawn, message: PolicyState, now_ns: int) -> None:
+    if len(message.names) == len(message.values):
+        drawn.state = dict(zip(message.names, message.values, strict=True))
 
 
 def read_description(drawn: Drawn, message: String, now_ns: int) -> None:

@@ -4,7 +4,7 @@ Positions, limits and velocities are radians and rad/s (metres and m/s of a pris
 throughout; the policy's unit is said per joint. The names of features and of units are LeRobot's.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
@@ -200,3 +200,12 @@ class RobotContract(_Section):
     @property
     def cameras(self) -> Mapping[str, Camera]:
         return {camera.key: camera for arm in self.arms for camera in arm.cameras}
+
+
+def joint_names(joints: Sequence[Joint]) -> tuple[str, ...]:
+    """As the URDF of the whole robot names them: where two drivers call theirs alike, by feature,
+    such as left_gripper of left_gripper.pos."""
+    names = tuple(joint.name for joint in joints)
+    if len(set(names)) == len(names):
+        return names
+    return tuple(joint.feature.removesuffix(".pos") for joint in joints)

@@ -9,7 +9,7 @@ import numpy as np
 
 from kairos_ros.core.exchange import Observation
 from kairos_ros.robot.adapter import RobotSpec, TaskGoal
-from kairos_ros.robot.adapters.contract.contract import Arm, RobotContract
+from kairos_ros.robot.adapters.contract.contract import Arm, RobotContract, joint_names
 from kairos_ros.robot.adapters.contract.driver_link import DriverLink, Entries, Glance, Positions
 from kairos_ros.robot.adapters.contract.following import FollowingCheck
 from kairos_ros.robot.adapters.contract.joint_check import joint_mismatches
@@ -25,7 +25,7 @@ HOMING_PACE = 0.3
 
 
 class ContractedRobot:
-    """RobotAdapter, Limited and Homing. Actions are absolute targets of all joints.
+    """RobotAdapter, Limited, Homing and Jointed. Actions are absolute targets of all joints.
 
     Whenever a driver or a camera falls silent, repeats itself or is replaced by another one, a
     joint does not follow, or somebody else commands the arm, the next call raises BodyError. The
@@ -54,6 +54,7 @@ class ContractedRobot:
             images={key: (c.height_px, c.width_px) for key, c in contract.cameras.items()},
             state_names=tuple(contract.state_features),
         )
+        self.joint_names = joint_names(contract.joints)
         safe = [joint.safe for joint in contract.joints]
         self.has_safe_state = None not in safe
         # rounded as actions are: what no action says is never arrived at
@@ -100,6 +101,21 @@ class ContractedRobot:
         extras = [entry.values for entry in entries]
         state: np.ndarray = np.concatenate([self._units.policy(np.concatenate(told)), *extras])
         return state.astype(np.float32)
+
+    def joint_positions(self) -> np.ndarray | None:
+        """See `Jointed`."""
+        if any(self._silent_drivers()):
+            return None
+        told = (cast(Positions, self._link.positions(a)) for a in range(len(self._contract.arms)))
+        at = [dict(zip(one.names, one.values, strict=False)) for one in told]
+        values = np.array(
+            [
+                one.get(joint.name, np.nan)
+                for one, arm in zip(at, self._contract.arms, strict=True)
+                for joint in arm.joints
+            ]
+        )
+        return values if np.isfinite(values).all() else None
 
     def act(self, action: np.ndarray) -> None:
         self._require_drivers()

@@ -9,7 +9,7 @@ import contextlib
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -18,13 +18,18 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.exchange import Observation
 from kairos_ros.core.fit import camera_name
 from kairos_ros.robot.adapter import RobotSpec, TaskGoal
+from kairos_ros.robot.adapters.contract.contract import Joint, joint_names
+from kairos_ros.robot.adapters.contract.contract_file import contract_path, read_contract
+from kairos_ros.robot.adapters.contract.joint_units import JointUnits
 from kairos_ros.robot.adapters.lerobot.lerobot_arms import (
     check_range,
     check_step,
     drop_input,
     limp,
+    measured,
     positions,
     ranges,
+    units_of,
 )
 from kairos_ros.robot.adapters.lerobot.lerobot_connection import Connection
 from kairos_ros.robot.adapters.lerobot.lerobot_driver import build_driver, calibration_command
@@ -50,6 +55,8 @@ from kairos_ros.robot.body_error import BodyError
 
 log = logging.getLogger(__name__)
 
+DESCRIBED = {"so101_follower": "so101_real", "bi_so_follower": "bi_so101_real"}
+"""LeRobot's type of a robot -> the contract that says how its features are joints of a URDF."""
 TORQUE_CHECK_S = 1.0
 """How often the motors are asked whether they still have torque, at the control rate."""
 
@@ -62,11 +69,14 @@ def lerobot_body(
     Raises ConfigError and BodyError, which say what to do.
     """
     ours, fields = split_options(options)
+    known = DESCRIBED.get(robot)
+    joints = read_contract(contract_path(known)).joints if known else ()
     return LeRobotAdapter(
         lambda: build_driver(robot, fields),
         control_rate_hz,
         ours,
         calibrate=calibration_command(robot, fields),
+        joints=joints,
     )
 
 
@@ -74,6 +84,7 @@ class LeRobotAdapter:
     """RobotAdapter over LeRobot's `Robot`. One read and one write per control period.
 
     build: makes the driver anew, for every connection. calibrate: the command that calibrates it.
+    joints: of its description; none where it has no known one.
     Raises ConfigError and BodyError where the robot cannot be used as configured; a joint out of
     its range does not stop it from being made, but every task until it was moved back.
     """
@@ -84,6 +95,7 @@ class LeRobotAdapter:
         control_rate_hz: float,
         options: LeRobotOptions,
         calibrate: str = "lerobot-calibrate",
+        joints: Sequence[Joint] = (),
     ) -> None:
         self._options = options
         self._link = Connection(build, calibrate)
@@ -101,6 +113,11 @@ class LeRobotAdapter:
             {self._key(camera): size for camera, size in self._sizes.items()},
             self._features.state,
         )
+        if units_of(self._link.arms) != {joint.feature: joint.unit for joint in joints}:
+            joints = ()  # motors that tell shares of their range do not say angles
+        self.joint_names = joint_names(joints)
+        self._joint_units = JointUnits(joints)
+        self._joint_features = [joint.feature for joint in joints]
         check_names(options, self._features)
         if options.on_fault == "torque_off" and not self._link.arms:
             raise ConfigError(
@@ -114,6 +131,7 @@ class LeRobotAdapter:
         """Reads and writes that failed and did no harm, by reason."""
         self._fault: BodyError | None = None
         self._seen: Mapping[str, Any] = {}
+        self._looked_ns = 0
         self._taken_ns = 0  # the oldest picture of `_seen`
         self._state = np.zeros(len(self._features.state), np.float32)
         self._blind_since_ns: int | None = None
@@ -160,6 +178,18 @@ class LeRobotAdapter:
         """As read last, in this control period or the one before; float32 [state_dim]."""
         self._require_sound()
         return self._state
+
+    def joint_positions(self) -> np.ndarray | None:
+        """See `Jointed`. Before the first task nobody else looks: the motors are asked then."""
+        if self._fault is not None or self._blind_since_ns is not None:
+            return None
+        at: Mapping[str, float] = dict(zip(self._features.state, self._state, strict=True))
+        if time.monotonic_ns() - self._looked_ns > 2e9 / self.spec.control_rate_hz:
+            try:
+                at = measured(self._link.arms)
+            except Exception:  # a driver raises whatever it likes; the next task says what is wrong
+                return None
+        return self._joint_units.positions(np.array([at[name] for name in self._joint_features]))
 
     def act(self, action: np.ndarray) -> None:
         """Sends one action and reads where the robot is."""
@@ -232,6 +262,7 @@ class LeRobotAdapter:
                 self._check_cameras(seen)
                 self._seen, self._taken_ns = seen, taken_ns
                 self._state, self._blind_since_ns = state, None
+                self._looked_ns = time.monotonic_ns()
                 self._looks += 1
                 if self._looks % self._torque_every == 0:
                     self._check_torque()

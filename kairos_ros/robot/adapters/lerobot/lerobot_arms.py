@@ -124,6 +124,25 @@ def positions(arm: Arm) -> dict[str, float]:
     return steps
 
 
+def measured(arms: Collection[Arm]) -> dict[str, float]:
+    """Feature -> where its motor is, in the unit of the features."""
+    told: dict[str, float] = {}
+    for arm in arms:
+        drop_input(arm)
+        at = arm.bus.sync_read("Present_Position", list(arm.motors))
+        told |= {f"{arm.prefix}{motor}.pos": value for motor, value in at.items()}
+    return told
+
+
+def units_of(arms: Collection[Arm]) -> dict[str, str]:
+    """Feature -> its unit, as LeRobot and contracts name it."""
+    return {
+        f"{arm.prefix}{motor}.pos": arm.bus.motors[motor].norm_mode.value
+        for arm in arms
+        for motor in arm.motors
+    }
+
+
 def ranges(arms: Collection[Arm]) -> dict[str, tuple[float, float]]:
     """Feature -> its calibrated range in the unit of the features; without those uncalibrated."""
     return {
