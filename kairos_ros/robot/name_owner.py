@@ -13,9 +13,10 @@ SILENT_NS = 3_000_000_000
 """Robots tell their status each second; without a word for so long one is gone."""
 TIE_NS = 1_000_000_000
 """Two that took the name within this time did so at once: the smaller session keeps it."""
-DOUBT_NS = 1_000_000_000
-"""More than a status is ever under way. The larger session keeps the name only where it has had it
-longer by so much more, so that the two, whose measurements differ by the delay, never both do."""
+DOUBT_NS = 2_000_000_000
+"""More than two statuses are ever under way together. The larger session keeps the name only where
+it has had it longer by so much more, so that the two, whose measurements differ by both delays,
+never both do."""
 MOST_OTHERS = 16
 """Remembered; more of one name are a mistake or worse, and none of them is needed to wait."""
 

@@ -51,9 +51,8 @@ def test_nodes_are_called_as_the_plan_and_the_docs_say(specs, wire):
         return {f"{namespace.rstrip('/')}/{name}" for name, namespace in found}
 
     until(lambda: wanted <= there(), what=f"for {wanted}")
-    assert not {one for one in there() if one.count("/") == 1} - {
-        wire.node.get_fully_qualified_name()
-    }
+    us = {wire.node.get_fully_qualified_name()}
+    until(lambda: {one for one in there() if one.count("/") == 1} == us, what="for no other names")
 
 
 @pytest.mark.parametrize("name", NODES)

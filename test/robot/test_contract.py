@@ -15,6 +15,7 @@ from kairos_ros.bringup.arms_arguments import ARGUMENTS
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.document.faults import FaultyFileError
 from kairos_ros.nodes.robot.driver_topics import controllers
+from kairos_ros.nodes.robot.parameters import adapter_options
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.contract.contract import Following, Joint, RobotContract
 from kairos_ros.robot.adapters.contract.contract_file import (
@@ -352,7 +353,8 @@ def test_a_simulated_arm_is_driver_robot_and_serving_node(arm):
     driver, robot, serving = arm_plan(arm, {})
     assert (driver.executable, driver.namespace) == ("sim_driver_node", arm)
     assert (robot.executable, robot.namespace) == ("robot_node", f"{arm}_1")
-    assert robot.parameters["adapter_options"] == [f'contract="{arm}"']
+    options = adapter_options(robot.parameters["adapter_options"])
+    assert options == {"contract": arm, "drivers": [arm]}, "below the fleet's namespace"
     assert serving.parameters["policy"].endswith(f"models/{arm}_reach")
 
 

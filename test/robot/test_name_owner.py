@@ -1,6 +1,6 @@
 """Which of several robot nodes with one name takes goals: messages with delays, and any order."""
 
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kairos_ros.robot.name_owner import MOST_OTHERS, SILENT_NS, NameOwner
@@ -82,6 +82,7 @@ def test_whoever_takes_goals_keeps_them_until_it_is_gone_and_then_another_one_do
     assert last != taking[0]
 
 
+@example(48.0, 49.5, 0.5, 0.5)
 @given(
     st.floats(0.001, 100),
     st.floats(0.001, 100),
@@ -98,7 +99,7 @@ def test_of_two_that_take_goals_at_least_one_gives_way_whatever_the_delays(a_s, 
     b.heard("a", now + round(ab_s * S), a.has_it_s(now), leaving=False)
     later = now + S
     assert a.owner(later) or b.owner(later)
-    if abs(a_s - b_s) > 3:
+    if abs(a_s - b_s) > 4:
         assert bool(a.owner(later)) == (a_s < b_s), "the one that had it longer keeps it"
 
 
