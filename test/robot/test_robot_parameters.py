@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import parameters_page
 import pytest
 import rclpy
 import yaml
@@ -153,6 +154,12 @@ TABLES = {
 OF_THE_BODY = "guard."
 """Limits in robot.yaml are the simulated arm's and in arm.yaml a real arm's; a node by itself has
 none."""
+
+
+def test_the_page_of_parameters_is_what_the_code_says():
+    assert parameters_page.PAGE.read_text() == parameters_page.page(), (
+        "write it again: .venv/bin/python test/support/parameters_page.py"
+    )
 
 
 def test_every_file_of_parameters_is_compared():
