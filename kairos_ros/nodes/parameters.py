@@ -64,6 +64,7 @@ class NodeParameters(Mapping[str, Any]):
         _refuse_unknown(node, self._values)
         self._open: Callable[[], bool] = lambda: False
         self._apply: Callable[[Mapping[str, Any], Set[str]], None] = lambda values, changed: None
+        node.add_pre_set_parameters_callback(self._with_types_of_empty_lists)
         node.add_on_set_parameters_callback(self._on_set)
 
     def __getitem__(self, name: str) -> Any:
@@ -83,6 +84,18 @@ class NodeParameters(Mapping[str, Any]):
     def open_while(self, unconfigured: Callable[[], bool]) -> None:
         """Of a lifecycle node: while `unconfigured()`, every parameter may be set."""
         self._open = unconfigured
+
+    def _with_types_of_empty_lists(self, asked: list[Parameter]) -> list[Parameter]:
+        """`ros2 param load` takes an empty list in a file for one of booleans."""
+
+        def typed(one: Parameter) -> Parameter:
+            kind = self._specs[one.name].default if one.name in self._specs else None
+            empty = one.type_ is Parameter.Type.BOOL_ARRAY and not one.value
+            if not (empty and isinstance(kind, Parameter.Type)):
+                return one
+            return Parameter(one.name, kind, [])
+
+        return [typed(one) for one in asked]
 
     def _on_set(self, parameters: list[Parameter]) -> SetParametersResult:
         asked = {one.name: one.value for one in parameters if one.name in self._specs}

@@ -102,6 +102,11 @@ def test_values_that_a_node_has_already_can_be_set_as_ros2_param_load_does(decla
     node, values = declared(limits=[0.5, 1.5])
     results = node.set_parameters([Parameter(name, value=value) for name, value in values.items()])
     assert all(result.successful for result in results)
+    node, values = declared()
+    (empty,) = node.set_parameters([Parameter("limits", Parameter.Type.BOOL_ARRAY, [])])
+    assert (empty.successful, values["limits"]) == (True, []), "as an empty list in a file is read"
+    (wrong,) = node.set_parameters([Parameter("threshold", Parameter.Type.BOOL_ARRAY, [])])
+    assert not wrong.successful
 
 
 @pytest.mark.slow
