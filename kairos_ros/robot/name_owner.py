@@ -11,6 +11,9 @@ LISTEN_NS = 1_000_000_000
 """From its start: for DDS to deliver what others have said."""
 SILENT_NS = 3_000_000_000
 """Robots tell their status each second; without a word for so long one is gone."""
+PATIENCE_NS = 3_000_000_000
+"""A smaller session that has not taken the name for so long, while nobody had it, does not want
+it."""
 TIE_NS = 1_000_000_000
 """Two that took the name within this time did so at once: the smaller session keeps it."""
 DOUBT_NS = 2_000_000_000
@@ -25,6 +28,8 @@ MOST_OTHERS = 16
 class _Other:
     took_ns: int | None
     """When it took the name; None: it has not."""
+    first_ns: int
+    """When it was heard first, and last."""
     heard_ns: int
 
 
@@ -35,6 +40,8 @@ class NameOwner:
         self._session = session
         self._since_ns = now_ns
         self._took_ns: int | None = None
+        self._free_ns = now_ns
+        """Since when no other one is known to have the name."""
         self._others: dict[str, _Other] = {}
 
     def takes(self, now_ns: int) -> None:
@@ -57,7 +64,9 @@ class NameOwner:
             self._others.pop(session, None)
         elif session in self._others or len(self._others) < MOST_OTHERS:
             took_ns = now_ns - round(has_it_s * 1e9) if has_it_s > 0 else None
-            self._others[session] = _Other(took_ns, now_ns)
+            before = self._others.get(session)
+            first_ns = before.first_ns if before else now_ns
+            self._others[session] = _Other(took_ns, first_ns, now_ns)
 
     def listens(self, now_ns: int) -> bool:
         """It is too early to tell."""
@@ -68,12 +77,16 @@ class NameOwner:
         for session, other in list(self._others.items()):
             if now_ns - other.heard_ns >= SILENT_NS:
                 del self._others[session]
-        return next((one for one in sorted(self._others) if self._gives_way(one)), "")
+        if any(other.took_ns is not None for other in self._others.values()):
+            self._free_ns = now_ns
+        return next((one for one in sorted(self._others) if self._gives_way(one, now_ns)), "")
 
-    def _gives_way(self, session: str) -> bool:
-        took_ns, smaller = self._others[session].took_ns, session < self._session
+    def _gives_way(self, session: str, now_ns: int) -> bool:
+        other, smaller = self._others[session], session < self._session
+        took_ns = other.took_ns
         if self._took_ns is None:
-            return smaller or took_ns is not None
+            waited_ns = now_ns - max(other.first_ns, self._free_ns)
+            return took_ns is not None or (smaller and waited_ns < PATIENCE_NS)
         if took_ns is None:
             return False
         longer_ns = took_ns - self._took_ns

@@ -3,7 +3,7 @@
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kairos_ros.robot.name_owner import MOST_OTHERS, SILENT_NS, NameOwner
+from kairos_ros.robot.name_owner import MOST_OTHERS, PATIENCE_NS, SILENT_NS, NameOwner
 
 S = 1_000_000_000
 STEP = S // 20
@@ -112,6 +112,14 @@ def test_a_namesake_that_leaves_is_forgotten_at_once_and_a_silent_one_later():
     node.heard("a", 2 * S, 5.0, leaving=False)
     assert node.owner(2 * S + SILENT_NS - 1) == "a"
     assert node.owner(2 * S + SILENT_NS) == ""
+
+
+def test_a_namesake_that_never_takes_goals_does_not_keep_others_from_it():
+    """As a node of another version would, which does not know that it should."""
+    node = NameOwner("b", 0)
+    for second in range(8):
+        node.heard("a", second * S, 0.0, leaving=False)
+        assert node.owner(second * S) == ("a" if second * S < PATIENCE_NS else "")
 
 
 def test_ones_own_status_says_nothing_and_a_flood_of_others_is_not_remembered():
