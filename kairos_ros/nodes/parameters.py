@@ -17,13 +17,16 @@ from rclpy.lifecycle import LifecycleNode
 from rclpy.node import Node
 from rclpy.parameter import Parameter
 
-from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.core.wire_check import printable
 
 DOUBLES = Parameter.Type.DOUBLE_ARRAY
 INTEGERS = Parameter.Type.INTEGER_ARRAY
 STRINGS = Parameter.Type.STRING_ARRAY
 
 
+LONGEST_REASON = 500
+"""Characters of why a parameter was not set."""
 AT_START = "at the start of the node; end it, and start it with -p {name}:=..."
 WHILE_UNCONFIGURED = (
     "when the node is configured: ros2 lifecycle set {node} cleanup, set it, then configure and "
@@ -108,8 +111,10 @@ class NodeParameters(Mapping[str, Any]):
                     raise ConfigError(f"parameter {name} is read {self._when(name)}")
             if changed:
                 self._apply(values, changed)
-        except ConfigError as error:
-            return SetParametersResult(successful=False, reason=str(error))
+        except (KairosError, ArithmeticError, TypeError, ValueError) as error:
+            return SetParametersResult(
+                successful=False, reason=printable(str(error), LONGEST_REASON)
+            )
         self._values = values
         for name in sorted(changed):
             self._node.get_logger().info(f"parameter {name} is {values[name]!r} now")

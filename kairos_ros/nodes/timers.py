@@ -21,10 +21,15 @@ def every(node: Node, period_s: float, callback: Callable[[], None]) -> Timer:
     return node.create_timer(period_s, callback, clock=STEADY)
 
 
+def period_ns(rate_hz: float) -> int:
+    """Of a rate above 0; at most a day."""
+    return round(1e9 / max(rate_hz, 1 / 86400))
+
+
 def set_rate(timer: Timer, rate_hz: float) -> None:
     """So often from now on; 0: never."""
     if rate_hz > 0:
-        timer.timer_period_ns = round(1e9 / rate_hz)
+        timer.timer_period_ns = period_ns(rate_hz)
         timer.reset()
     else:
         timer.cancel()

@@ -127,5 +127,9 @@ def test_a_robot_says_what_it_reads_only_at_its_start(of_robot):
         "parameter control_rate_hz is read at the start of the node; end it, and start it with "
         "-p control_rate_hz:=..."
     )
+    assert "of 100000 bytes" in of_robot.set(horizon_policy="x" * 100_000)
+    assert not of_robot.set(camera_rate_hz=1e-300, execution_info_rate_hz=1e-300)
+    assert not of_robot.set(camera_rate_hz=10.0)
+    assert len(of_robot.set(guard__maximum=[1.0] * 100_000)) < 1000
     assert not of_robot.set(diagnostics__holding_warn_s=2.0, execution_info_rate_hz=0.0)
     assert not of_robot.set(execution_info_rate_hz=5.0)

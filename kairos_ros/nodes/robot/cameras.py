@@ -12,6 +12,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.exchange import Observation
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.pipeline_messages import picture_message
+from kairos_ros.nodes.timers import period_ns
 from kairos_ros.robot.cameras.recent_frames import Frame, RecentFrames
 
 EARLY = 0.25
@@ -49,7 +50,7 @@ class RobotCameras:
 
     def set_rate(self, rate_hz: float) -> None:
         """Pictures are shown so often, while somebody looks; 0: never."""
-        self._every_ns = round(1e9 / rate_hz) if rate_hz else 0
+        self._every_ns = period_ns(rate_hz) if rate_hz > 0 else 0
 
     def look(self, observe: Callable[[], Observation], task: str) -> None:
         """Takes a look if one is due and somebody wants to see it."""

@@ -25,6 +25,7 @@ from kairos_ros.core.errors import ConfigError, KairosError, WireError
 from kairos_ros.core.exchange import Observation, Request
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.server_status import ServerStatus
+from kairos_ros.core.wire_check import check_text
 from kairos_ros.msg import (
     ActionChunk,
     ChunkRequest,
@@ -341,6 +342,7 @@ class RobotNode(Node):
 
     def _on_parameters(self, values: Mapping[str, Any], changed: Set[str]) -> None:
         """Raises ConfigError for what does not fit the robot, or a task that runs."""
+        check_text("parameter horizon_policy", values["horizon_policy"])
         if any(name.startswith("guard.") for name in changed):
             limits = guard_limits(values, self._body)
             self._guard.check_limits(limits)
