@@ -23,6 +23,8 @@ from kairos_ros.core.wire_check import (
 from kairos_ros.msg import RobotStatus
 from kairos_ros.nodes.throttle import Throttle
 
+LONGEST_S = 1e9
+"""No robot node has run for longer: 31 years."""
 STATES = (RobotStatus.IDLE, RobotStatus.RUNNING, RobotStatus.HOLDING, RobotStatus.LEAVING)
 
 
@@ -98,3 +100,5 @@ def _check(message: RobotStatus) -> None:
     for field in ("control_rate_hz", "stalled_s"):
         if not math.isfinite(getattr(message, field)):
             raise WireError(f"{field} is {getattr(message, field)}")
+    if not 0 <= message.takes_goals_s <= LONGEST_S:
+        raise WireError(f"takes_goals_s is {message.takes_goals_s}; it is from 0 to {LONGEST_S} s")

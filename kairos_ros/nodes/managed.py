@@ -60,6 +60,11 @@ class ManagedNode(LifecycleNode):
         self._deactivate()
         self._clean_up()
 
+    def destroy_node(self) -> None:
+        """Also what rclpy leaves to the garbage collector, and the others' graph shows meanwhile."""
+        super().destroy_node()
+        self._state_machine.destroy_when_not_in_use()
+
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         self._of_setup = _Entities(self)
         try:
@@ -122,7 +127,7 @@ class _Entities:
 
     def __init__(self, node: Node) -> None:
         self._node = node
-        self._had = {id(entity) for _, entity in _entities(node)}
+        self._had = {id(entity): entity for _, entity in _entities(node)}
 
     def destroy_newer(self) -> None:
         for kind, entity in list(_entities(self._node)):

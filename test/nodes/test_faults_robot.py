@@ -5,6 +5,7 @@ a second robot is served without a break all the while.
 """
 
 import itertools
+import math
 import signal
 
 import pytest
@@ -94,6 +95,22 @@ def test_a_second_robot_node_of_the_same_name_changes_nothing_until_the_first_is
     result = operator.result(operator.give(instruction="swing", max_actions=30))
     assert (result.outcome, result.actions) == ("max_actions", 30)
     assert second.process.poll() is None
+
+
+@pytest.mark.parametrize("takes_goals_s", [math.inf, -math.inf, math.nan, -1.0, 3e38])
+def test_a_status_that_no_robot_sends_takes_no_name_away(
+    start, wire, operator, name, takes_goals_s
+):
+    robot = start(pendulum(name))
+    goal = operator.give(instruction="swing", max_actions=60)
+    forged = wire.node.create_publisher(RobotStatus, "/kairos/robot_status", qos.ANNOUNCEMENT)
+    forged.publish(RobotStatus(robot=name, session="a", takes_goals_s=takes_goals_s))
+    until(lambda: wire.diagnostic(f"kairos: {name}", "refused_status"))
+    assert operator.result(goal).outcome == "max_actions"
+    mine = [s for s in wire.statuses if s.robot == name and s.session != "a"]
+    assert mine[-1].takes_goals_s > 0
+    assert "takes_goals_s is" in robot.output()
+    wire.node.destroy_publisher(forged)
 
 
 def test_a_robot_whose_name_is_taken_is_refused_and_served_once_the_name_is_free(

@@ -461,19 +461,19 @@ def test_a_body_that_fails_ends_its_task_and_one_with_a_bug_ends_the_node(start_
 
 
 BROKEN_BEGINNING = """
-from kairos_ros.nodes.robot import node as robot_node
+from kairos_ros.nodes.robot import tasks
 from kairos_ros.robot.adapters.sim.sim import SimAdapter
 
 class Broken(SimAdapter):
     def __init__(self, control_rate_hz):
         super().__init__(control_rate_hz=control_rate_hz)
-        told = robot_node.started_message
+        told = tasks.started_message
 
         def fails_once(*what):
-            robot_node.started_message = told
+            tasks.started_message = told
             raise OverflowError("a bug")
 
-        robot_node.started_message = fails_once
+        tasks.started_message = fails_once
 """
 
 

@@ -93,6 +93,7 @@ def graph(wire, start_for_module, tmp_path_factory):
         ("/arm_1/robot", "subscribe", "/arm_1/action_chunk"),
         ("/arm_1/robot", "reply", "/arm_1/execute_task/_action/send_goal"),
         ("/kairos/recorder_topics", "subscribe", "/arm_1/chunk_request"),
+        ("/kairos/recorder", "reply", "/kairos/recorder/change_state"),
         ("/kairos/viz", "publish", "/kairos/markers/chunks"),
         ("/kairos/viz_topics", "subscribe", "/arm_1/chunk_request"),
         ("/kairos/safety", "publish", "/arm_1/safety_verdict"),

@@ -243,6 +243,7 @@ def test_a_topic_whose_publishers_disagree_is_recorded_when_one_of_them_is_gone(
     own.publish(message(JointState, 3))
     until(lambda: node.look() or node.status().messages, what="for the message")
     assert "not recorded" not in str(node.close())
+    until(lambda: "recorder" not in wire.node.get_node_names(), what="for the recorder to leave")
     rclpy.shutdown()
     end(wire, own)
     (only,) = rosbags_content(tmp_path / "bag")["/arm_9/pose"]

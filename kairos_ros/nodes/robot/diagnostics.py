@@ -20,13 +20,15 @@ def robot_diagnostic(
     *,
     unused: Mapping[str, int],
     last: Transition | None,
+    refused: Mapping[str, int],
     strange: Sequence[str] = (),
 ) -> DiagnosticStatus:
     """One second of a robot, from `before` to `now`; `held_s`: how long it has been holding.
 
     `thresholds` are the node's parameters `diagnostics.*`. unused: answers of judges that were
-    dropped at once, by reason. last: what the state machine did last. strange: who publishes on its
-    topics and should not.
+    dropped at once, by reason. last: what the state machine did last. refused: counters of what
+    others said in this robot's name and cannot be. strange: who publishes on its topics and should
+    not.
     """
     problems = list(_problems(now, before, held_s, thresholds))
     if strange:
@@ -36,7 +38,7 @@ def robot_diagnostic(
         problems.append((DiagnosticStatus.ERROR, f"waits for a human{why}"))
     elif now.mode in (Mode.RETURNING, Mode.RETRYING):
         problems.append((DiagnosticStatus.WARN, now.mode.value))
-    values = _values(now) | {"strange publishers": "; ".join(strange)}
+    values = _values(now) | refused | {"strange publishers": "; ".join(strange)}
     values |= {f"answer unused, {why}": count for why, count in unused.items()}
     if now.mode is not None:
         said = last.reason if last else ""

@@ -325,6 +325,7 @@ class RobotNode(Node):
             self._values,
             unused=pipeline.dropped if pipeline else {},
             last=pipeline.last if pipeline else None,
+            refused=self.tasks.refused,
             strange=self._strange(report),
         )
         self._diagnosed = report

@@ -1,7 +1,7 @@
 """The tasks of one robot: its action server, while it is the one node of its name."""
 
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Mapping
 from typing import Any, cast
 
@@ -16,6 +16,7 @@ from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.wire_check import printable
 from kairos_ros.msg import RobotStatus, TaskEvent
 from kairos_ros.nodes import qos
+from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import subscribe
 from kairos_ros.nodes.robot.messages import (
     Identity,
@@ -68,8 +69,18 @@ class RobotTasks:
         self._owner = NameOwner(who.session, time.monotonic_ns())
         self.name_left_to = ""
         """Session of another node of this name that takes goals; empty: there is none."""
-        status = names.common("robot_status")
-        subscribe(node, RobotStatus, status, self._on_namesake, qos.ROSTER, robot=who.robot)
+        self.refused: Counter[str] = Counter()
+        """Statuses of this name that no robot node sends."""
+        self._announcements = Announcements(node.get_logger(), self.refused)
+        subscribe(
+            node,
+            RobotStatus,
+            names.common("robot_status"),
+            self._on_namesake,
+            qos.ROSTER,
+            refused=self._announcements.refuse,
+            robot=who.robot,
+        )
         every(node, NAME_PERIOD_S, self._take_or_leave_name)
         every(node, FEEDBACK_PERIOD_S, self._on_feedback)
 
@@ -106,7 +117,8 @@ class RobotTasks:
         return GoalResponse.ACCEPT
 
     def _on_namesake(self, status: RobotStatus) -> None:
-        if status.robot == self._who.robot:
+        robot = self._who.robot
+        if status.robot == robot and self._announcements.read(status, (robot,)) is not None:
             leaving = status.state == RobotStatus.LEAVING
             self._owner.heard(
                 status.session,
