@@ -61,7 +61,7 @@ class ManagedNode(LifecycleNode):
         self._clean_up()
 
     def destroy_node(self) -> None:
-        """Also what rclpy leaves to the garbage collector, and the others' graph shows meanwhile."""
+        """Also what rclpy leaves to the garbage collector: others would still find the node."""
         super().destroy_node()
         self._state_machine.destroy_when_not_in_use()
 
