@@ -27,7 +27,7 @@ COMMON_ARGUMENTS: Mapping[str, tuple[str, str]] = {
 }
 """Name -> (default, description)."""
 LIFECYCLE_NODES = (
-    *("serving_node", "safety_node", "monitor_node", "planner_node", "vlm_node"),
+    *("serving_node", "robot_node", "safety_node", "monitor_node", "planner_node", "vlm_node"),
     *("recorder_node", "viz_node"),
 )
 LOG_LEVELS = ("debug", "info", "warn", "error", "fatal")

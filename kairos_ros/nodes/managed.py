@@ -1,6 +1,6 @@
 """A lifecycle node that configures and activates itself unless somebody else does."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
@@ -28,7 +28,9 @@ class ManagedNode(LifecycleNode):
         self.finalized = False
         """A lifecycle manager has shut it down: its process ends."""
         self.values.open_while(lambda: not self.configured)
+        self._starting = False
         self._trouble = ""
+        self._bug: Exception | None = None
         self._of_setup: _Entities | None = None
         self._of_work: _Entities | None = None
 
@@ -51,14 +53,26 @@ class ManagedNode(LifecycleNode):
         """
         if not self.values["autostart"]:
             return
+        self._starting = True
         for step in (self.trigger_configure, self.trigger_activate):
             if step() is not TransitionCallbackReturn.SUCCESS:
-                raise ConfigError(self._trouble)
+                raise self._bug or ConfigError(self._trouble)
+        self._starting = False
 
     def stop(self) -> None:
-        """Ends its work in whatever state it is."""
+        """Ends its work in whatever state it is. Raises what a transition raised, if it was no
+        KairosError."""
         self._deactivate()
         self._clean_up()
+        if self._bug is not None:
+            raise self._bug
+
+    def close(self) -> None:
+        """Stops and destroys the node. After its executor has stopped, if it ever began."""
+        try:
+            self.stop()
+        finally:
+            self.destroy_node()
 
     def destroy_node(self) -> None:
         """Also what rclpy leaves to the garbage collector: others would still find the node."""
@@ -66,58 +80,71 @@ class ManagedNode(LifecycleNode):
         self._state_machine.destroy_when_not_in_use()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._do(self._configure)
+
+    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._do(self._activate)
+
+    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._do(self._deactivate)
+
+    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
+        return self._do(self._clean_up)
+
+    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
+        self._do(self._deactivate)
+        self.get_logger().info("finalized: this process ends")
+        self.finalized = True
+        return TransitionCallbackReturn.SUCCESS
+
+    def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
+        """After a bug: what state the node is in is not known, so its process ends."""
+        self.finalized = True
+        return TransitionCallbackReturn.FAILURE
+
+    def _do(self, step: Callable[[], None]) -> TransitionCallbackReturn:
+        """A step of the lifecycle, which fails with a KairosError. rclpy drops what it raises."""
+        try:
+            step()
+        except KairosError as error:
+            self._trouble = str(error)
+            if not self._starting:
+                self.get_logger().error(self._trouble)
+            return TransitionCallbackReturn.FAILURE
+        except Exception as error:
+            self._bug = error
+            return TransitionCallbackReturn.ERROR
+        return TransitionCallbackReturn.SUCCESS
+
+    def _configure(self) -> None:
         self._of_setup = _Entities(self)
         try:
             self.set_up()
-        except KairosError as error:
-            return self._failed(error)
+        except KairosError:
+            self._clean_up()
+            raise
         self.configured = True
-        return super().on_configure(state)
 
-    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+    def _activate(self) -> None:
         self._of_work = _Entities(self)
         try:
             self.begin_work()
-        except KairosError as error:
-            return self._failed(error)
+        except KairosError:
+            self._deactivate()
+            raise
         self.active = True
-        return super().on_activate(state)
-
-    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._deactivate()
-        return super().on_deactivate(state)
-
-    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._clean_up()
-        return super().on_cleanup(state)
-
-    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self.stop()
-        self.get_logger().info("finalized: this process ends")
-        self.finalized = True
-        return super().on_shutdown(state)
-
-    def _failed(self, error: KairosError) -> TransitionCallbackReturn:
-        """To the state before."""
-        self._trouble = str(error)
-        if not self.values["autostart"]:  # else `start` tells it
-            self.get_logger().error(self._trouble)
-        self._deactivate()
-        if not self.configured:
-            self._clean_up()
-        return TransitionCallbackReturn.FAILURE
 
     def _deactivate(self) -> None:
         if self._of_work is not None:
-            self.active = False
             self.end_work()
+            self.active = False
             self._of_work.destroy_newer()
             self._of_work = None
 
     def _clean_up(self) -> None:
         if self._of_setup is not None:
-            self.configured = False
             self.take_down()
+            self.configured = False
             self._of_setup.destroy_newer()
             self._of_setup = None
 

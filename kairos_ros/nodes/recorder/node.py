@@ -206,13 +206,6 @@ class RecorderNode(ManagedNode):
             refused=dict(self._refused),
         )
 
-    def close(self) -> Status | None:
-        """Takes what is still there, ends the bag and the node. Returns what the last bag holds,
-        None where there was none."""
-        self.stop()
-        self.destroy_node()
-        return self.ended
-
     def _heard_by_robots(self, topics: Collection[str]) -> set[str]:
         """Topics that nodes in robots' namespaces subscribe to."""
         heard: set[str] = set()
@@ -369,8 +362,9 @@ def record(
     finally:
         failure = node.failure
         executor.shutdown()
-        if (status := node.close()) is not None:
-            tell(f"{node.folder}: {status}")
+        node.close()
+        if node.ended is not None:
+            tell(f"{node.folder}: {node.ended}")
     if failure := failure or node.failure:
         raise KairosError(f"{failure}; what was recorded before can still be read")
     return node.folder

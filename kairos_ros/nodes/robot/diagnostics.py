@@ -18,6 +18,7 @@ def robot_diagnostic(
     held_s: float,
     thresholds: Mapping[str, Any],
     *,
+    active: bool,
     unused: Mapping[str, int],
     last: Transition | None,
     refused: Mapping[str, int],
@@ -25,10 +26,10 @@ def robot_diagnostic(
 ) -> DiagnosticStatus:
     """One second of a robot, from `before` to `now`; `held_s`: how long it has been holding.
 
-    `thresholds` are the node's parameters `diagnostics.*`. unused: answers of judges that were
-    dropped at once, by reason. last: what the state machine did last. refused: counters of what
-    others said in this robot's name and cannot be. strange: who publishes on its topics and should
-    not.
+    `thresholds` are the node's parameters `diagnostics.*`. active: it takes goals. unused: answers
+    of judges that were dropped at once, by reason. last: what the state machine did last. refused:
+    counters of what others said in this robot's name and cannot be. strange: who publishes on its
+    topics and should not.
     """
     problems = list(_problems(now, before, held_s, thresholds))
     if strange:
@@ -38,14 +39,15 @@ def robot_diagnostic(
         problems.append((DiagnosticStatus.ERROR, f"waits for a human{why}"))
     elif now.mode in (Mode.RETURNING, Mode.RETRYING):
         problems.append((DiagnosticStatus.WARN, now.mode.value))
-    values = _values(now) | refused | {"strange publishers": "; ".join(strange)}
+    values = _values(now) | dict(refused) | {"strange publishers": "; ".join(strange)}
     values |= {f"answer unused, {why}": count for why, count in unused.items()}
     if now.mode is not None:
         said = last.reason if last else ""
         values |= {"mode": now.mode.value, "last transition": said, "retries": now.retries}
     level = max((level for level, _ in problems), default=DiagnosticStatus.OK)
     worst = [text for its_level, text in problems if its_level == level]
-    message = "; ".join(worst) or now.state.text
+    fine = now.state.text if active else "inactive: it takes no goals"
+    message = "; ".join(worst) or fine
     return DiagnosticStatus(
         level=level,
         name=f"kairos: {robot}",

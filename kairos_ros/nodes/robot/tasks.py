@@ -11,7 +11,7 @@ from rclpy.node import Node
 from rclpy.task import Future
 
 from kairos_ros.action import ExecuteTask
-from kairos_ros.core.errors import WireError
+from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.wire_check import printable
 from kairos_ros.msg import RobotStatus, TaskEvent
@@ -37,6 +37,8 @@ from kairos_ros.robot.task import Task, TaskResult
 
 FEEDBACK_PERIOD_S = 0.5
 NAME_PERIOD_S = 0.25
+ENDED_WITHIN_S = 30.0
+"""A body that is being prepared for a task hears of its end only afterwards."""
 
 
 class RobotTasks:
@@ -65,6 +67,7 @@ class RobotTasks:
         self._results: deque[TaskResult] = deque()
         self._results_came = node.create_guard_condition(self._deliver_results)
         self._events = node.create_publisher(TaskEvent, "task_events", qos.EVENTS)
+        self._open = False
         self._action: ActionServer | None = None
         self._owner = NameOwner(who.session, time.monotonic_ns())
         self.name_left_to = ""
@@ -95,12 +98,45 @@ class RobotTasks:
         """For how long this node has had the action server of its name; 0: it has none."""
         return self._owner.has_it_s(time.monotonic_ns())
 
+    def open(self) -> None:
+        """Takes goals from now on, where no other node has the name."""
+        self._open = True
+        self._take_or_leave_name()
+
+    def rest(self) -> None:
+        """Takes no goals, and returns once the one that runs has ended.
+
+        Raises KairosError where it does not end soon; goals are taken as before then.
+        """
+        self._open = False
+        give_up_s = time.monotonic() + ENDED_WITHIN_S
+        if self._goal is not None:
+            self._controller.post(Cancel(self._goal[0]))
+        while self._goal_handle is not None and not self._results:
+            if time.monotonic() > give_up_s:
+                self._open = True
+                raise KairosError(f"the task has not ended within {ENDED_WITHIN_S:g} s; try again")
+            time.sleep(0.005)
+        self._deliver_results()
+        self._take_or_leave_name()
+
+    def close(self) -> None:
+        """Whoever still waits for a result hears that the robot is gone."""
+        self._open = False
+        if self._action is not None:
+            self._action.destroy()
+            self._action = None
+            self._owner.leaves()
+
     def finished(self, result: TaskResult) -> None:
         """From the control thread."""
         self._results.append(result)
         self._results_came.trigger()
 
     def _on_goal(self, goal: ExecuteTask.Goal) -> GoalResponse:
+        if not self._open:
+            self._throttle.warning("inactive", "goal rejected: the node is not active")
+            return GoalResponse.REJECT
         if self.name_left_to:
             self._throttle.warning("namesake", "goal rejected: another node has this name")
             return GoalResponse.REJECT
@@ -137,7 +173,9 @@ class RobotTasks:
                 "this one takes no goals while that one is there. End one of them"
             )
         self.name_left_to = left_to
-        if self._action is None and not left_to and not self._owner.listens(now_ns):
+        if self._action is None:
+            if left_to or not self._open or self._owner.listens(now_ns):
+                return
             self._action = ActionServer(
                 self._node,
                 ExecuteTask,
@@ -148,7 +186,7 @@ class RobotTasks:
             )
             self._owner.takes(now_ns)
             self._changed()
-        elif self._action is not None and left_to:
+        elif left_to or not self._open:
             if self._goal is not None:
                 self._controller.post(Cancel(self._goal[0]))
             else:
@@ -166,6 +204,10 @@ class RobotTasks:
     async def _execute(self, handle: ServerGoalHandle) -> ExecuteTask.Result:
         assert self._goal is not None  # set when the goal was accepted
         task_id, done = self._goal
+        if not self._open:  # since it was accepted
+            self._goal = None
+            handle.abort()
+            return ExecuteTask.Result(outcome="refused: the node is not active any more")
         self._goal_handle = handle
         try:
             result = await self._run_task(task_id, handle.request, done)

@@ -157,11 +157,6 @@ class VizNode(ManagedNode):
     def take_down(self) -> None:
         self._sources.destroy_node()
 
-    def close(self) -> None:
-        """After the executor has stopped."""
-        self.stop()
-        self.destroy_node()
-
     def _nothing_drawn(self) -> None:
         self._drawn = self._late = self._sent = self._pictures = 0
         self._busy_s = 0.0

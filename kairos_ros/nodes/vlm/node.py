@@ -88,11 +88,6 @@ class VlmNode(ManagedNode):
         """It cannot go on."""
         return any(judges.broken for judges in self._judge_threads.values())
 
-    def close(self) -> None:
-        """After the executor has stopped, if it ever began."""
-        self.stop()
-        self.destroy_node()
-
     def _judges_of(self, model: str) -> JudgeThreads:
         if model not in self._judge_threads:
             values = self.values
