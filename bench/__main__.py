@@ -33,6 +33,7 @@ FAMILIES = {
         "fleet",
         "robots50",
         "scheduler",
+        "composition",
         "pool",
         "forged_names",
         "large_messages",
@@ -61,6 +62,7 @@ ABOUT = {
     "stop": "from somebody in the cell to an arm that holds",
     "pipeline": "actions per second under safety, monitor and planner, against without",
     "scheduler": "decisions per second",
+    "composition": "serving, viz and recorder in one process, against three",
 }
 PROGRAMS = {
     "simulate": "how long virtual time takes, up to 10,000 robots",

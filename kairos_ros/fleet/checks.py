@@ -100,7 +100,9 @@ def _fleet(fleet: FleetFile, known: Known, folder: Path) -> Iterator[Problem]:
             text = f"{group.robots[0]!r} would be no ROS name (letters, digits, _); give names"
             yield Problem((*here, "task"), text)
         for name in group.robots:
-            owner = "a node of the fleet" if NODE_NAME.fullmatch(name) else owners.get(name)
+            owner = owners.get(name)
+            if any(map(NODE_NAME.fullmatch, name.split("/"))):
+                owner = "a node of the fleet"
             if owner:
                 text = f"robot name {name!r} is taken by {owner}; give every robot its own"
                 yield Problem((*here, at), text)

@@ -18,8 +18,13 @@ from kairos_ros.core.pipeline import (
     TaskRules,
 )
 
-Name = Annotated[
-    str, Field(pattern=r"^[A-Za-z][A-Za-z0-9_]*$", max_length=100, description="a ROS name")
+RobotName = Annotated[
+    str,
+    Field(
+        pattern=r"^[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*$",
+        max_length=100,
+        description="a ROS name, or several with / between them, such as cell_1/arm_1",
+    ),
 ]
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
 Escalation = Literal[*ESCALATIONS]  # type: ignore[valid-type]  # mypy reads no unpacked tuple
@@ -44,7 +49,7 @@ class RobotGroup(_Section):
         int | None, Field(ge=1, le=10_000, description="how many; may be left out with names")
     ] = None
     names: Annotated[
-        list[Name] | None, Field(min_length=1, description="TASK_1, TASK_2 ... without it")
+        list[RobotName] | None, Field(min_length=1, description="TASK_1, TASK_2 ... without it")
     ] = None
     adapter: Annotated[Text, Field(description="their body: sim, or an installed adapter")] = "sim"
     adapter_options: Annotated[

@@ -7,7 +7,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.node import Node
 
 from kairos_ros.core.errors import ConfigError, KairosError
-from kairos_ros.nodes.parameters import ParameterSpec, declare
+from kairos_ros.nodes.parameters import NodeParameters, ParameterSpec
 
 AUTOSTART = ParameterSpec("autostart", True, "Configure and activate at start")
 
@@ -15,24 +15,24 @@ AUTOSTART = ParameterSpec("autostart", True, "Configure and activate at start")
 class ManagedNode(LifecycleNode):
     """What a node of this kind does is in four methods; each of them may raise KairosError.
 
-    Whatever publishers, subscriptions, clients, services, timers and guard conditions the node gets
-    in `set_up` or `begin_work` are destroyed again after `take_down` or `end_work`.
+    Whatever `Entities` the node gets from `set_up` on are destroyed again after `take_down`.
     """
 
     def __init__(self, name: str, specs: Iterable[ParameterSpec], **options: Any) -> None:
         """options: of the node. Raises ConfigError for a parameter that is wrong."""
         super().__init__(name, **options)
-        self.values = declare(self, (*specs, AUTOSTART))
+        self.values = NodeParameters(self, (*specs, AUTOSTART))
         self.configured = False
         self.active = False
         self.finalized = False
         """A lifecycle manager has shut it down: its process ends."""
         self.values.open_while(lambda: not self.configured)
+        self.interrupted: Callable[[], bool] = lambda: False
+        """The process is to end: what takes long gives up."""
         self._starting = False
         self._trouble = ""
         self._bug: Exception | None = None
-        self._of_setup: _Entities | None = None
-        self._of_work: _Entities | None = None
+        self._of_setup: Entities | None = None
 
     def set_up(self) -> None:
         """configure"""
@@ -117,7 +117,7 @@ class ManagedNode(LifecycleNode):
         return TransitionCallbackReturn.SUCCESS
 
     def _configure(self) -> None:
-        self._of_setup = _Entities(self)
+        self._of_setup = Entities(self)
         try:
             self.set_up()
         except KairosError:
@@ -126,20 +126,17 @@ class ManagedNode(LifecycleNode):
         self.configured = True
 
     def _activate(self) -> None:
-        self._of_work = _Entities(self)
         try:
             self.begin_work()
         except KairosError:
-            self._deactivate()
+            self.end_work()
             raise
         self.active = True
 
     def _deactivate(self) -> None:
-        if self._of_work is not None:
+        if self.active:
             self.end_work()
             self.active = False
-            self._of_work.destroy_newer()
-            self._of_work = None
 
     def _clean_up(self) -> None:
         if self._of_setup is not None:
@@ -149,8 +146,9 @@ class ManagedNode(LifecycleNode):
             self._of_setup = None
 
 
-class _Entities:
-    """What a node had at a time."""
+class Entities:
+    """Publishers, subscriptions, clients, services, timers and guard conditions that a node had at
+    a time."""
 
     def __init__(self, node: Node) -> None:
         self._node = node

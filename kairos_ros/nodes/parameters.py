@@ -125,11 +125,6 @@ class NodeParameters(Mapping[str, Any]):
         return text.format(name=name, node=self._node.get_fully_qualified_name())
 
 
-def declare(node: Node, specs: Iterable[ParameterSpec]) -> NodeParameters:
-    """Declares all parameters of a node. Raises as `NodeParameters`."""
-    return NodeParameters(node, specs)
-
-
 def _refuse_unknown(node: Node, values: Mapping[str, Any]) -> None:
     for name in sorted(set(node._parameter_overrides) - set(values)):
         if node.has_parameter(name):  # one of rclpy's own, such as use_sim_time

@@ -129,15 +129,19 @@ def begin[N: Node](program: str, make: Callable[[], N]) -> tuple[N, SingleThread
     """
     stop = stop_on_signals()
     leave_with_launcher()
+    node = None
     try:
         join_ros()
         node = make()
         if isinstance(node, ManagedNode):
+            node.interrupted = stop.is_set
             node.start()
     except KairosError as error:
         print(f"{program}: {error}", file=sys.stderr)
+        if isinstance(node, ManagedNode):
+            node.close()
         rclpy.try_shutdown()
-        raise SystemExit(1) from None
+        raise SystemExit(0 if stop.is_set() else 1) from None
     log_by(node)
     warn_without_clock(node)
     executor = SingleThreadedExecutor()

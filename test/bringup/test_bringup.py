@@ -349,7 +349,7 @@ def test_every_launch_file_takes_what_those_of_nav2_take(tmp_path):
     common = CommonValues.of({**given, "use_respawn": "true", "autostart": "false"})
     server, arm = common.applied([serving(), robot("arm_1", deadline_s=1.0)])
     assert (server.parameters["use_sim_time"], server.parameters["autostart"]) == (True, False)
-    assert arm.parameters == {"use_sim_time": True, "deadline_s": 1.0}
+    assert arm.parameters == {"use_sim_time": True, "deadline_s": 1.0, "autostart": False}
     told = common.node_arguments(arm)
     assert told["parameters"] == [str(arm.params_file), str(file), dict(arm.parameters)]
     assert (told["ros_arguments"], told["respawn"]) == (["--log-level", "debug"], True)

@@ -17,6 +17,7 @@ from wire import Bystander, Operator, Wire, WireRobot, until
 from kairos_ros.bringup.plan import NodeSpec, serving
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.nodes import qos
+from kairos_ros.robot.name_owner import DOUBT_NS, TIE_NS
 
 REQUESTS = "kairos serving: requests"
 STATE = {"state": [0.5, 0.0, 0.0]}
@@ -78,6 +79,8 @@ def test_a_second_robot_node_of_the_same_name_changes_nothing_until_the_first_is
     start, wire, operator, name
 ):
     first = start(pendulum(name))
+    # of two that began together the smaller session keeps the name, whoever was first
+    until(lambda: wire.status_of(name).takes_goals_s > (TIE_NS + DOUBT_NS) / 1e9)
     goal = operator.give(instruction="swing", max_actions=120)
     executed(wire, name, 10)
     owner = wire.status_of(name).session

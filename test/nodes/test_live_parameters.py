@@ -121,11 +121,11 @@ def test_a_guard_gets_tighter_during_a_task_and_looser_only_afterwards(of_robot,
     in_executor(wire.executor, client.destroy)
 
 
-def test_a_robot_says_what_it_reads_only_at_its_start(of_robot):
+def test_a_robot_says_what_it_reads_only_when_it_is_configured(of_robot):
     said = of_robot.set(control_rate_hz=50.0)
     assert said == (
-        "parameter control_rate_hz is read at the start of the node; end it, and start it with "
-        "-p control_rate_hz:=..."
+        "parameter control_rate_hz is read when the node is configured: ros2 lifecycle set "
+        "/arm_1/robot cleanup, set it, then configure and activate"
     )
     assert "of 100000 bytes" in of_robot.set(horizon_policy="x" * 100_000)
     assert not of_robot.set(camera_rate_hz=1e-300, execution_info_rate_hz=1e-300)

@@ -32,8 +32,8 @@ LISTS = {
 def page() -> str:
     """The whole text."""
     nodes: dict[str, Iterable[ParameterSpec]] = {
-        "`serving_node`": SERVING_PARAMETERS,
-        "`robot_node`": ROBOT_PARAMETERS,
+        "`serving_node`": (*SERVING_PARAMETERS, AUTOSTART),
+        "`robot_node`": (*ROBOT_PARAMETERS, AUTOSTART),
         "`viz_node`": (*VIZ_PARAMETERS, AUTOSTART),
         "`recorder_node`": (*RECORDER_PARAMETERS, AUTOSTART),
         "`safety_node`, `monitor_node`, `planner_node`": (*MODEL_PARAMETERS, AUTOSTART),

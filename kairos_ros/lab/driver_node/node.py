@@ -31,7 +31,7 @@ from kairos_ros.lab.driver_node.messages import (
 from kairos_ros.lab.world.reach import Reach, done
 from kairos_ros.lab.world.trajectory import RejectedError
 from kairos_ros.nodes import qos
-from kairos_ros.nodes.parameters import DOUBLES, STRINGS, ParameterSpec, declare
+from kairos_ros.nodes.parameters import DOUBLES, STRINGS, NodeParameters, ParameterSpec
 from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.timers import every
 from kairos_ros.robot.adapters.sim.sim_cameras import render_off_screen
@@ -66,7 +66,7 @@ class SimDriver(Node):
 
     def __init__(self) -> None:
         super().__init__("driver")
-        values = declare(self, SIM_DRIVER_PARAMETERS)
+        values = NodeParameters(self, SIM_DRIVER_PARAMETERS)
         self._prefix = self.get_namespace().strip("/") + "/"
         if self._prefix == "/":
             raise ConfigError("a driver is named by its namespace; start with -r __ns:=/so101")

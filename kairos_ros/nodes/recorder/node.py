@@ -101,6 +101,7 @@ class RecorderNode(ManagedNode):
         self._diagnostics = DiagnosticsPublisher(self, self._names)
         every(self, 1.0, self._publish_diagnostics)
         self.folder = Path(self.values["out"])
+        self._has_bag = False
         self.ended: Status | None = None
         """What the last bag holds, that was ended."""
 
@@ -129,6 +130,7 @@ class RecorderNode(ManagedNode):
         self._lost: Counter[str] = Counter()
         self._diagnosed = 0
         self._before = (time.monotonic(), 0)
+        self._has_bag = True
 
     def end_work(self) -> None:
         """Takes what is still there, and records nothing more until it is activated again."""
@@ -139,6 +141,9 @@ class RecorderNode(ManagedNode):
 
     def take_down(self) -> None:
         """Ends the bag."""
+        if not self._has_bag:
+            return
+        self._has_bag = False
         self._spool.close()
         self.ended = self.status()
         self._sources.destroy_node()

@@ -82,8 +82,8 @@ class RobotNode(ManagedNode):
 
     def end_work(self) -> None:
         """Takes no goals, and cancels the one that runs. Raises KairosError if it does not end."""
-        assert self.session is not None  # it is configured
-        self.session.tasks.rest()
+        if self.session is not None and self.session.running:
+            self.session.tasks.rest()
 
     def take_down(self) -> None:
         """Lets go of the body. Raises KairosError while a client still waits for its result."""

@@ -196,6 +196,11 @@ class RobotSession:
             refused=self._on_unreadable_server,
         )
 
+    @property
+    def running(self) -> bool:
+        """The control thread lives."""
+        return self._thread.is_alive()
+
     def begin(self) -> None:
         """Starts the control thread, and says that the robot is here."""
         self._thread.start()

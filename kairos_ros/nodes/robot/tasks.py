@@ -37,6 +37,8 @@ from kairos_ros.robot.task import Task, TaskResult
 
 FEEDBACK_PERIOD_S = 0.5
 NAME_PERIOD_S = 0.25
+RESULT_NS = 1_000_000_000
+"""For so long a result can still be asked for."""
 ENDED_WITHIN_S = 30.0
 """A body that is being prepared for a task hears of its end only afterwards."""
 
@@ -63,6 +65,7 @@ class RobotTasks:
         self._throttle = Throttle(node.get_logger(), burst=5, every_s=1.0)
         self._goal: tuple[str, Future] | None = None  # running task's id and result
         self._goal_handle: ServerGoalHandle | None = None
+        self._ended_ns = 0  # when the last task did
         self._tasks = 0
         self._results: deque[TaskResult] = deque()
         self._results_came = node.create_guard_condition(self._deliver_results)
@@ -121,8 +124,7 @@ class RobotTasks:
         self._take_or_leave_name()
 
     def close(self) -> None:
-        """Whoever still waits for a result hears that the robot is gone."""
-        self._open = False
+        """Has no action server; whoever still waits for a result sees it go."""
         if self._action is not None:
             self._action.destroy()
             self._action = None
@@ -189,10 +191,8 @@ class RobotTasks:
         elif left_to or not self._open:
             if self._goal is not None:
                 self._controller.post(Cancel(self._goal[0]))
-            else:
-                self._action.destroy()
-                self._action = None
-                self._owner.leaves()
+            elif now_ns - self._ended_ns > RESULT_NS:
+                self.close()
                 self._changed()
 
     def _on_cancel(self, handle: ServerGoalHandle) -> CancelResponse:
@@ -213,6 +213,7 @@ class RobotTasks:
             result = await self._run_task(task_id, handle.request, done)
         finally:  # whatever went wrong, the next goal is welcome
             self._goal_handle = self._goal = None
+            self._ended_ns = time.monotonic_ns()
         self._log_end(result)
         if result.success or result.ended:
             handle.succeed()

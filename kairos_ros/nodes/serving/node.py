@@ -5,8 +5,6 @@ activate accepts robots, deactivate refuses them again. One thread runs the exec
 dispatcher; the threads of engine links only queue their events.
 """
 
-import signal
-import sys
 import time
 import uuid
 from collections import deque
@@ -16,25 +14,21 @@ from typing import Any
 import rclpy
 import zmq
 from rclpy.event_handler import PublisherEventCallbacks
-from rclpy.executors import SingleThreadedExecutor
-from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackReturn
-from rclpy.subscription import Subscription
-from rclpy.timer import Timer
 
 from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode, WireError
 from kairos_ros.core.exchange import Actions, Answer, Refusal, Request, WholeChunk
+from kairos_ros.core.fleet_names import COMMON
 from kairos_ros.core.name_patterns import matches
 from kairos_ros.core.server_status import ServerState
 from kairos_ros.core.wire_check import printable
 from kairos_ros.engine.client.events import EngineDown
-from kairos_ros.host.orphan import leave_with_launcher
 from kairos_ros.msg import ChunkRequest, ChunkUpdates, RobotStatus
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import head, subscribe
 from kairos_ros.nodes.fleet_namespace import fleet_of
-from kairos_ros.nodes.parameters import declare
-from kairos_ros.nodes.process import join_ros
+from kairos_ros.nodes.managed import ManagedNode
+from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.robot.topics import RobotTopics
 from kairos_ros.nodes.serving.announcement import ServerAnnouncement
 from kairos_ros.nodes.serving.engines import ServingEngines
@@ -53,28 +47,23 @@ from kairos_ros.nodes.serving.parameters import (
 )
 from kairos_ros.nodes.serving.telemetry import ServingTelemetry
 from kairos_ros.nodes.throttle import Throttle
-from kairos_ros.nodes.timers import every, warn_without_clock
+from kairos_ros.nodes.timers import every
 from kairos_ros.serving.batching import Effect
 from kairos_ros.serving.dispatcher import Dispatcher
 
 
-class ServingNode(LifecycleNode):
+class ServingNode(ManagedNode):
     """Raises ConfigError at construction for a parameter that is wrong."""
 
     def __init__(self) -> None:
-        super().__init__("serving", namespace="kairos")
-        self.values = declare(self, SERVING_PARAMETERS)
+        super().__init__("serving", SERVING_PARAMETERS, namespace=COMMON)
         self._names = fleet_of(self)
         remote_engines(self.values)  # what is wrong is said at once
         self.options = serving_options(self.values)
         self.server = uuid.uuid4().hex
         self.announcement = ServerAnnouncement(self, self.server, self.values["robots"])
-        self.stopping = False
-        """Set by a signal handler, and when the node is finalized: leave as soon as possible."""
         self.dispatcher = Dispatcher(self.options)
         self.dispatcher.policies.swap(policy_swaps(self.values["policy_swaps"]))
-        self._configured = False
-        self.values.open_while(lambda: not self._configured)
         self.values.on_change(self._on_parameters)
         self._guard = self.create_guard_condition(self._on_engine_events)
         self._engines = ServingEngines(
@@ -82,22 +71,17 @@ class ServingNode(LifecycleNode):
         )
         self._topics = self._robot_topics()
         self._throttle = Throttle(self.get_logger(), burst=50, every_s=1.0)
-        self._entities: list[Subscription | Timer] = []
         self._warned: deque[str] = deque(maxlen=MOST_WARNED)
         """Sessions of robots that send fewer observations than the policy reads."""
         self.telemetry = ServingTelemetry(self, self.values, self.announcement)
 
     # Lifecycle
 
-    def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
+    def set_up(self) -> None:
         """Loads and warms the engine; publishes the fleet state meanwhile."""
-        try:
-            remotes, self.options = remote_engines(self.values), serving_options(self.values)
-            self.dispatcher = Dispatcher(self.options)
-            self.dispatcher.policies.swap(policy_swaps(self.values["policy_swaps"]))
-        except ConfigError as error:
-            return self._give_up(str(error))
-        self._configured = True
+        remotes, self.options = remote_engines(self.values), serving_options(self.values)
+        self.dispatcher = Dispatcher(self.options)
+        self.dispatcher.policies.swap(policy_swaps(self.values["policy_swaps"]))
         self.announcement.phase = ServerState.STARTING
         self._topics = self._robot_topics()
         self.telemetry.restart()
@@ -115,90 +99,62 @@ class ServingNode(LifecycleNode):
         }
         try:
             self._engines.start(self.dispatcher, remotes)
+            self._wait_for_engine()
         except (KairosError, zmq.ZMQError) as error:
-            return self._give_up(str(error))
-        while not self._engines.can_serve():
-            if self.stopping:
-                return self._give_up("interrupted while the engine was loading")
-            self.announcement.take()
-            self._announce()
-            time.sleep(0.05)
-            try:
-                down = self._handle_engine_events()
-            except ConfigError as error:
-                return self._give_up(str(error))
-            if down is not None and down.retry_in_s is None:
-                return self._give_up(down.reason)
-            self.telemetry.tell(self.dispatcher)
-            self.telemetry.diagnose_if_due(self.dispatcher)
+            policy = self.values["policy"] or ", ".join(self.values["policies"])
+            raise ConfigError(f"cannot serve {policy}: {error}") from error
         self._fleet_state_timer = every(
             self,
             1.0 / self.values["fleet_state_hz"],
             lambda: self.telemetry.tell(self.dispatcher),
         )
-        self._entities = [
-            subscribe(
-                self,
-                RobotStatus,
-                self._names.common("robot_status"),
-                self._on_status,
-                qos.ROSTER,
-                refused=self._announcements.refuse,
-            ),
-            self._fleet_state_timer,
-        ]
+        subscribe(
+            self,
+            RobotStatus,
+            self._names.common("robot_status"),
+            self._on_status,
+            qos.ROSTER,
+            refused=self._announcements.refuse,
+        )
         self.announcement.phase = ServerState.INACTIVE
-        return super().on_configure(state)
 
-    def on_activate(self, state: LifecycleState) -> TransitionCallbackReturn:
+    def _wait_for_engine(self) -> None:
+        """Raises KairosError where it cannot load, or somebody interrupts."""
+        while not self._engines.can_serve():
+            if self.interrupted():
+                raise KairosError("interrupted while the engine was loading")
+            self.announcement.take()
+            self._announce()
+            time.sleep(0.05)
+            down = self._handle_engine_events()
+            if down is not None and down.retry_in_s is None:
+                raise KairosError(down.reason)
+            self.telemetry.tell(self.dispatcher)
+            self.telemetry.diagnose_if_due(self.dispatcher)
+
+    def begin_work(self) -> None:
+        """Serves robots."""
         self.announcement.phase = ServerState.ACTIVE
         self._announce()
-        return super().on_activate(state)
 
-    def on_deactivate(self, state: LifecycleState) -> TransitionCallbackReturn:
+    def end_work(self) -> None:
+        """Refuses requests."""
         self.announcement.phase = ServerState.INACTIVE
         self.get_logger().info("inactive: requests are refused")
-        return super().on_deactivate(state)
 
-    def on_cleanup(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._tear_down()
-        return super().on_cleanup(state)
-
-    def on_shutdown(self, state: LifecycleState) -> TransitionCallbackReturn:
-        self._tear_down()
-        self.get_logger().info("finalized: this process ends")
-        self.stopping = True
-        return super().on_shutdown(state)
-
-    def shut_down(self) -> None:
-        """Ends the engine and the node."""
-        self._tear_down()
-        self.announcement.leave()
-        self.destroy_node()
-
-    def _give_up(self, reason: str) -> TransitionCallbackReturn:
-        policy = self.values["policy"] or ", ".join(self.values["policies"])
-        self.get_logger().error(f"cannot serve {policy}: {reason}")
-        self._tear_down()
-        return TransitionCallbackReturn.FAILURE
-
-    def _tear_down(self) -> None:
-        """Ends the engine and everything that was configured; may be called at any time."""
+    def take_down(self) -> None:
+        """Ends the engine."""
         self.announcement.phase = ServerState.INACTIVE
-        self._configured = False
         self._engines.stop()
-        for entity in self._entities:
-            if isinstance(entity, Subscription):
-                self.destroy_subscription(entity)
-            else:
-                self.destroy_timer(entity)
-        self._entities.clear()
         self._topics.close()
 
-    @property
-    def active(self) -> bool:
-        """Robots are served: it was activated, and no other server has them."""
-        return self.announcement.serving
+    def close(self) -> None:
+        """Ends the engine and the node."""
+        try:
+            self.stop()
+        finally:
+            self.announcement.leave()
+            self.destroy_node()
 
     def _robot_topics(self) -> RobotTopics:
         most_bytes = self.options.max_bytes
@@ -213,7 +169,7 @@ class ServingNode(LifecycleNode):
         """Raises ConfigError. While the node is unconfigured, nothing is made of most of them."""
         if "robots" in changed:
             self.announcement.serve(values["robots"])
-        if not self._configured:
+        if not self.configured:
             return
         options, swaps = serving_options(values), self.dispatcher.policies.swaps
         self.dispatcher.policies.swap(policy_swaps(values["policy_swaps"]))
@@ -253,7 +209,7 @@ class ServingNode(LifecycleNode):
     def _served(self) -> Set[str]:
         """Robots that are this server's: none before it is configured, nor while another one has
         them."""
-        clear = self._entities and self.announcement.clear
+        clear = self.configured and self.announcement.clear
         return self.dispatcher.sessions.keys() if clear else frozenset()
 
     def _on_request(self, topic_robot: str, message: ChunkRequest) -> None:
@@ -271,7 +227,7 @@ class ServingNode(LifecycleNode):
             text = f"robot '{printable(request.id.robot)}' asks on the topic of {topic_robot!r}"
             unknown = Refusal(RefusalCode.UNKNOWN_ROBOT, text)
             self._refuse_on(topic_robot, Answer(request.id, unknown))
-        elif not self.active:
+        elif not self.announcement.serving:  # or another server has its robots
             self._refuse_on(topic_robot, Answer(request.id, NOT_ACTIVE))
         else:
             self._carry_out(self.dispatcher.request(now_ns, request))
@@ -354,7 +310,7 @@ class ServingNode(LifecycleNode):
         self._announce()
         self.telemetry.diagnose_if_due(self.dispatcher)
         now_ns = time.monotonic_ns()
-        if self._entities:  # it is configured
+        if self.configured:
             self._engines.keep_to_budget(now_ns)
         before = set(self.dispatcher.sessions)
         self._carry_out(self.dispatcher.tick(now_ns))
@@ -369,41 +325,14 @@ NOT_ACTIVE = Refusal(RefusalCode.NOT_ACTIVE, "the serving node is not activated"
 
 
 def main() -> int:
-    """Runs the node until SIGINT or SIGTERM."""
-    leave_with_launcher()
-    node = None
-    try:
-        join_ros()
-        node = ServingNode()
-        return _run(node)
-    except KairosError as error:
-        print(f"serving_node: {error}", file=sys.stderr)
-        return 2
-    finally:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_IGN)
-        if node is not None:
-            node.shut_down()
-        rclpy.try_shutdown()
-
-
-def _run(node: ServingNode) -> int:
-    def leave(*_: object) -> None:
-        node.stopping = True
-
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, leave)
-    executor = SingleThreadedExecutor()
-    executor.add_node(node)
-    warn_without_clock(node)
-    if node.values["autostart"]:
-        started = node.trigger_configure() is TransitionCallbackReturn.SUCCESS
-        started = started and node.trigger_activate() is TransitionCallbackReturn.SUCCESS
-        if not started:
-            return 0 if node.stopping else 1
-    while not node.stopping:
+    """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
+    node, executor, stop = begin("serving_node", ServingNode)
+    while not (stop.is_set() or node.finalized):
         executor.spin_once(timeout_sec=node.wait_s())
         node.tick()
     for _ in range(LAST_CALLBACKS):  # so that who asked for the end has its answer
         executor.spin_once(timeout_sec=0.01)
+    executor.shutdown()
+    node.close()
+    rclpy.shutdown()
     return 0

@@ -14,7 +14,7 @@ from kairos_ros.core.fleet_names import COMMON
 from kairos_ros.core.pipeline import Component
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.fleet_namespace import fleet_of
-from kairos_ros.nodes.managed import ManagedNode
+from kairos_ros.nodes.managed import Entities, ManagedNode
 from kairos_ros.nodes.parameters import ParameterSpec
 from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.timers import every
@@ -68,6 +68,7 @@ class VlmNode(ManagedNode):
 
     def begin_work(self) -> None:
         """Judges robots. Raises ConfigError for a parameter that is wrong."""
+        self._before = Entities(self)
         self._judging = open_services(self, self._components, self._judges_of, self.values)
         models = ", ".join(self._judge_threads)
         names = ", ".join(NAMES[one] for one in self._components)
@@ -77,6 +78,7 @@ class VlmNode(ManagedNode):
         for service in self._judging:
             service.close()
         self._judging = []
+        self._before.destroy_newer()
 
     def take_down(self) -> None:
         for judges in self._judge_threads.values():
