@@ -6,6 +6,7 @@ times; shown are medians. The engine worker is a process of its own on both side
 """
 
 import contextlib
+import json
 import os
 import signal
 import subprocess
@@ -78,10 +79,12 @@ def _viewer(env: dict[str, str]) -> Iterator[None]:
     executor.add_node(node)
     thread = threading.Thread(target=executor.spin)
     thread.start()
-    yield
-    executor.shutdown()
-    thread.join()
-    rclpy.shutdown()
+    try:
+        yield
+    finally:
+        executor.shutdown()
+        thread.join()
+        rclpy.shutdown()
 
 
 @contextlib.contextmanager
@@ -93,8 +96,11 @@ def _servers(side: str, policy: Path, folder: Path, env: dict[str, str]) -> Iter
             yield [process.pid for process in fleet.processes.values()]
         return
     folder.mkdir(parents=True)
-    settings = ("--ros-args", "-p", f"/kairos/serving:policy:={policy}")
-    program = (sys.executable, "-m", "bench.support.composed", str(folder / "bag"), *settings)
+    parameters = {"/kairos/serving": {"ros__parameters": {"policy": str(policy)}}}
+    file = folder / "parameters.yaml"
+    file.write_text(json.dumps(parameters))  # which is YAML, too
+    program = (sys.executable, "-m", "bench.support.composed", str(folder / "bag"))
+    program += ("--ros-args", "--params-file", str(file))
     with (folder / "composed.log").open("wb") as log:
         process = subprocess.Popen(program, stdout=log, stderr=log, env={**os.environ, **env})
     try:

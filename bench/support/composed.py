@@ -1,6 +1,6 @@
 """A serving, a viz and a recorder node in one process: three threads, an executor each.
 
-`python -m bench.support.composed FOLDER_OF_THE_BAG --ros-args -p serving:policy:=…`
+`python -m bench.support.composed BAG --ros-args --params-file FILE`
 """
 
 import sys

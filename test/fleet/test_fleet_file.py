@@ -239,6 +239,8 @@ def test_what_must_fit_together_is_checked(faults, change, field, says):
         ({"names": ["a", "b", "a"]}, "names", "'a' is taken"),
         ({"names": ["a", "kairos"]}, "names", "'kairos' is taken by a node"),
         ({"names": ["safety_2"]}, "names", "'safety_2' is taken by a node"),
+        ({"names": ["cell_1/kairos"]}, "names", "'cell_1/kairos' is taken by a node"),
+        ({"names": ["cell_1/"]}, "names.0", "pattern"),
         ({"names": ["2a"]}, "names.0", "pattern"),
         ({"names": ["a"], "num_robots": 2}, "robot_fleet.0", "num_robots is 2, but there are 1"),
         ({}, "robot_fleet.0", "say num_robots, or give their names"),
