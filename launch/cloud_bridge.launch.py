@@ -3,9 +3,9 @@
 ros2 launch kairos_ros cloud_bridge.launch.py engines:=cloud=tcp://gpu.example.org:7411
 """
 
-from kairos_ros.bringup.engine_arguments import ENGINE_ARGUMENTS, engine_parameters
 from kairos_ros.bringup.launch_files import launch_description
 from kairos_ros.bringup.plan import cloud_bridge, flag
+from kairos_ros.bringup.serving_arguments import ENGINE_ARGUMENTS, engine_parameters
 
 ARGUMENTS = {
     "engines": (

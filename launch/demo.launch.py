@@ -3,9 +3,9 @@
 Give an arm a task with: kairos task send arm_1 'open the drawer'
 """
 
-from kairos_ros.bringup.engine_arguments import ENGINE_ARGUMENTS, engine_parameters
 from kairos_ros.bringup.launch_files import launch_description
 from kairos_ros.bringup.plan import flag, plan, rviz, whole_number
+from kairos_ros.bringup.serving_arguments import ENGINE_ARGUMENTS, engine_parameters
 
 ARGUMENTS = {
     "robots": ("8", "How many simulated arms: arm_1, arm_2, ..."),

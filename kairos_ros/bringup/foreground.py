@@ -3,7 +3,7 @@ that run one."""
 
 import signal
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated
@@ -12,6 +12,7 @@ import typer
 
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
 from kairos_ros.bringup.fleet import pictures_of
+from kairos_ros.bringup.plan import serving
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.interrupt import Interrupt
@@ -55,6 +56,10 @@ Given = Annotated[
 OutFolder = Annotated[Path, typer.Option(help="Where the folder of this run is made.")]
 
 
+SERVING = Fleet.key(serving())
+"""Name of its process. A signal that kills it leaves the others waiting for the next one."""
+
+
 def no_cameras(policy: str, cameras: str) -> str:
     """What to say where a policy reads pictures and the arms have no camera; empty: nothing."""
     pictures = pictures_of(policy) if policy and not cameras else None
@@ -79,13 +84,20 @@ def arguments(texts: Sequence[str]) -> dict[str, str]:
     return found
 
 
+def show(known: Mapping[str, tuple[str, str]]) -> None:
+    """Prints launch arguments with their defaults."""
+    for name, (default, text) in known.items():
+        typer.echo(f"{name}:={default}\n    {text}")
+
+
 def run_folder(out: Path, name: str) -> Path:
     """Where a run that begins now is kept."""
     return out / datetime.now().strftime(f"{name}_%Y-%m-%d_%H-%M-%S")
 
 
 def run(fleet: Fleet) -> int:
-    """Runs the fleet until a signal or until all of it has ended; 1 if a node ended by itself."""
+    """Runs the fleet until a signal, until all of it has ended, or until its serving node ends with
+    an error, which says why it cannot serve; 1 if a node ended by itself."""
     ended: dict[str, int] = {}
     with Interrupt(at_once=fleet.kill) as interrupt, fleet:
         output = _output(fleet)
@@ -95,6 +107,9 @@ def run(fleet: Fleet) -> int:
             for key in dead.keys() - ended.keys():
                 typer.echo(f"{key} {how(dead[key])}", err=True)
             ended = dead
+            if dead.get(SERVING, 0) > 0:
+                typer.echo("without a serving node no robot moves: everything ends", err=True)
+                break
             time.sleep(0.1)
         fleet.stop()
         _show(output)

@@ -6,7 +6,15 @@ from typing import Annotated
 import typer
 
 from kairos_ros.bringup.arms import arguments_of, arm_plan
-from kairos_ros.bringup.foreground import ArmArgument, Given, OutFolder, arguments, run, run_folder
+from kairos_ros.bringup.foreground import (
+    ArmArgument,
+    Given,
+    OutFolder,
+    arguments,
+    run,
+    run_folder,
+    show,
+)
 from kairos_ros.bringup.plan import plan_text
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.task import NamespaceOption
@@ -30,8 +38,7 @@ def arm_up_command(
     A node that ends by itself is reported and the others go on; the exit code is 1 then.
     """
     if show_args:
-        for name, (default, text) in arguments_of(arm).items():
-            typer.echo(f"{name}:={default}\n    {text}")
+        show(arguments_of(arm))
         return
     names = FleetNames.below(namespace)
     specs = arm_plan(arm, arguments(given or ()))

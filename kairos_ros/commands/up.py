@@ -11,11 +11,14 @@ from kairos_ros.bringup.foreground import (
     OutOption,
     RecordOption,
     RvizOption,
+    arguments,
     no_cameras,
     run,
+    show,
 )
 from kairos_ros.bringup.plan import check_horizon, plan, rviz_line
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.bringup.serving_arguments import SERVING_ARGUMENTS, serving_parameters
 from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames
@@ -23,6 +26,15 @@ from kairos_ros.core.scheduling import parse_scheduling
 
 
 def up_command(
+    given: Annotated[
+        list[str] | None,
+        typer.Argument(
+            help="Arguments of serving.launch.py, such as 'policies:=a=FOLDER;b=FOLDER' "
+            "compile:=true; --show-args lists them.",
+            metavar="NAME:=VALUE ...",
+        ),
+    ] = None,
+    *,
     robots: Annotated[int, typer.Option(min=0, help="Simulated arms: arm_1, arm_2, ...")] = 8,
     policy: Annotated[
         str, typer.Option(help="Policy folder, hub id or emulated:...; empty: the one that ships.")
@@ -41,26 +53,33 @@ def up_command(
     rviz: RvizOption = False,
     namespace: NamespaceOption = "",
     out: OutOption = Path("runs"),
+    show_args: Annotated[
+        bool, typer.Option("--show-args", help="List the arguments with their defaults, and end.")
+    ] = False,
 ) -> None:
     """Run the serving node and simulated arms until Ctrl-C, without ros2 launch.
 
     A node that ends by itself is reported and the others go on; the exit code is 1 then.
     """
+    if show_args:
+        show(SERVING_ARGUMENTS)
+        return
     names = FleetNames.below(namespace)
-    if scheduling:
-        parse_scheduling(scheduling)
-    if horizon:
-        check_horizon(horizon, policy)
-    wanted = {"policy": policy, "scheduling": scheduling, "horizon": horizon}
+    options = {"policy": policy, "scheduling": scheduling, "horizon": horizon}
+    serve = serving_parameters(arguments(given or ()) | {n: v for n, v in options.items() if v})
+    if "scheduling" in serve:
+        parse_scheduling(serve["scheduling"])
+    if "horizon" in serve and "policies" not in serve:
+        check_horizon(serve["horizon"], serve.get("policy", ""))
     folder = out / datetime.now().strftime("up_%Y-%m-%d_%H-%M-%S")
     specs = plan(
         robots,
         record=folder / "bag" if record else "",
-        serve={name: value for name, value in wanted.items() if value},
+        serve=serve,
         view=rviz,
         cameras=cameras,
     )
-    if serving and (notice := no_cameras(policy, cameras)):
+    if serving and (notice := no_cameras(serve.get("policy", ""), cameras)):
         typer.echo(notice, err=True)
     specs = specs if serving else specs[1:]
     if not specs:

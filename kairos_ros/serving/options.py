@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kairos_ros.core.calibration import HorizonCalibration
+from kairos_ros.core.calibration import Calibrated, HorizonCalibration, TunedStatic
 from kairos_ros.core.decision import SchedulingPolicy
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Refusal
@@ -54,13 +54,32 @@ class ServingOptions:
         calibration = self._calibration_of(policy)
         return parse_horizon(text, calibration.policies() if calibration else None)
 
-    def check_policy(self, served: EngineDescription, name: str = "") -> None:
-        """Raises ConfigError for a policy that the calibration is not of, or that the default
-        horizon policy cannot judge."""
-        if calibration := self._calibration_of(name):
+    def require_fit(
+        self, horizon: HorizonPolicy, text: str, served: EngineDescription, name: str = ""
+    ) -> None:
+        """Raises ConfigError where `horizon`, which `text` names, cannot judge chunks of the policy
+        of that name: for want of steps, or because it was calibrated for another one."""
+        calibration = self._calibration_of(name)
+        if calibration is not None and isinstance(horizon, Calibrated | TunedStatic):
             calibration.require_policy(served.policy_id)
-        policy = self.parse_horizon(self.horizon_policy, name)
-        require_steps(policy, self.horizon_policy, served.steps, served.policy_id)
+        require_steps(horizon, text, served.steps, served.policy_id)
+
+    def check_policy(self, served: EngineDescription, name: str = "") -> None:
+        """Raises ConfigError for a policy that the default horizon policy cannot judge."""
+        text = self.horizon_policy
+        self.require_fit(self.parse_horizon(text, name), text, served, name)
+
+    def unfit_calibration(self, served: EngineDescription, name: str = "") -> str:
+        """What to say of a calibration that is of another policy than it lies beside; empty:
+        nothing. Horizon policies that use it are refused."""
+        calibration = self._calibration_of(name)
+        if calibration is None:
+            return ""
+        try:
+            calibration.require_policy(served.policy_id)
+        except ConfigError as error:
+            return str(error)
+        return ""
 
     def _calibration_of(self, policy: str) -> HorizonCalibration | None:
         return self.calibrations.get(policy, self.calibration)
@@ -84,7 +103,7 @@ class HorizonPolicies:
                     self._known.clear()
                 self._known[policy, text] = self._options.parse_horizon(text, policy)
             if served is not None:
-                require_steps(self._known[policy, text], text, served.steps, served.policy_id)
+                self._options.require_fit(self._known[policy, text], text, served, policy)
         except ConfigError as error:
             return Refusal(RefusalCode.BAD_HORIZON_POLICY, str(error))
         return self._known[policy, text]

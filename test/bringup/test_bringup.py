@@ -490,6 +490,41 @@ def up(tmp_path):
 
 
 @pytest.mark.slow
+def test_kairos_up_takes_what_the_serving_launch_file_takes(up):
+    several = f"policies:=pick={POLICY};place={POLICY}"
+    process, log = up("--robots", "1", several, "horizon:=static:10", "max_batch:=4")
+    until(lambda: "robot arm_1 is here" in log.read_text())
+    assert "pick ready after" in log.read_text()
+    assert "place ready after" in log.read_text()
+    assert "batches up to 4" in log.read_text()
+    process.send_signal(signal.SIGINT)
+    assert process.wait(20) == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ("polices:=a=b", "did you mean 'policies'?"),
+        ("max_batch:=many", "max_batch"),
+        ("compile:=maybe", "compile"),
+        ("compile", "NAME:=VALUE"),
+    ],
+)
+def test_kairos_up_refuses_arguments_that_the_serving_launch_file_would(given, said):
+    refused = CliRunner().invoke(app(), ["up", given])
+    assert refused.exit_code != 0
+    assert said in f"{refused.output} {refused.exception}"
+
+
+@pytest.mark.slow
+def test_kairos_up_ends_where_its_server_cannot_serve(up):
+    process, log = up("--robots", "1", "--policy", "/nowhere")
+    assert process.wait(30) == 1
+    assert "cannot serve /nowhere: there is no policy folder /nowhere" in log.read_text()
+    assert "everything ends" in log.read_text()
+
+
+@pytest.mark.slow
 def test_kairos_up_shows_every_node_and_ctrl_c_ends_them_all(up):
     process, log = up("--robots", "1", "--policy", POLICY, "--scheduling", "fifo")
     until(lambda: "robot arm_1 is here" in log.read_text())

@@ -15,13 +15,14 @@ from kairos_ros.core.calibration import (
 )
 from kairos_ros.core.conformance import check_horizon_policy
 from kairos_ros.core.errors import ConfigError, PolicyError
+from kairos_ros.core.exchange import Refusal
 from kairos_ros.core.horizon import HorizonContext, parse_horizon
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.nodes.serving.parameters import SERVING_PARAMETERS, serving_options
 from kairos_ros.serving.calibration_file import NAME, find_calibration, write_calibration
 from kairos_ros.serving.dispatcher import Dispatcher
 from kairos_ros.serving.engines import warmup_profile
-from kairos_ros.serving.options import ServingOptions
+from kairos_ros.serving.options import HorizonPolicies, ServingOptions
 from kairos_ros.transport.messages import EngineDescription
 
 LEVER = HorizonPlan((10, 10, 20, 50), after=10)
@@ -203,15 +204,33 @@ def test_the_demo_asks_for_a_calibration_before_it_starts_anything(tmp_path, nam
     check_horizon(name, str(tmp_path))
 
 
-def test_a_server_refuses_an_engine_whose_policy_was_not_calibrated():
-    engine = EngineDescription(
-        policy_id="flow_mlp-9999", policy_type="flow_mlp", state_dim=39, images={}, action_dim=4,
-        chunk_size=50, steps=10, instructions=None, device="cpu", dtype="float32", max_batch=4,
-        warmup=((1, 0.1), (4, 0.13)),
-    )  # fmt: skip
-    dispatcher = Dispatcher(
-        ServingOptions(parse_scheduling("fifo"), "static:5", calibration=CALIBRATION)
-    )
+ANOTHER = EngineDescription(
+    policy_id="flow_mlp-9999", policy_type="flow_mlp", state_dim=39, images={}, action_dim=4,
+    chunk_size=50, steps=10, instructions=None, device="cpu", dtype="float32", max_batch=4,
+    warmup=((1, 0.1), (4, 0.13)),
+)  # fmt: skip
+
+
+def test_a_server_refuses_an_engine_whose_policy_was_not_calibrated_where_that_is_its_default():
+    options = ServingOptions(parse_scheduling("fifo"), "calibrated", calibration=CALIBRATION)
+    dispatcher = Dispatcher(options)
     dispatcher.add_engine("edge", "edge")
     with pytest.raises(ConfigError, match="flow_mlp-1234"):
-        dispatcher.engine_ready(0, "edge", engine, warmup_profile(engine))
+        dispatcher.engine_ready(0, "edge", ANOTHER, warmup_profile(ANOTHER))
+
+
+def test_a_calibration_of_another_policy_concerns_only_who_asks_for_it():
+    """A folder that was copied with its calibration, and trained on."""
+    options = ServingOptions(parse_scheduling("fifo"), "static:5", calibration=CALIBRATION)
+    dispatcher = Dispatcher(options)
+    dispatcher.add_engine("edge", "edge")
+    dispatcher.engine_ready(0, "edge", ANOTHER, warmup_profile(ANOTHER))
+    assert "flow_mlp-1234" in options.unfit_calibration(ANOTHER)
+    asked = HorizonPolicies(options)
+    refused = asked.of("calibrated", "", ANOTHER)
+    assert isinstance(refused, Refusal)
+    assert "flow_mlp-1234" in refused.reason
+    assert not isinstance(asked.of("static:7", "", ANOTHER), Refusal)
+    mine = replace(ANOTHER, policy_id="flow_mlp-1234")
+    assert not options.unfit_calibration(mine)
+    assert not isinstance(asked.of("calibrated", "", mine), Refusal)

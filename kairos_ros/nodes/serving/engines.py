@@ -260,6 +260,8 @@ class ServingEngines:
             f"{slot.latency_of(1) / 1e6:.1f} ms for one robot"
             + (f", {taken_mib} MiB" if taken_mib else "")
         )
+        if unfit := self._dispatcher.options.unfit_calibration(event.description, slot.policy):
+            self._logger.warning(f"{name}: calibrated horizons are refused: {unfit}")
         self._carry_out(effects)
 
     def _profile(self, name: str, ready: EngineReady) -> EngineProfile:
