@@ -97,6 +97,11 @@ def main() -> int:
         runpy.run_module(module_of(sys.argv[0]), run_name="__main__")
         return 0
     names = list(ABOUT)
+    if len(sys.argv) == 3 and sys.argv[1] in ABOUT and sys.argv[2] in ("-h", "--help"):
+        benchmark = importlib.import_module(module_of(sys.argv[1]))
+        print(f"usage: python -m bench {sys.argv[1]} [--quick] [--save-figures FOLDER]\n")
+        print(benchmark.__doc__)
+        return 0
     parser = argparse.ArgumentParser(
         prog="python -m bench",
         description=__doc__.splitlines()[0],

@@ -199,6 +199,40 @@ def test_a_policy_with_empty_statistics_is_refused(copy):
     assert "no statistics of" in refused(copy)
 
 
+def scaled_by(folder, **numbers):
+    """Writes one number of a statistic of the state, at its first place."""
+    (file,) = folder.glob("policy_preprocessor_step*.safetensors")
+    stats = load_file(file)
+    for name, value in numbers.items():
+        stats[f"observation.state.{name}"].view(-1)[0] = value
+    save_file(stats, file)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_statistics_that_are_no_numbers_are_refused(copy, number):
+    scaled_by(copy, std=number)
+    assert "std of observation.state has numbers that are none" in refused(copy)
+
+
+def test_a_state_that_never_changed_in_training_is_served_as_lerobot_does_with_a_warning(
+    copy, caplog
+):
+    scaled_by(copy, std=0.0)
+    load_engine(options(copy), print)
+    assert "observation.state never changed at [0]" in caplog.text
+
+
+@pytest.mark.parametrize("shape", [[32, 48, 3], [1, 32, 48], [4, 32, 48], [32, 48]])
+def test_a_picture_that_is_not_three_channels_first_is_refused(copy, shape):
+    feature = {"type": "VISUAL", "shape": shape}
+    edit(
+        copy / "config.json",
+        lambda data: data["input_features"].update({"observation.images.top": feature}),
+    )
+    with pytest.raises((ConfigError, PolicyError), match="a picture is" if len(shape) > 2 else ""):
+        load_engine(options(copy), print)
+
+
 @pytest.mark.parametrize("kind", [*REFUSED, "no such type" * 100])
 def test_a_type_that_is_not_served_is_refused_in_a_line_and_before_torch_is_imported(
     folder_of, tmp_path, kind

@@ -1,9 +1,11 @@
 """Loading a policy exactly as LeRobot saved it: configuration, weights, processors."""
 
-from collections.abc import Callable
+import logging
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 import transformers.dynamic_module_utils as remote_code
 from lerobot.configs import FeatureType, NormalizationMode, PreTrainedConfig
@@ -35,6 +37,7 @@ from kairos_ros.engine.policies.unfilled import Unfilled
 from kairos_ros.engine.policies.weights import fingerprint, verify_weights
 from kairos_ros.engine.seam import EngineOptions, Progress
 
+log = logging.getLogger(__name__)
 DTYPES = ("auto", "float32", "bfloat16")
 
 
@@ -226,6 +229,34 @@ def _check_statistics(pipeline: PolicyProcessorPipeline, options: EngineOptions)
                     "(make_pre_post_processors(config, dataset_stats=...)), or with "
                     "normalization_mapping IDENTITY where it was trained without"
                 )
+            if mode != NormalizationMode.IDENTITY and key in step.stats:
+                _check_scale(key, step.stats[key], mode, options)
+
+
+def _check_scale(
+    key: str, stats: Mapping[str, Any], mode: NormalizationMode, options: EngineOptions
+) -> None:
+    """Raises PolicyError for numbers that are none; warns of what LeRobot divides by nearly 0."""
+    numbers = {name: np.asarray(value, np.float64) for name, value in stats.items()}
+    for name, values in numbers.items():
+        if not np.isfinite(values).all():
+            raise PolicyError(f"policy {options.policy}: {name} of {key} has numbers that are none")
+    match mode:
+        case NormalizationMode.MEAN_STD:
+            spread = numbers["std"]
+        case NormalizationMode.MIN_MAX:
+            spread = numbers["max"] - numbers["min"]
+        case _:
+            return
+    constant = np.flatnonzero(spread == 0).tolist()
+    if constant and key.startswith("observation."):
+        log.warning(
+            "policy %s: %s never changed at %s in the data that it was trained on; LeRobot scales "
+            "any other value there by 1e8, and what the policy does then is not known",
+            options.policy,
+            key,
+            constant,
+        )
 
 
 def _third_party(

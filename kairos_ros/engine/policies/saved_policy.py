@@ -110,7 +110,11 @@ def _cameras(features: Mapping[str, Any], renamed: Mapping[str, str]) -> Iterato
     sent_as = {feature: sent for sent, feature in reversed(list(renamed.items()))}
     for key, feature in features.items():
         if feature.get("type") == "VISUAL" and "empty_camera" not in key:  # filled in by the policy
-            _, height, width = feature["shape"]
+            channels, height, width = feature["shape"]
+            if channels != 3:
+                raise ConfigError(
+                    f"{key} has shape {feature['shape']}; a picture is [3, height, width]"
+                )
             yield sent_as.get(key, key), (height, width)
 
 
