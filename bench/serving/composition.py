@@ -35,7 +35,7 @@ PER_PROCESS = 8
 HORIZON = "static:10"
 LAYERS = ("fleet", "robots", "chunks", "scheduler", "safety")
 SETTLE_S = 3.0
-REPEATS = 5
+REPEATS = 3
 
 
 @dataclass(frozen=True, slots=True)
