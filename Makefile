@@ -6,7 +6,7 @@
 # make check      lint, types and the fast tests, for the inner loop: about a minute
 # make test       lint, types and all tests
 # make bench      benchmarks: ratios against the peer in one run
-# make test ROS=jazzy      the tests that talk ROS, on the wheels of ROS 2 Jazzy
+# make test ROS=jazzy      the tests that talk ROS, on the wheels of ROS 2 Jazzy; make check ROS=jazzy: a part of them
 # make lock       resolve the lock files again from pyproject.toml
 # make clean      remove everything that make made, except runs/
 
@@ -85,16 +85,20 @@ lint: all
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-# without what starts processes, loads torch or speaks DDS (test/support/slow_mark.py)
-check: lint
-	@$(BIN)/python -m pytest --fast -n 2 --dist loadfile $(ARGS)
-
 # modules in the order of test/support/slow_mark.py, not by their numbers of tests
 PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 ifeq ($(ROS),kilted)
+# without what starts processes, loads torch or speaks DDS (test/support/slow_mark.py)
+check: lint
+	@$(BIN)/python -m pytest --fast -n 2 --dist loadfile $(ARGS)
 test: lint
 	@$(PYTEST) $(ARGS)
 else
+# what distributions do differently: QoS, actions, lifecycle, parameters, services, namespaces, serialization
+check: all
+	@$(PYTEST) $(addprefix test/nodes/test_,robot_node.py serving_node.py namespaces.py lifecycle.py \
+	  robot_lifecycle.py live_parameters.py node_graph.py) test/recording/test_record.py \
+	  test/recording/test_record_topics.py $(ARGS)
 test: all
 	@$(PYTEST) test/nodes test/recording test/robot test/viz test/vlm test/bringup $(ARGS)
 endif

@@ -18,3 +18,9 @@ function(kairos_drop_stale_includes)
   endforeach()
 endfunction()
 cmake_language(DEFER CALL kairos_drop_stale_includes)
+
+# Many small generated sources include the same headers: compile some of them together, but for those that
+# define the same static names, or specialise what another one of them has used.
+set(CMAKE_UNITY_BUILD ON)
+cmake_language(DEFER CALL set_target_properties ${PROJECT_NAME}__rosidl_generator_c
+  ${PROJECT_NAME}__rosidl_typesupport_introspection_cpp PROPERTIES UNITY_BUILD OFF)

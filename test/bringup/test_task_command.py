@@ -72,9 +72,9 @@ def test_ctrl_c_cancels_the_task_and_says_how_it_ended(wire):
 
 def test_a_task_that_somebody_else_gave_is_canceled_and_meanwhile_nobody_else_gets_the_arm(wire):
     client = ActionClient(wire.node, ExecuteTask, "/arm_1/execute_task")
-    meet(client)
+    meet(client, wire.executor)
     goal = ExecuteTask.Goal(instruction=ENDLESS[0], scene=ENDLESS[2])
-    handle = done(client.send_goal_async(goal))
+    handle = done(in_executor(wire.executor, lambda: client.send_goal_async(goal)))
     assert handle.accepted
     until(lambda: state(wire) == RobotStatus.RUNNING)
     told = typed("send", "arm_1", "open the drawer")
@@ -82,7 +82,7 @@ def test_a_task_that_somebody_else_gave_is_canceled_and_meanwhile_nobody_else_ge
     assert "it does 'open the drawer'; kairos task cancel arm_1 ends that" in told.stderr
     told = typed("cancel", "/arm_1")
     assert (told.returncode, told.stdout) == (0, "arm_1: canceled 'open the drawer'\n"), told
-    assert done(handle.get_result_async()).result.outcome == "canceled"
+    assert done(in_executor(wire.executor, handle.get_result_async)).result.outcome == "canceled"
     assert state(wire) == RobotStatus.IDLE
     in_executor(wire.executor, client.destroy)
 

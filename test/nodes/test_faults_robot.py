@@ -12,7 +12,7 @@ import pytest
 from clocks import another_boot, robot_host, wall_clock_library
 from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.msg import ActionChunk, RobotStatus
-from wire import Bystander, Operator, Wire, WireRobot, until
+from wire import Bystander, Operator, Wire, WireRobot, in_executor, until
 
 from kairos_ros.bringup.plan import NodeSpec, serving
 from kairos_ros.core.errors import RefusalCode
@@ -113,7 +113,7 @@ def test_a_status_that_no_robot_sends_takes_no_name_away(
     mine = [s for s in wire.statuses if s.robot == name and s.session != "a"]
     assert mine[-1].takes_goals_s > 0
     assert "takes_goals_s is" in robot.output()
-    wire.node.destroy_publisher(forged)
+    in_executor(wire.executor, lambda: wire.node.destroy_publisher(forged))
 
 
 def test_a_robot_whose_name_is_taken_is_refused_and_served_once_the_name_is_free(

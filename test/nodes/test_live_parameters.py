@@ -106,17 +106,17 @@ def test_while_it_is_unconfigured_a_serving_node_takes_any_parameter(of_serving,
 
 def test_a_guard_gets_tighter_during_a_task_and_looser_only_afterwards(of_robot, wire):
     client = ActionClient(wire.node, ExecuteTask, "/arm_1/execute_task")
-    meet(client)
+    meet(client, wire.executor)
     assert not of_robot.set(guard__minimum=[-2.0], guard__maximum=[2.0])
     assert "2 values" in of_robot.set(guard__maximum=[1.0, 1.0])
     goal = ExecuteTask.Goal(instruction="swing up", max_duration_s=30.0)
-    handle = done(client.send_goal_async(goal))
+    handle = done(in_executor(wire.executor, lambda: client.send_goal_async(goal)))
     assert not of_robot.set(guard__maximum=[0.001])
     assert "may only become tighter" in of_robot.set(guard__maximum=[1.0])
     assert "between tasks only" in of_robot.set(guard__tolerance=1.0)
     until(lambda: int(wire.diagnostic("kairos: arm_1", "guarded, range") or 0) > 0)
-    done(handle.cancel_goal_async())
-    done(handle.get_result_async())
+    done(in_executor(wire.executor, handle.cancel_goal_async))
+    done(in_executor(wire.executor, handle.get_result_async))
     until(lambda: not of_robot.set(guard__maximum=[2.0]))
     in_executor(wire.executor, client.destroy)
 

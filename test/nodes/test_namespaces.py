@@ -11,7 +11,7 @@ from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import ChunkRequest, FleetState, RobotStatus
 from rclpy.action import ActionClient
 from tf2_msgs.msg import TFMessage
-from wire import done, meet, until
+from wire import done, in_executor, meet, until
 
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.bringup.robot import one_robot
@@ -162,9 +162,11 @@ def test_the_bag_of_a_fleet_holds_that_fleet(heard, wire, bags, recorders):
     for names in SITES:
         action = names.robot(ROBOTS[names][-1], "execute_task")
         client = ActionClient(wire.node, ExecuteTask, action)
-        meet(client)
+        meet(client, wire.executor)
         goal = ExecuteTask.Goal(instruction="swing up", max_actions=30)
-        result = done(done(client.send_goal_async(goal)).get_result_async()).result
+        send = lambda client=client, goal=goal: client.send_goal_async(goal)  # noqa: E731
+        handle = done(in_executor(wire.executor, send))
+        result = done(in_executor(wire.executor, handle.get_result_async)).result
         assert (result.outcome, result.actions) == ("max_actions", 30)
     for names in SITES:
         recorders[names].send(signal.SIGINT)

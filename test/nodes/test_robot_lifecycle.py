@@ -10,7 +10,7 @@ from kairos_ros.msg import RobotStatus
 from lifecycle_msgs.msg import State, Transition
 from managed import Managed
 from rclpy.action import ActionClient
-from wire import done, meet, until
+from wire import done, in_executor, meet, until
 
 from kairos_ros.bringup import plan as bringup
 
@@ -42,8 +42,12 @@ class Arm(Managed):
         return getattr(self._wire.reports.get(f"kairos: {self._name}"), "message", "")
 
     def begin(self, **goal):
-        meet(self.client)
-        return done(self.client.send_goal_async(ExecuteTask.Goal(instruction="swing", **goal)))
+        """The future of its result."""
+        executor = self._wire.executor
+        meet(self.client, executor)
+        task = ExecuteTask.Goal(instruction="swing", **goal)
+        handle = done(in_executor(executor, lambda: self.client.send_goal_async(task)))
+        return in_executor(executor, handle.get_result_async)
 
     def moves(self, actions: int) -> bool:
         """Its newest status says so many actions of the task at least."""
@@ -70,13 +74,13 @@ def test_a_robot_has_a_body_while_it_is_configured_and_takes_goals_while_it_is_a
         assert not arm.client.server_is_ready()
 
         assert arm.change(Transition.TRANSITION_ACTIVATE)
-        handle = arm.begin(max_actions=30)
-        assert done(handle.get_result_async()).result.outcome == "max_actions"
+        result = arm.begin(max_actions=30)
+        assert done(result).result.outcome == "max_actions"
 
-        handle = arm.begin(max_actions=10_000)
+        result = arm.begin(max_actions=10_000)
         until(lambda: arm.moves(60))
         assert arm.change(Transition.TRANSITION_DEACTIVATE)
-        ended = done(handle.get_result_async())
+        ended = done(result)
         assert (ended.status, ended.result.outcome) == (GoalStatus.STATUS_ABORTED, "canceled")
         until(lambda: not arm.client.server_is_ready())
         executed = arm.statuses[-1].actions_executed
@@ -101,17 +105,16 @@ def test_a_body_that_is_not_there_can_be_plugged_in_later(start, wire):
     assert arm.change(Transition.TRANSITION_CONFIGURE)
     assert "cleanup" in arm.set("adapter_options", ["env_id=None-v0"])
     assert arm.change(Transition.TRANSITION_ACTIVATE)
-    handle = arm.begin(max_actions=20)
-    assert done(handle.get_result_async()).result.outcome == "max_actions"
+    result = arm.begin(max_actions=20)
+    assert done(result).result.outcome == "max_actions"
     assert node.stop(signal.SIGINT) == 0
 
 
 def test_a_manager_that_shuts_a_robot_down_in_a_task_ends_both(start, wire):
     node = start(robot("arm_3", autostart=True))
     arm = Arm(wire, "arm_3")
-    handle = arm.begin(max_actions=10_000)
+    result = arm.begin(max_actions=10_000)
     until(lambda: arm.statuses and arm.moves(30))
-    result = handle.get_result_async()
     assert arm.change(Transition.TRANSITION_ACTIVE_SHUTDOWN)
     assert done(result).result.outcome == "canceled"
     assert node.process.wait(10) == 0

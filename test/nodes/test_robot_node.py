@@ -6,7 +6,6 @@ rolled out over a chunk, so that a task that succeeds has really succeeded.
 
 import math
 import signal
-import threading
 import time
 from pathlib import Path
 
@@ -19,8 +18,7 @@ from diagnostic_msgs.msg import DiagnosticArray
 from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus
 from rclpy.action import ActionClient
-from rclpy.executors import SingleThreadedExecutor
-from wire import in_executor, meet
+from wire import Spinner, in_executor, meet
 
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.nodes import qos
@@ -60,10 +58,9 @@ class Peer:
             qos.DIAGNOSTICS,
         )
         self._client = ActionClient(self.node, ExecuteTask, f"/{robot}/execute_task")
-        self.executor = SingleThreadedExecutor(context=context)
-        self.executor.add_node(self.node)
-        self._thread = threading.Thread(target=self.executor.spin, daemon=True)
-        self._thread.start()
+        self._spinner = Spinner(self.node)
+        self.executor = self._spinner.executor
+        self.close = self._spinner.close
 
     def listen(self):
         self._asked = self.node.create_subscription(
@@ -71,12 +68,7 @@ class Peer:
         )
 
     def go_deaf(self):
-        in_executor(self.executor, lambda: self.node.destroy_subscription(self._asked))
-
-    def close(self):
-        self.executor.shutdown()
-        self._thread.join()
-        self.node.destroy_node()
+        self.within(lambda: self.node.destroy_subscription(self._asked))
 
     def _on_request(self, request):
         self.heard[ChunkRequest].append(request)
@@ -85,15 +77,22 @@ class Peer:
 
     def give(self, **goal):
         """Sends a goal when the robot is there; returns its handle."""
-        meet(self._client)
-        sending = self._client.send_goal_async(
-            ExecuteTask.Goal(**(REACH | goal)),
-            feedback_callback=lambda message: self.feedback.append(message.feedback),
+        meet(self._client, self.executor)
+        return done(
+            self.within(
+                lambda: self._client.send_goal_async(
+                    ExecuteTask.Goal(**(REACH | goal)),
+                    feedback_callback=lambda message: self.feedback.append(message.feedback),
+                )
+            )
         )
-        return done(sending)
+
+    def within(self, act):
+        """Runs `act` in the thread that spins, and returns what it returns."""
+        return in_executor(self.executor, act)
 
     def result(self, handle):
-        return done(handle.get_result_async())
+        return done(self.within(handle.get_result_async))
 
     @property
     def requests(self):
@@ -339,7 +338,7 @@ def test_a_second_goal_is_rejected_and_the_first_can_be_canceled(start_robot, pe
     assert first.accepted
     assert not peer.give(seed=4).accepted
     until(lambda: peer.requests)
-    done(first.cancel_goal_async())
+    done(peer.within(first.cancel_goal_async))
     answer = peer.result(first)
     assert answer.status == GoalStatus.STATUS_CANCELED
     assert answer.result.outcome == "canceled"
@@ -401,7 +400,7 @@ def test_a_killed_robot_comes_back_with_a_new_session_and_its_old_chunks_are_dro
 def test_a_robot_that_is_stopped_says_goodbye_and_exits_cleanly(start_robot, peer, sig):
     robot = start_robot()
     handle = peer.give()
-    ending = handle.get_result_async()
+    ending = peer.within(handle.get_result_async)
     until(lambda: peer.requests)
     robot.send(sig)
     robot.send(sig)  # an impatient user

@@ -14,7 +14,7 @@ from picture_probe import Rounds, check_history
 from sensor_msgs.msg import JointState
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
-from wire import Operator, done, until
+from wire import Operator, done, in_executor, until
 
 from kairos_ros.bringup.arms import arm_plan
 from kairos_ros.host.share import share
@@ -96,7 +96,7 @@ def test_joint_states_are_the_drivers_own_under_the_urdfs_names_before_any_task(
     assert max(map(abs, told.position)) > 0.5, "an arm at 0 has no units"
     seconds = [one.header.stamp.sec + one.header.stamp.nanosec / 1e9 for one in heard]
     assert 1 / 60 < (seconds[-1] - seconds[0]) / (len(heard) - 1) < 1 / 15
-    cell.wire.node.destroy_subscription(ours)
+    in_executor(cell.wire.executor, lambda: cell.wire.node.destroy_subscription(ours))
 
 
 def test_the_policys_state_has_its_own_names_beside_them(cell):
@@ -108,7 +108,7 @@ def test_the_policys_state_has_its_own_names_beside_them(cell):
     until(lambda: heard, what="for the policy's state")
     assert list(heard[-1].names) == list(read_contract(contract_path("so101")).state_features)
     assert len(heard[-1].values) == 9
-    cell.wire.node.destroy_subscription(ours)
+    in_executor(cell.wire.executor, lambda: cell.wire.node.destroy_subscription(ours))
 
 
 def test_a_task_is_served_end_to_end(cell):

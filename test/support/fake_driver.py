@@ -1,6 +1,5 @@
 """A driver that is nothing but its topics: joints that are where they are told to be, at once."""
 
-import threading
 import time
 from collections import Counter
 
@@ -9,13 +8,12 @@ import rclpy
 from control_msgs.action import FollowJointTrajectory, GripperCommand
 from geometry_msgs.msg import PointStamped
 from rclpy.action import ActionServer, GoalResponse
-from rclpy.executors import SingleThreadedExecutor
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Bool, Float64MultiArray
 from std_srvs.srv import SetBool, Trigger
 from trajectory_msgs.msg import JointTrajectory
-from wire import in_executor
+from wire import Spinner, in_executor
 
 from kairos_ros.nodes import qos
 from kairos_ros.robot.adapters.sim.sim_cameras import jpeg
@@ -84,15 +82,9 @@ class FakeDriver:
         self.node.create_timer(1 / RATE_HZ, self._tell_joints)
         self.node.create_timer(1 / CAMERA_RATE_HZ, self._tell_more)
         self._stamp = self.node.get_clock().now().to_msg()
-        self.executor = SingleThreadedExecutor(context=context)
-        self.executor.add_node(self.node)
-        self._thread = threading.Thread(target=self.executor.spin, daemon=True)
-        self._thread.start()
-
-    def close(self) -> None:
-        self.executor.shutdown()
-        self._thread.join()
-        self.node.destroy_node()
+        self._spinner = Spinner(self.node)
+        self.executor = self._spinner.executor
+        self.close = self._spinner.close
 
     def within(self, act) -> None:
         """Runs `act` in the driver's thread."""

@@ -26,7 +26,9 @@ from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import Log
 from rclpy.action import ActionClient
 from rclpy.executors import Executor, SingleThreadedExecutor
+from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
+from rclpy.task import Future
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.nodes import qos
@@ -52,7 +54,7 @@ def done(future):
     return future.result()
 
 
-def meet(client: ActionClient) -> None:
+def meet(client: ActionClient, executor: Executor) -> None:
     """Waits until the robot's action server is there and has found this client, too.
 
     A server that has not found the client's reader yet accepts a goal whose answer nobody hears.
@@ -60,7 +62,7 @@ def meet(client: ActionClient) -> None:
     """
     assert client.wait_for_server(PATIENCE_S)
     for _ in range(round(PATIENCE_S)):
-        refusal = client.send_goal_async(ExecuteTask.Goal())
+        refusal = in_executor(executor, lambda: client.send_goal_async(ExecuteTask.Goal()))
         try:
             until(refusal.done, 1.0)
         except AssertionError:
@@ -70,10 +72,33 @@ def meet(client: ActionClient) -> None:
     raise AssertionError("the robot does not answer goals")
 
 
-def in_executor(executor: Executor, act: Callable[[], object]) -> None:
-    """Runs `act` in the thread that spins: it dies of what is destroyed beside it."""
-    done = executor.create_task(act)
-    until(done.done, what="for the executor")
+def in_executor[T](executor: Executor, act: Callable[[], T]) -> T:
+    """Runs `act` in the thread that spins, and returns what it returns.
+
+    That thread dies of what is destroyed beside it; in Jazzy, an action client drops an answer that
+    comes before the thread which asked has noted that it asked.
+    """
+    return done(executor.create_task(act))
+
+
+class Spinner:
+    """Spins a node in a thread of its own until it is closed, with the node."""
+
+    def __init__(self, node: Node) -> None:
+        self._node = node
+        self.executor = SingleThreadedExecutor(context=node.context)
+        self.executor.add_node(node)
+        self._over = Future()
+        self._thread = threading.Thread(
+            target=self.executor.spin_until_future_complete, args=[self._over], daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        self._over.set_result(None)
+        self._thread.join()
+        self.executor.shutdown()  # beside a thread that spins, it ends that with an error in Jazzy
+        self._node.destroy_node()
 
 
 class Wire:
@@ -97,10 +122,9 @@ class Wire:
         subscribe(ServerStatus, "/kairos/server_status", self._on_server, qos.ROSTER)
         subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.DIAGNOSTICS)
         self._lifecycle = self.node.create_client(ChangeState, "/kairos/serving/change_state")
-        self.executor = SingleThreadedExecutor(context=context)
-        self.executor.add_node(self.node)
-        self._thread = threading.Thread(target=self.executor.spin, daemon=True)
-        self._thread.start()
+        self._spinner = Spinner(self.node)
+        self.executor = self._spinner.executor
+        self.close = self._spinner.close
 
     def rosout(self) -> list[tuple[str, str]]:
         """(level, message) of all that nodes have logged lately and will log, as it comes."""
@@ -112,11 +136,6 @@ class Wire:
 
         self.node.create_subscription(Log, "/rosout", hear, ROSOUT)
         return logged
-
-    def close(self) -> None:
-        self.executor.shutdown()
-        self._thread.join()
-        self.node.destroy_node()
 
     def counter(self, name: str) -> int:
         """Newest value of a counter of the serving node; 0 while there is none."""
@@ -339,10 +358,11 @@ class Operator:
 
     def give(self, **goal):
         """Sends a goal when the robot is there; returns the future of its result."""
-        meet(self._client)
-        handle = done(self._client.send_goal_async(ExecuteTask.Goal(**goal)))
+        meet(self._client, self._executor)
+        send = lambda: self._client.send_goal_async(ExecuteTask.Goal(**goal))  # noqa: E731
+        handle = done(in_executor(self._executor, send))
         assert handle.accepted
-        return handle.get_result_async()
+        return in_executor(self._executor, handle.get_result_async)
 
     def result(self, future) -> ExecuteTask.Result:
         return done(future).result

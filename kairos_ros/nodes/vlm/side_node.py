@@ -6,6 +6,7 @@ import rclpy
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
+from rclpy.task import Future
 
 from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames
 from kairos_ros.core.wire_check import printable
@@ -27,6 +28,7 @@ class SideNode:
         self.executor = SingleThreadedExecutor(context=self._context)
         self.executor.add_node(self.node)
         self._thread: threading.Thread | None = None
+        self._closed: Future = Future()
         self.failure = ""
         """Why the thread of `spin_in_thread` has ended; empty while all is well."""
 
@@ -44,15 +46,17 @@ class SideNode:
         return rclpy.create_node(name, namespace=self._namespace, context=self._context)
 
     def close(self) -> None:
-        self.executor.shutdown(timeout_sec=1.0)
+        self._closed.set_result(None)
         if self._thread is not None:
             self._thread.join(5.0)
+        # not beside a thread that spins, which in Jazzy ends with an error then
+        self.executor.shutdown(timeout_sec=1.0)
         self.node.destroy_node()
         self._context.try_shutdown()
 
     def _live(self) -> None:
         try:
-            self.executor.spin()
+            self.executor.spin_until_future_complete(self._closed)
         except ExternalShutdownException:
             return
         except Exception as error:
