@@ -22,6 +22,9 @@ class Pending:
     """[n] when each was received."""
     policies: tuple[str, ...] = ()
     """[n] which policy each asks for; empty: every engine serves all of them."""
+    bound: tuple[str, ...] = ()
+    """[n] with `policies`: the engine that has the state of each one's task; none: any may serve
+    it."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -32,10 +35,11 @@ class Pending:
         tasks: TaskTable,
         arrival_ns: Mapping[Hashable, int],
         policies: tuple[str, ...] = (),
+        bound: tuple[str, ...] = (),
     ) -> "Pending":
         """From task key -> arrival, in this order. Raises KairosError for a task not open."""
         arrivals = np.array(list(arrival_ns.values()), np.int64)
-        return cls(tasks.rows_of(arrival_ns), arrivals, policies)
+        return cls(tasks.rows_of(arrival_ns), arrivals, policies, bound)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +112,7 @@ def dispatch(
 ) -> Decision:
     """Completes a policy's order to a decision: places it and counts who was skipped."""
     if pending.policies:
-        placement = place_policies(order, pending.policies, capacity)
+        placement = place_policies(order, pending.policies, capacity, pending.bound)
     else:
         placement = place(order, capacity)
     skipped = tasks.skipped[pending.rows]

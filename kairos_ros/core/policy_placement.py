@@ -12,8 +12,13 @@ import numpy as np
 from kairos_ros.core.placement import Batch, Capacity, EngineCapacity, Ints, Placement, place
 
 
-def place_policies(order: Ints, policies: Sequence[str], capacity: Capacity) -> Placement:
+def place_policies(
+    order: Ints, policies: Sequence[str], capacity: Capacity, bound: Sequence[str] = ()
+) -> Placement:
     """As `place`, where request i asks for `policies[i]` and every engine serves one policy.
+
+    bound: the one engine that may serve request i, by name; empty: any of its policy. Requests that
+    are bound to an engine travel in batches of their own.
 
     The most urgent request that waits decides what is served next: `place` gives it an engine, and
     the requests of its policy that it gives the same engine fill the batch. Then it is the turn of
@@ -26,10 +31,15 @@ def place_policies(order: Ints, policies: Sequence[str], capacity: Capacity) -> 
     busy: dict[str, tuple[int, str]] = {}  # device -> until when, from now, with which policy
     why: dict[int, Callable[[], str]] = {}
     waiting, left = order, []
+    wanted = list(zip(policies, bound or [""] * len(order), strict=True))
     while len(waiting):
-        policy = policies[waiting[0]]
-        mine = np.array([i for i in waiting if policies[i] == policy], np.int64)
-        engines = [engine for engine in capacity.engines if engine.policy == policy]
+        policy, only = wanted[waiting[0]]
+        mine = np.array([i for i in waiting if wanted[i] == (policy, only)], np.int64)
+        engines = [
+            engine
+            for engine in capacity.engines
+            if engine.policy == policy and only in ("", engine.engine)
+        ]
         now = tuple(_after(engine, busy) for engine in engines)
         placed = place(mine, Capacity(now, capacity.comparison))
         if placed.batches:

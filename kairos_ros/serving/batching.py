@@ -202,11 +202,13 @@ class Batching:
 
     def _decide(self, now_ns: int, keys: list[str], capacity: Capacity) -> Decision:
         asked = [self._queue.entries[key] for key in keys]
-        several = len(self._options.policies) > 1
+        bound = tuple(self._engines.bound(entry) for entry in asked)
+        several = len(self._options.policies) > 1 or any(bound)
         pending = Pending.of(
             self._tasks,
             {entry.key: entry.received_ns for entry in asked},
             tuple(entry.policy for entry in asked) if several else (),
+            bound if several else (),
         )
         return self._options.scheduling.decide(now_ns, pending, self._tasks, capacity)
 
@@ -216,8 +218,7 @@ class Batching:
         rows, skipped = self._tasks.rows_of(keys), decision.skipped_after.copy()
         batches = []
         for batch in decision.batches:
-            policy = self._engines.slots[batch.engine].policy
-            chosen = self._harmless(batch.indices, keys, policy)
+            chosen = self._harmless(batch.indices, keys, self._engines.slots[batch.engine])
             if len(chosen) < len(batch.indices):
                 put_off = np.setdiff1d(batch.indices, chosen)
                 skipped[put_off] = self._tasks.skipped[rows[put_off]] + 1
@@ -240,13 +241,17 @@ class Batching:
             effects.append(self._submit(now_ns, self._engines.slots[engine], entries))
         return effects
 
-    def _harmless(self, indices: Ints, keys: list[str], policy: str) -> Ints:
-        """What of a batch, most urgent first, is sent to an engine of this policy: nothing that
-        asks for another one, whatever the scheduling policy placed there. A request that may have
-        killed an engine travels alone, and at once, lest those who keep asking pass it over for
-        ever."""
+    def _harmless(self, indices: Ints, keys: list[str], slot: EngineSlot) -> Ints:
+        """What of a batch, most urgent first, is sent to this engine: nothing that asks for another
+        policy or is bound to another engine, whatever the scheduling policy placed there. A request
+        that may have killed an engine travels alone, and at once, lest those who keep asking pass
+        it over for ever."""
         entries = {i: self._queue.entries[keys[i]] for i in indices}
-        fitting = [i for i, entry in entries.items() if entry.policy == policy]
+        fitting = [
+            i
+            for i, entry in entries.items()
+            if entry.policy == slot.policy and self._engines.bound(entry) in ("", slot.name)
+        ]
         suspects = [i for i in fitting if entries[i].crashes]
         return np.array(suspects[:1] or fitting, np.int64)
 

@@ -232,6 +232,11 @@ class EngineSlot:
         return self.drifted_ns[min(batch, len(self.drifted_ns)) - 1]
 
     @property
+    def keeps_states(self) -> bool:
+        """Its policy has a state of every task, which stays where it is."""
+        return self.description is not None and self.description.keyframe_stride > 0
+
+    @property
     def history_bytes(self) -> int:
         """That must be sent with a request whose task's history is elsewhere. None to an engine of
         this host: the serving node, through which all observations pass, is where it is."""

@@ -44,6 +44,14 @@ class Engines:
     def ready(self) -> list[EngineSlot]:
         return [slot for slot in self.slots.values() if slot.state == "ready"]
 
+    def bound(self, entry: PendingRequest) -> str:
+        """The engine that has the state of the request's task, as long as it is up; empty: any
+        engine of its policy may serve it."""
+        slot = self.slots.get(entry.session.served_by)
+        if slot is None or slot.state != "ready" or slot.policy != entry.policy:
+            return ""
+        return slot.name if slot.keeps_states else ""
+
     def described(self, policy: str) -> EngineSlot | None:
         """An engine of this policy that knows what it serves; all of them serve the same."""
         return next((s for s in self.slots.values() if s.policy == policy and s.description), None)
@@ -60,8 +68,7 @@ class Engines:
 
     def refuse_others(self, slot: EngineSlot, description: EngineDescription) -> list[EngineSlot]:
         """Engines of its policy that `slot`, which serves `description`, proves to be wrong; they
-        are refused. A policy that keeps states has one engine: a request that went to another one
-        would not go on.
+        are refused.
 
         Where edge and cloud differ it is the cloud that is wrong, whichever came first. Raises
         ConfigError where it is `slot` itself.
@@ -71,18 +78,12 @@ class Engines:
             served = other.description
             if served is None or other is slot or other.policy != slot.policy:
                 continue
-            if description.keyframe_stride:
-                differ = (
-                    f"engine {slot.name!r}: {description.policy_type} keeps a state of every task, "
-                    f"and {other.name!r} has those; give it one engine only"
-                )
-            elif unlike := _difference(description, served):
-                differ = (
-                    f"engine {slot.name!r} serves {unlike[0]}, "
-                    f"but {other.name!r} serves {unlike[1]}"
-                )
-            else:
+            unlike = _difference(description, served)
+            if unlike is None:
                 continue
+            differ = (
+                f"engine {slot.name!r} serves {unlike[0]}, but {other.name!r} serves {unlike[1]}"
+            )
             if (slot.tier, other.tier) != ("edge", "cloud"):
                 raise ConfigError(differ)
             other.not_up("refused", differ)

@@ -95,7 +95,7 @@ class Hedging:
 
 def _second(engine: EngineSlot, other: EngineSlot) -> bool:
     """Whether what is in flight to `other` may be copied to this engine."""
-    return engine.tier != other.tier and engine.policy == other.policy
+    return engine.tier != other.tier and engine.policy == other.policy and not engine.keeps_states
 
 
 def _route(now_ns: int, slot: EngineSlot, running: Running) -> Route:

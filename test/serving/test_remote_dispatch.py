@@ -4,6 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from small_engine import LINK, SMALL_ENGINE
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
@@ -228,24 +230,93 @@ def test_a_cloud_with_another_policy_is_refused_and_counted_whichever_came_first
     assert submits(late.request(3, ask("a")))[0].engine == "edge"
 
 
-def test_a_policy_that_keeps_states_has_one_engine_whichever_came_first():
-    edge, cloud = (replace(e, keyframe_stride=1) for e in (EDGE, CLOUD))
-    first = Dispatcher(hybrid(robots="").options)
-    late = Dispatcher(first.options)
-    for dispatcher in (first, late):
-        dispatcher.add_engine("edge", "edge")
-        dispatcher.add_engine("cloud", "cloud")
-    first.engine_ready(0, "edge", edge, warmup_profile(edge))
-    with pytest.raises(ConfigError, match=r"'cloud': .* keeps a state of every task, and 'edge'"):
-        first.engine_ready(1, "cloud", cloud, warmup_profile(cloud))
-    late.engine_ready(0, "cloud", cloud, warmup_profile(cloud))
-    late.engine_ready(1, "edge", edge, warmup_profile(edge))
-    for dispatcher in (first, late):
-        assert dispatcher.engines["edge"].state == "ready"
-        assert dispatcher.engines["cloud"].state == "refused"
-    first.engine_down(2, "edge", "killed")
-    first.engine_ready(3, "edge", edge, warmup_profile(edge))  # started again
-    assert first.engines["edge"].state == "ready"
+def two_stateful(robots="abcdefghij"):
+    """An edge and a cloud engine of a policy that keeps a state of every task."""
+    dispatcher = hybrid(robots=robots)
+    for name, engine in (("edge", EDGE), ("cloud", CLOUD)):
+        dispatcher.engine_down(0, name, "restarted")
+        restart(dispatcher, 0, name, engine)
+    return dispatcher
+
+
+def restart(dispatcher, now_ns, name, engine):
+    keeps = replace(engine, keyframe_stride=1, max_batch=1, warmup=engine.warmup[:1])
+    if name == "cloud":
+        dispatcher.link_changed(now_ns, "cloud", LINK)
+    dispatcher.engine_ready(now_ns, name, keeps, warmup_profile(keeps))
+
+
+def further(robot, round):
+    return ask(robot, round, task_actions=10 * round, executed=np.ones((3, 2), np.float32))
+
+
+def test_a_task_stays_with_the_engine_that_has_its_state_while_that_engine_is_up():
+    dispatcher = two_stateful()
+    (at_edge,) = submits(dispatcher.request(0, ask("a")))
+    (in_cloud,) = submits(dispatcher.request(0, ask("b")))
+    assert (at_edge.engine, in_cloud.engine) == ("edge", "cloud")
+    done(dispatcher, 160 * MS, in_cloud)
+    (stays,) = submits(
+        done(dispatcher, 200 * MS, at_edge, 0.2) + dispatcher.request(201 * MS, further("b", 2))
+    )
+    assert (stays.engine, robots_of(stays)) == ("cloud", ["b"])
+    (busy,) = submits(dispatcher.request(202 * MS, ask("c")))
+    assert busy.engine == "edge"
+    done(dispatcher, 353 * MS, stays)
+    assert not submits(dispatcher.request(354 * MS, further("a", 2))), "the cloud is free"
+    (its_own,) = submits(done(dispatcher, 402 * MS, busy, 0.2))
+    assert (its_own.engine, robots_of(its_own)) == ("edge", ["a"])
+    dispatcher.engine_down(403 * MS, "edge", "killed")
+    running = dispatcher.engines["cloud"].running
+    assert running is not None, "what the dead engine had is computed where one is up"
+    assert [entry.session.robot for entry in running.entries] == ["a"]
+
+
+ASKED = st.tuples(st.just("ask"), st.sampled_from("abcde"))
+ANSWERED = st.tuples(st.just("answer"), st.sampled_from(["edge", "cloud"]))
+OTHER = st.one_of(
+    st.tuples(st.sampled_from(["kill", "start"]), st.sampled_from(["edge", "cloud"])),
+    st.tuples(st.just("task"), st.sampled_from("abcde")),
+)
+
+
+@given(st.lists(st.one_of(*[ASKED] * 5, *[ANSWERED] * 4, OTHER), min_size=20, max_size=80))
+def test_no_round_is_computed_where_its_task_has_no_state_while_the_one_that_has_it_is_up(steps):
+    dispatcher = two_stateful("abcde")
+    tasks, rounds, holder = dict.fromkeys("abcde", 1), dict.fromkeys("abcde", 0), {}
+    flight, now_ns = {"edge": [], "cloud": []}, 0
+
+    def carry_out(effects):
+        for sent in submits(effects):
+            flight[sent.engine].append(sent)
+            for robot in robots_of(sent):
+                has = holder.get((robot, tasks[robot]))
+                up = has is not None and dispatcher.engines[has].state == "ready"
+                assert sent.engine == has or not up
+
+    for what, who in steps:
+        now_ns += 7 * MS
+        if what == "ask":
+            rounds[who] += 1
+            asked = further(who, rounds[who]) if rounds[who] > 1 else ask(who)
+            number = f"t{tasks[who]}"
+            carry_out(dispatcher.request(now_ns, replace(asked, id=replace(asked.id, task=number))))
+        elif what == "task":
+            tasks[who], rounds[who] = tasks[who] + 1, 0
+            dispatcher.announce(now_ns, Announcement(who, f"s-{who}", f"t{tasks[who]}"))
+        elif what == "answer" and flight[who]:
+            sent = flight[who].pop(0)
+            effects = done(dispatcher, now_ns, sent)
+            for answer in effects:
+                if isinstance(answer, Answer) and isinstance(answer.body, Actions):
+                    holder[answer.id.robot, int(answer.id.task[1:])] = who
+            carry_out(effects)
+        elif what == "kill" and dispatcher.engines[who].state == "ready":
+            flight[who].clear()
+            carry_out(dispatcher.engine_down(now_ns, who, "killed"))
+        elif what == "start" and dispatcher.engines[who].state != "ready":
+            restart(dispatcher, now_ns, who, EDGE if who == "edge" else CLOUD)
+        carry_out(dispatcher.tick(now_ns))
 
 
 def stateful():

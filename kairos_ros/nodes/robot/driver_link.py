@@ -12,6 +12,7 @@ from rclpy.client import Client
 from rclpy.context import Context
 from rclpy.event_handler import QoSSubscriptionMatchedInfo, SubscriptionEventCallbacks
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
+from rclpy.task import Future
 from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
@@ -134,6 +135,7 @@ class RosDriverLink:
         every(self._node, LOOK_EVERY_S, self._look)
         self._executor = SingleThreadedExecutor(context=context)
         self._executor.add_node(self._node)
+        self._closed: Future = Future()
         self._thread = threading.Thread(target=self._spin, name="driver_link", daemon=True)
         self._thread.start()
 
@@ -239,13 +241,15 @@ class RosDriverLink:
 
     def close(self) -> None:
         self._commander.flush()
-        self._executor.shutdown()
+        self._closed.set_result(None)
         self._thread.join()
+        # not beside the thread that spins, which in Jazzy ends with an error then
+        self._executor.shutdown()
         self._node.destroy_node()
 
     def _spin(self) -> None:
         try:
-            self._executor.spin()
+            self._executor.spin_until_future_complete(self._closed)
         except ExternalShutdownException:
             pass  # the process leaves
         except BaseException as error:
