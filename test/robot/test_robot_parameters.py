@@ -11,7 +11,7 @@ from rclpy.node import Node
 from rclpy.parameter import Parameter
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.nodes.parameters import DOUBLES, ParameterSpec, declare
+from kairos_ros.nodes.parameters import DOUBLES, NodeParameters, ParameterSpec
 from kairos_ros.nodes.recorder.parameters import RECORDER_PARAMETERS
 from kairos_ros.nodes.robot.parameters import ROBOT_PARAMETERS
 from kairos_ros.nodes.serving.parameters import SERVING_PARAMETERS
@@ -41,7 +41,7 @@ def declared(domain_id):
             parameter_overrides=[Parameter(name, value=v) for name, v in overrides.items()],
         )
         nodes.append(node)
-        return node, declare(node, TABLE)
+        return node, NodeParameters(node, TABLE)
 
     yield declare_with
     for node in nodes:

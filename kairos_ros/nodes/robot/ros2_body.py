@@ -22,8 +22,8 @@ def ros2_body(
     control_rate_hz: float,
     *,
     contract: str,
-    drivers: Sequence[str] = (),
-    start_within_s: float = 30.0,
+    drivers: Sequence[str],
+    start_within_s: float,
 ) -> ContractedRobot:
     """The body of the robot node `node`, once its drivers are there and fit the contract.
 

@@ -7,9 +7,8 @@ executor thread.
 import threading
 import time
 import uuid
-from collections.abc import Callable, Mapping, Set
+from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -52,7 +51,6 @@ from kairos_ros.nodes.robot.parameters import (
     loop_config,
 )
 from kairos_ros.nodes.robot.pipeline import RobotPipeline
-from kairos_ros.nodes.robot.ros2_body import ros2_body
 from kairos_ros.nodes.robot.tasks import RobotTasks
 from kairos_ros.nodes.robot.truth import Knowing, RobotTruth
 from kairos_ros.nodes.server_messages import server_from
@@ -81,11 +79,30 @@ from kairos_ros.robot.task import TaskResult
 
 def open_body(node: Node, names: FleetNames, values: Mapping[str, Any]) -> RobotAdapter:
     """The body that the parameters name. Raises KairosError where it cannot be used."""
+
+    def behind_drivers(
+        control_rate_hz: float,
+        *,
+        contract: str,
+        drivers: Sequence[str] = (),
+        start_within_s: float = 30.0,
+    ) -> RobotAdapter:
+        from kairos_ros.nodes.robot.ros2_body import ros2_body  # takes a third of a node's start
+
+        return ros2_body(
+            node,
+            names,
+            control_rate_hz,
+            contract=contract,
+            drivers=drivers,
+            start_within_s=start_within_s,
+        )
+
     return make_adapter(
         values["adapter"],
         values["control_rate_hz"],
         adapter_options(values["adapter_options"]),
-        {"ros2": partial(ros2_body, node, names)},
+        {"ros2": behind_drivers},
     )
 
 
