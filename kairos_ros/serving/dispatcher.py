@@ -277,6 +277,7 @@ class Dispatcher:
         slot = self.engines[name]
         if slot.state == "ending":
             slot.state, slot.last_error = "not loaded", ""
+            slot.died("", 0, None)
         return self._requeue_all(now_ns, slot, crashed=False) + self._batching.form(now_ns)
 
     def tick(self, now_ns: int) -> list[Effect]:
@@ -312,6 +313,9 @@ class Dispatcher:
             if isinstance(named, Refusal):
                 return named
             session.policy = named
+        if why := self._engines.why_given_up(session.policy):
+            text = f"policy {session.policy} cannot be loaded, restart the serving node: {why}"
+            return Refusal(RefusalCode.ENGINE_DOWN, text)
         served = self.policies.description(session.policy)
         if served is None:
             why = self._engines.why_not_up(now_ns, session.policy)
