@@ -90,6 +90,12 @@ class ServedPolicies:
         text = f"policy {printable(asked)!r} is not served here; this server serves {served}"
         return Refusal(RefusalCode.UNKNOWN_POLICY, text)
 
+    def has_changed(self, name: str, asked: str) -> bool:
+        """Whether a task asks for weights that the policy of this name had and has no more: an
+        engine came up with others."""
+        known = self.description(name)
+        return known is not None and asked not in ("", known.policy_id, *self.names)
+
     def misfit(self, robot: RobotInterface, asked: str) -> str:
         """Why the policy that a robot asks for cannot move it; empty if it can, or is not known."""
         served = self.description(self.named(asked))
