@@ -16,8 +16,10 @@ SERVING = "serving"
 PARAMETER = "policy_swaps"
 FOUND_WITHIN_S = 15.0
 SETTLE_S = 0.5
-"""A node that has just been found may not have found this client yet: its answer would be lost."""
+"""A node that has just been found may not have found this client yet: its answer would be lost. And
+another client that read the swaps before this one has set them has set them as well by then."""
 ANSWER_WITHIN_S = 10.0
+MOST_TRIES = 10
 
 
 def change_swaps(
@@ -26,10 +28,12 @@ def change_swaps(
     names: FleetNames = ROOT,
 ) -> dict[str, str]:
     """Replaces the swaps, name -> name of the policy that new tasks get in its place, by what
-    `change` makes of them, and returns those.
+    `change` makes of them, and returns those. Again, where another client that did so at the same
+    time has undone it.
 
     domain: ROS domain; None for that of the environment. names: of the fleet. Raises KairosError
-    where there is no serving node, and with its words where it refuses.
+    where there is no serving node, with its words where it refuses, and where another client gives
+    the same tasks something else.
     """
     side = SideNode(f"policy_client_{uuid.uuid4().hex[:8]}", domain, names)
     serving = names.common(SERVING)
@@ -38,22 +42,36 @@ def change_swaps(
         if not _spin_until(side, client.services_are_ready, FOUND_WITHIN_S):
             raise KairosError(f"there is no serving node {serving} in this ROS domain")
         _spin_until(side, lambda: False, SETTLE_S)
-        (found,) = _answer(side, serving, client.get_parameters([PARAMETER])).values
-        before = dict(text.split("=", 1) for text in found.string_array_value)
-        after = change(before)
-        texts = [f"{old}={new}" for old, new in after.items()]
-        asked = Parameter(PARAMETER, Parameter.Type.STRING_ARRAY, texts)
-        (result,) = _answer(side, serving, client.set_parameters([asked])).results
-        if not result.successful:
-            raise KairosError(f"{serving}: {result.reason}")
-        return after
+        before = _read(side, serving, client)
+        for _ in range(MOST_TRIES):
+            after = change(before)
+            texts = [f"{old}={new}" for old, new in after.items()]
+            asked = Parameter(PARAMETER, Parameter.Type.STRING_ARRAY, texts)
+            (result,) = _answer(side, serving, client.set_parameters([asked])).results
+            if not result.successful:
+                raise KairosError(f"{serving}: {result.reason}")
+            _spin_until(side, lambda: False, SETTLE_S)
+            now = _read(side, serving, client)
+            changed = [o for o in before | after if before.get(o) != after.get(o)]
+            if all(now.get(old) == after.get(old) for old in changed):
+                return now
+            if any(now.get(old) not in (before.get(old), after.get(old)) for old in changed):
+                break
+            before = now
+        told = ", ".join(f"{old} gets {new}" for old, new in now.items()) or "nothing is swapped"
+        raise KairosError(f"another client has changed the swaps at the same time; now {told}")
     finally:
         side.close()
 
 
+def _read(side: SideNode, serving: str, client: AsyncParameterClient) -> dict[str, str]:
+    (found,) = _answer(side, serving, client.get_parameters([PARAMETER])).values
+    return dict(text.split("=", 1) for text in found.string_array_value)
+
+
 def _answer(side: SideNode, serving: str, future: Any) -> Any:
     if not _spin_until(side, future.done, ANSWER_WITHIN_S):
-        raise KairosError(f"{serving} does not answer; nothing may have been changed")
+        raise KairosError(f"{serving} does not answer; whether anything was changed is not known")
     return future.result()
 
 

@@ -35,6 +35,7 @@ from kairos_ros.transport.messages import EngineDescription, InferFailure, Infer
 
 MAX_CRASHES = 2
 """A request that was in the batch of this many dying engines is refused."""
+OTHER_WEIGHTS = "the engine came up with other weights than those of this task"
 
 
 class Dispatcher:
@@ -183,6 +184,10 @@ class Dispatcher:
                 self.counters["refused_engine"] += 1
                 effects += self._requeue_all(now_ns, other, crashed=False)
             slot.ready(description, profile, self.options.batch_cap)
+            for entry in [one for one in self.pending.values() if one.policy == slot.policy]:
+                if self.policies.has_changed(slot.policy, entry.request.policy):
+                    changed = Refusal(RefusalCode.ENGINE_DOWN, OTHER_WEIGHTS, SECOND_NS // 10)
+                    effects.append(self._refuse_round(changed, entry.request, entry.session))
         except ConfigError as error:
             if slot.tier == "cloud":
                 slot.not_up("refused", str(error))
@@ -277,6 +282,7 @@ class Dispatcher:
         slot = self.engines[name]
         if slot.state == "ending":
             slot.state, slot.last_error = "not loaded", ""
+            slot.died("", 0, None)
         return self._requeue_all(now_ns, slot, crashed=False) + self._batching.form(now_ns)
 
     def tick(self, now_ns: int) -> list[Effect]:
@@ -305,13 +311,18 @@ class Dispatcher:
 
     def _checked(self, now_ns: int, request: Request, session: Session) -> Request | Refusal:
         """The request as the policy of its task reads it, or why it cannot be answered. The first
-        request of a task decides its policy."""
+        request of a task decides its policy; weights that it names later are found by any name."""
         key = session.task_key
+        if session.policy is not None and self.policies.has_changed(session.policy, request.policy):
+            session.policy = None
         if session.policy is None:
             named = self.policies.of(request.policy)
             if isinstance(named, Refusal):
                 return named
             session.policy = named
+        if why := self._engines.why_given_up(session.policy):
+            text = f"policy {session.policy} cannot be loaded, restart the serving node: {why}"
+            return Refusal(RefusalCode.ENGINE_DOWN, text)
         served = self.policies.description(session.policy)
         if served is None:
             why = self._engines.why_not_up(now_ns, session.policy)

@@ -149,6 +149,13 @@ class EngineSlot:
         """Its worker ended; arguments as the fields."""
         self.failed, self.failures, self.retry_ns = reason, failures, retry_ns
 
+    @property
+    def given_up(self) -> bool:
+        """Its policy cannot be loaded on this host, and only a new start of the serving node tries
+        it again."""
+        failed = self.memory is not None and self.state == "down" and self.retry_ns is None
+        return self.tier == "edge" and (failed or self.state == "refused")
+
     def trouble(self, now_ns: int) -> str:
         """For people, while worker after worker ends and none is up: since when, why, and when the
         next one starts."""

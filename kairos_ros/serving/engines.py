@@ -103,6 +103,14 @@ class Engines:
         """Whether an engine takes requests of this policy."""
         return any(slot.policy == policy for slot in self.ready)
 
+    def why_given_up(self, policy: str) -> str:
+        """Why no engine of this policy will be up before the serving node is started again, for
+        people; empty where one may be."""
+        slots = [slot for slot in self.slots.values() if slot.policy == policy]
+        if not all(slot.given_up for slot in slots):
+            return ""
+        return "; ".join(slot.last_error for slot in slots)
+
     def why_not_up(self, now_ns: int, policy: str) -> str:
         """Why no engine of this policy is up, for people."""
         slots = [slot for slot in self.slots.values() if slot.policy == policy]

@@ -13,7 +13,6 @@ LOOK_NS = 50_000_000
 ASKED_NS = 5 * SECOND_NS
 """A robot that is refused asks again within this time while it still needs an answer."""
 MOVING = ("starting", "loading", "ending")
-GONE = ("refused", "unreachable")
 
 
 class MemoryKeeper:
@@ -65,8 +64,7 @@ class MemoryKeeper:
     def _policies(self, now_ns: int) -> list[PolicyMemory]:
         found = []
         for slot in self._engines.slots.values():
-            given_up = slot.state == "down" and slot.retry_ns is None
-            if slot.memory is None or slot.state in GONE or given_up:
+            if slot.memory is None or slot.given_up:
                 continue
             held = slot.state != "not loaded"
             wanted = not held and self._wanted(now_ns, slot)

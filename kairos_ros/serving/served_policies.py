@@ -24,13 +24,18 @@ class ServedPolicies:
         self._engines = engines
 
     def swap(self, swaps: Mapping[str, str]) -> None:
-        """From now on new tasks get these policies. Raises ConfigError for a name that is none."""
+        """From now on new tasks get these policies. Raises ConfigError for a name that is none, and
+        for a policy that was not given so far and cannot be loaded."""
         for name in (*swaps, *swaps.values()):
             if name not in self.names or not name:
                 served = ", ".join(filter(None, self.names)) or "one policy, without a name"
                 raise ConfigError(
                     f"no policy {printable(name)!r} is served here; this server has {served}"
                 )
+        for old, new in swaps.items():
+            why = self._engines.why_given_up(new)
+            if why and self.swaps.get(old) != new != old:
+                raise ConfigError(f"policy {new!r} cannot be given to tasks: {why}")
         self.swaps = {old: new for old, new in swaps.items() if old != new}
 
     @property
@@ -76,13 +81,20 @@ class ServedPolicies:
             name = next((one for one, known in weights.items() if known == asked), None)
         if name is not None:
             return name
-        if loading := [name for name in self.names if name not in weights]:
+        loading = [n for n in self.names if n not in weights and not self._engines.why_given_up(n)]
+        if loading:
             which = ", ".join(filter(None, loading)) or "the engine"
             text = f"policy {printable(asked)!r} is not served; {which} is not up yet"
             return Refusal(RefusalCode.ENGINE_DOWN, text, SECOND_NS)
         served = ", ".join(f"{n} ({known})" if n else known for n, known in weights.items())
         text = f"policy {printable(asked)!r} is not served here; this server serves {served}"
         return Refusal(RefusalCode.UNKNOWN_POLICY, text)
+
+    def has_changed(self, name: str, asked: str) -> bool:
+        """Whether a task asks for weights that the policy of this name had and has no more: an
+        engine came up with others."""
+        known = self.description(name)
+        return known is not None and asked not in ("", known.policy_id, *self.names)
 
     def misfit(self, robot: RobotInterface, asked: str) -> str:
         """Why the policy that a robot asks for cannot move it; empty if it can, or is not known."""

@@ -68,6 +68,7 @@ def test_scheduling_and_default_horizon_change_while_robots_are_served(of_servin
         ({"max_queue": 0}, "max_queue"),
         ({"device": "cuda"}, "ros2 lifecycle set /kairos/serving cleanup"),
         ({"placement": "nearest"}, "choose from completion, printed"),
+        ({"policy_swaps": ["a=b", "a=c"]}, "each policy can be swapped for one other only"),
     ],
 )
 def test_what_the_serving_node_cannot_do_is_refused_with_a_reason(of_serving, wire, values, said):

@@ -2,7 +2,9 @@
 
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 
 import pytest
 import yaml
@@ -17,6 +19,7 @@ from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.host import obstacles
 from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.lab.testbed.cloud import free_port
+from kairos_ros.nodes.policy_swaps import change_swaps
 from kairos_ros.robot.body_log import read_body_log
 
 KAIROS = Path(sys.prefix, "bin", "kairos")
@@ -155,6 +158,35 @@ def test_a_swap_in_the_middle_of_tasks_moves_no_arm_by_the_wrong_policy(start, w
     }
     counts = [len(by) for robot in ROBOTS for by in executed(tmp_path, robot).values()]
     assert counts == [ACTIONS] * 5
+
+
+def test_swaps_that_several_clients_make_at_once_are_all_kept_or_refused(start, wire):
+    names = "abcde"
+    start(serving(policies=[f"{n}={OLD},offset={i}" for i, n in enumerate(names)]))
+    wire.serving_since("")
+
+    def at_once(*swaps):
+        """Makes all these swaps, after every client has read what there was before."""
+        together = Barrier(len(swaps))
+
+        def swap(old, new):
+            waits = iter([together.wait])
+
+            def change(before):
+                next(waits, lambda: None)()
+                return before | {old: new}
+
+            return change_swaps(change)
+
+        with ThreadPoolExecutor() as clients:
+            return [clients.submit(swap, *one) for one in swaps]
+
+    for made in at_once("ae", "be", "ce", "de"):
+        made.result()
+    assert change_swaps(lambda before: before) == dict.fromkeys("abcd", "e")
+    refused = [one.exception() for one in at_once("ab", "ac") if one.exception()]
+    assert len(refused) == 1
+    assert "another client has changed the swaps at the same time; now" in str(refused[0])
 
 
 LIMITS = {

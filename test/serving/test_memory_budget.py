@@ -188,6 +188,40 @@ def test_a_policy_that_takes_more_than_the_budget_is_refused_by_what_its_worker_
         server.load("place", memory_mib=7000)
 
 
+def test_a_policy_that_cannot_be_loaded_ends_its_tasks_and_is_given_to_no_others():
+    server = Server()
+    server.ask("a", "place")
+    assert server.later(0.1) == MemoryPlan(load="place")
+    server.dispatcher.engine_down(server.now_ns, "place", "weights are missing", failures=1)
+    (refused,) = server.ask("a", "place")
+    assert (refused.body.code, refused.body.retry_after_ns) == (RefusalCode.ENGINE_DOWN, 0)
+    assert refused.body.reason == (
+        "policy place cannot be loaded, restart the serving node: weights are missing"
+    )
+    policies = server.dispatcher.policies
+    with pytest.raises(ConfigError, match="'place' cannot be given to tasks: weights are missing"):
+        policies.swap({"pick": "place"})
+    policies.swaps = {"pick": "place"}  # from before it was known
+    policies.swap({"pick": "place", "stack": "pick"})
+    assert policies.swaps == {"pick": "place", "stack": "pick"}
+    (refused,) = server.ask("b", "weights that nobody has")
+    assert refused.body.code is RefusalCode.ENGINE_DOWN, "stack may have them"
+    server.loads("stack")
+    (refused,) = server.ask("b", "weights that nobody has")
+    assert refused.body.code is RefusalCode.UNKNOWN_POLICY
+
+
+def test_of_a_policy_that_was_ended_while_its_worker_was_down_nobody_says_that_another_follows():
+    server = Server()
+    server.ask("a", "place")
+    server.loads("place")
+    server.dispatcher.engine_down(server.now_ns, "place", "killed", failures=1, retry_ns=SECOND)
+    assert server.dispatcher.engines["place"].trouble(server.now_ns)
+    server.dispatcher.engines["place"].state = "ending"
+    server.dispatcher.engine_ended(server.now_ns, "place")
+    assert not server.dispatcher.engines["place"].trouble(server.now_ns)
+
+
 def test_without_a_budget_nothing_is_ever_decided():
     server = Server(budget_mib=0)
     server.ask("a", "place")

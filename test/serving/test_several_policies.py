@@ -183,6 +183,26 @@ def test_after_a_swap_new_tasks_get_the_new_policy_and_running_ones_keep_theirs(
     assert submit.engine == "edge/pick"
 
 
+def test_a_task_whose_policy_came_up_with_other_weights_is_served_by_its_own_or_refused():
+    dispatcher = serving()
+    for robot in "ab":
+        (submit,) = dispatcher.request(0, ask(robot, "pick"))
+        done(dispatcher, 100 * MS, submit)
+    dispatcher.engine_down(200 * MS, "edge/pick", "killed", retry_ns=0)
+    assert dispatcher.request(300 * MS, ask("a", "pick-1", round=2)) == [], "it waits"
+    retrained = replace(PICK, policy_id="pick-9")
+    ready = "edge/pick", retrained, warmup_profile(retrained)
+    refused = refusal_of(dispatcher.engine_ready(400 * MS, *ready))
+    assert (refused.code, refused.retry_after_ns) == (RefusalCode.ENGINE_DOWN, 100 * MS)
+    refused = refusal_of(dispatcher.request(500 * MS, ask("a", "pick-1", round=2)))
+    assert refused.code is RefusalCode.UNKNOWN_POLICY
+
+    dispatcher.engine_down(600 * MS, "edge/place", "killed", retry_ns=0)
+    dispatcher.engine_ready(700 * MS, "edge/place", PICK, warmup_profile(PICK))
+    (submit,) = dispatcher.request(800 * MS, ask("b", "pick-1", round=2))
+    assert submit.engine == "edge/place", "where its weights are now"
+
+
 def test_a_swap_for_a_policy_that_is_not_served_is_refused():
     with pytest.raises(ConfigError, match=r"no policy 'stack' is served here.* pick, place"):
         serving().policies.swap({"pick": "stack"})

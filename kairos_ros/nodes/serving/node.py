@@ -176,7 +176,7 @@ class ServingNode(ManagedNode):
         try:
             self.dispatcher.change(options)
         except ConfigError:
-            self.dispatcher.policies.swap(swaps)
+            self.dispatcher.policies.swaps = swaps
             raise
         self.options = options
         if "policy_swaps" in changed:

@@ -134,7 +134,10 @@ def policy_swaps(texts: Sequence[str]) -> dict[str, str]:
     for text in texts:
         if "=" not in text:
             raise ConfigError(f"parameter policy_swaps: {text!r} must read OLD=NEW")
-    return dict(text.split("=", 1) for text in texts)
+    swaps = dict(text.split("=", 1) for text in texts)
+    if len(swaps) < len(texts):
+        raise ConfigError("parameter policy_swaps: each policy can be swapped for one other only")
+    return swaps
 
 
 def remote_policy(values: Mapping[str, Any], remote: NamedRemote) -> str:
