@@ -87,7 +87,8 @@ def test_a_second_robot_node_of_the_same_name_changes_nothing_until_the_first_is
     second = start(pendulum(name))
     until(lambda: wire.status_of(name).session != owner)
     until(lambda: "another robot node is called" in second.output())
-    assert wire.node.count_services(f"/{name}/execute_task/_action/send_goal") == 1
+    # a node that DDS told late of the first one had an action server until it heard of it
+    until(lambda: wire.node.count_services(f"/{name}/execute_task/_action/send_goal") == 1)
     until(lambda: "takes no goals" in wire.diagnostic(f"kairos: {name}", "strange publishers"))
     result = operator.result(goal)
     assert (result.outcome, result.actions) == ("max_actions", 120)
