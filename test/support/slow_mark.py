@@ -4,6 +4,7 @@
 itself; any other that needs it says so, or fails.
 """
 
+import gc
 import re
 import sys
 import time
@@ -33,6 +34,16 @@ def pytest_configure(config):
     if config.getoption("--fast"):
         settings.register_profile("fast", settings.get_profile("untimed"), max_examples=20)
         settings.load_profile("fast")
+
+
+def pytest_collection():
+    gc.disable()
+
+
+def pytest_collection_finish():
+    """What collection made stays to the end: looking at all of it again and again takes seconds."""
+    gc.freeze()
+    gc.enable()
 
 
 def pytest_ignore_collect(collection_path: Path, config) -> bool | None:
