@@ -5,6 +5,7 @@ import pty
 import re
 import select
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -103,6 +104,7 @@ def terminals(tmp_path, domain_id):
 
 def test_every_line_of_the_first_day_does_what_the_page_says(terminals, domain_id):
     page = PAGE.read_text().replace("ROS_DOMAIN_ID=77", f"ROS_DOMAIN_ID={domain_id}")
+    page = page.replace("$PWD/.venv/", f"{sys.prefix}/")
     done = 0
     for number, act, lines, seen in steps(page):
         terminal = terminals(number)
