@@ -32,9 +32,14 @@ overlays() {
   done
 }
 
+# Bytecode of what programs import, beside the build: of all that is installed, it would take four times as long.
+[ "$venv" != "$PWD/.venv" ] || "$venv"/bin/python -c '
+import hypothesis, lerobot.policies, matplotlib.pyplot, metaworld, ray, rclpy.node, rosbags.rosbag2' >/dev/null 2>&1 &
+
 {
   overlays && build_project kairos_ros . "$build/cmake" -DKAIROS_LINK_SOURCES=ON
 } >"$log" 2>&1 || { tail -40 "$log" >&2; echo "build: failed, see $log" >&2; exit 1; }
 # the console scripts of [project.scripts], which pip would make
 for exe in "$venv"/lib/kairos_ros/*; do ln -sf "../lib/kairos_ros/$(basename "$exe")" "$venv/bin/$(basename "$exe")"; done
+wait
 touch "$venv/.built"
