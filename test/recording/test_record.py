@@ -80,7 +80,7 @@ class Talkers:
                 said = message(publisher.msg_type, number)
                 publisher.publish(said)
                 self.sent[topic].append(serialize_message(said))
-            time.sleep(0.002)
+            time.sleep(0.005)
 
     def close(self) -> None:
         for publisher in self._publishers.values():
