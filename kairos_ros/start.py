@@ -10,6 +10,7 @@ import signal
 from functools import partial
 from typing import Any
 
+from kairos_ros.host.discovery import announce_each_second
 from kairos_ros.host.extras import explained
 
 
@@ -21,6 +22,7 @@ def run(program: str, module: str, interrupted: int, *arguments: str) -> Any:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as of what a shell runs with `&`
             signal.signal(number, lambda *_: os._exit(interrupted))
+    announce_each_second()
     with explained(program):
         return importlib.import_module(module).main(*arguments)
 

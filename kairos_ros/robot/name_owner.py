@@ -7,8 +7,9 @@ heard, and of two that began at once the smaller session goes first.
 
 from dataclasses import dataclass
 
-LISTEN_NS = 1_000_000_000
-"""From its start: for DDS to deliver what others have said."""
+LISTEN_NS = 1_500_000_000
+"""From its start: for DDS to deliver what others have said. They announce themselves each
+second."""
 SILENT_NS = 3_000_000_000
 """Robots tell their status each second; without a word for so long one is gone."""
 PATIENCE_NS = 3_000_000_000
