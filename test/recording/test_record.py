@@ -244,8 +244,8 @@ def test_a_topic_whose_publishers_disagree_is_recorded_when_one_of_them_is_gone(
     until(lambda: node.look() or node.status().messages, what="for the message")
     node.close()
     assert "not recorded" not in str(node.ended)
-    until(lambda: "recorder" not in wire.node.get_node_names(), what="for the recorder to leave")
     rclpy.shutdown()
+    until(lambda: "recorder" not in wire.node.get_node_names(), what="for the recorder to leave")
     end(wire, own)
     (only,) = rosbags_content(tmp_path / "bag")["/arm_9/pose"]
     assert deserialize_message(only, JointState) == message(JointState, 3)
