@@ -63,14 +63,17 @@ def _sim(
     images: Mapping[str, tuple[int, int]] | None = None,
     env: Mapping[str, Any] | None = None,
     safe_state: Sequence[float] = (),
+    proprioception: bool = False,
 ) -> RobotAdapter:
     """Meta-World's arm, or the Gymnasium environment `env_id` made with the arguments `env`."""
     from kairos_ros.robot.adapters.sim.sim import SimAdapter, gymnasium_body, metaworld_body
 
+    if env_id and proprioception:
+        raise ConfigError("proprioception is of Meta-World's arm; leave it out, or env_id")
     if env_id:
         body = gymnasium_body(env_id, kept_on_hold=kept_on_hold, **(env or {}))
     else:
-        body = metaworld_body()
+        body = metaworld_body(proprioception=proprioception)
     sizes = {key: cast(tuple[int, int], tuple(size)) for key, size in (images or {}).items()}
     return SimAdapter(body, control_rate_hz=control_rate_hz, images=sizes, safe_state=safe_state)
 
