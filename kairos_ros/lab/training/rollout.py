@@ -206,7 +206,8 @@ def _one_round(
     nothing = np.zeros((0, 0), np.float32)
     told = [nothing if arm.committed is None else arm.committed for arm in arms]
     pictures = [observation.images for observation in seen]
-    chunks = policy(states, SCENES[scene], seeds, told, pictures)
+    shown = (pictures,) if any(pictures) else ()
+    chunks = policy(states, SCENES[scene], seeds, told, *shown)
     for row, arm in enumerate(arms):
         chunk = chunks.normalised[row]
         context = HorizonContext(scene, arm.rounds + 1, arm.tail)
