@@ -128,8 +128,8 @@ def write_card(policy: Path, evaluations: Sequence[Evaluation]) -> None:
         f"# {policy.name}",
         "",
         f"A flow-matching MLP (LeRobot type `flow_mlp`, {size_mb:.1f} MB) that does"
-        f" {len(settings['scenes'])} Meta-World v3 tasks from their instruction and "
-        + ("two cameras and what the arm knows of itself." if eyes else "a 39-value state.")
+        f" {len(settings['scenes'])} Meta-World v3 tasks from their instruction"
+        + (", two cameras and what the arm knows of itself." if eyes else " and a 39-value state.")
         + " It emits chunks of 50 actions in 10 Euler steps. This file is written by"
         " `kairos evaluate`; the numbers are in `evaluation*.json`.",
         "",
@@ -163,7 +163,8 @@ def write_card(policy: Path, evaluations: Sequence[Evaluation]) -> None:
             else ""
         )
         + f", seed {settings['seed']}.",
-        *(_seeing(training["settings"]["eyes"], eyes) if eyes else ()),
+        *(_beginning(settings["start"]) if settings.get("start") else ()),
+        *(_seeing(settings["eyes"], eyes) if eyes else ()),
         f"- Evaluated on scene seeds from {main.first_seed} up, which no demonstration used; the"
         " same seeds for every horizon policy; an episode ends at success or after 500 actions.",
         "",
@@ -234,6 +235,10 @@ def _camera_inputs(policy: Path) -> list[str]:
         "- Where the task has a goal that is no object, the scene marks it with a ball"
         " (Meta-World's own marker).",
     ]
+
+
+def _beginning(start: str) -> list[str]:
+    return [f"- All but the eyes began with the weights of `{start}`, which reads poses."]
 
 
 def _seeing(settings: dict[str, Any], eyes: dict[str, dict[str, Any]]) -> list[str]:
