@@ -35,6 +35,8 @@ LINK = Conditions(delay_s=0.01, bits_per_s=3e8)
 EDGE_MS, CLOUD_MS = "20+4b", "10+2b"
 """Each can bear the fleet alone; the edge's alone is busy enough that requests overflow."""
 MAX_BATCH = 8
+TASK_ACTIONS = 900
+"""Of a task, half a minute; then the robot has another one."""
 
 
 def soak(folder: Path, minutes: float, robots: int, console: Console | None = None) -> Outcome:
@@ -57,7 +59,7 @@ def soak(folder: Path, minutes: float, robots: int, console: Console | None = No
             max_batch=MAX_BATCH,
         )
         stack.enter_context(server)
-        options = ("--policy", edge, "--horizon", HORIZON)
+        options = ("--policy", edge, "--horizon", HORIZON, "--task-actions", TASK_ACTIONS)
         fleet = VirtualFleet(robots, folder / "logs", env, PER_PROCESS, *options)
         stack.enter_context(fleet)
         interrupt = stack.enter_context(Interrupt(at_once=cloud.kill_all))

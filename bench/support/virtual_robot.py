@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from itertools import cycle
 from pathlib import Path
 
@@ -33,19 +33,20 @@ from bench.support.camera import picture
 from bench.support.exchange import Exchange, Received
 from bench.support.robot_counts import Report, Totals, Window
 from bench.support.servers import port
-from kairos_ros.core.exchange import Actions, Refetch, Refusal
+from kairos_ros.core.exchange import Actions, Refetch, Refusal, RequestId
 from kairos_ros.engine.emulated import parse_emulated
 from kairos_ros.robot.adapter import RobotSpec
 from kairos_ros.robot.adapters.sim.sim_cameras import jpeg
 from kairos_ros.robot.latency import LatencyEstimate
-from kairos_ros.robot.loop import Act, Hold, Loop, LoopConfig, Send
+from kairos_ros.robot.loop import Act, Finished, Hold, Loop, LoopConfig, Send
 from kairos_ros.robot.task import Task
 
 RATE_HZ = 30.0
 PERIOD_NS = round(1e9 / RATE_HZ)
 HALF_OF_THE_CHUNK_NS = 3_600_000_000_000
 """As margin of the loop: it then asks at the earliest moment it ever asks, half a chunk ahead."""
-DRAIN_S = 5.0
+DRAIN_S = 15.0
+"""A serving node answers within 10 s, if only to refuse."""
 VIEWS = 4
 
 
@@ -56,6 +57,14 @@ class _Round:
     """What identifies the observation of every attempt."""
     refused: bool = False
     """The newest answer was a refusal; the round may be asked for again."""
+
+
+_RoundKey = tuple[int, int]
+"""Number of the task, of the round in it."""
+
+
+def _key_of(asked: RequestId) -> _RoundKey:
+    return (int(asked.task), asked.round) if asked.task.isdecimal() else (0, asked.round)
 
 
 class VirtualRobot:
@@ -78,8 +87,8 @@ class VirtualRobot:
         self._views = views
         self._echoed = echoed
         self._rng = np.random.default_rng(number)
-        self._rounds: dict[int, _Round] = {}
-        self._newest = 0
+        self._rounds: dict[_RoundKey, _Round] = {}
+        self._newest = (0, 0)
         self.totals = Totals()
         session = exchange.open(name)
         timeout_ns = 5_000_000_000
@@ -110,11 +119,14 @@ class VirtualRobot:
                     window.acted += 1
                 case Hold():
                     window.held += 1
+                case Finished():
+                    self._next_task(now_ns)
 
     def receive(self, received: Received, window: Window) -> None:
         answer, totals = received.answer, self.totals
         answered, body = answer.id, answer.body
-        asked = self._rounds.get(answered.round)
+        key = _key_of(answered)
+        asked = self._rounds.get(key)
         ours = (answered.robot, answered.session) == (self.name, self.loop.config.session)
         if asked is None or not ours or answered.attempt >= len(asked.marks):
             totals.wrong += 1
@@ -124,7 +136,7 @@ class VirtualRobot:
             asked.refused = True
             totals.refused += 1
         else:
-            del self._rounds[answered.round]
+            del self._rounds[key]
             totals.actions += 1
             window.round_trip_ms.append((received.now_ns - asked.sent_ns) / 1e6)
             window.cloud += body.tier == "cloud"
@@ -132,6 +144,12 @@ class VirtualRobot:
         for effect in self.loop.receive(answer, time.monotonic_ns()):
             if isinstance(effect, Send):
                 self._send(effect)
+            elif isinstance(effect, Finished):
+                self._next_task(received.now_ns)
+
+    def _next_task(self, now_ns: int) -> None:
+        self._task = replace(self._task, id=f"{int(self._task.id) + 1}")
+        self.loop.start(self._task, now_ns)
 
     def _made_from(self, body: Actions, mark: float) -> bool:
         """Whether its own observation shows in the actions; only an emulated engine tells."""
@@ -142,9 +160,9 @@ class VirtualRobot:
         """Rounds without an answer."""
         return sum(not (round.refused or self._gave_up(n)) for n, round in self._rounds.items())
 
-    def _gave_up(self, number: int) -> bool:
+    def _gave_up(self, key: _RoundKey) -> bool:
         """Whether the robot awaits a later round than this one, which it may still get."""
-        return number < self._newest
+        return key < self._newest
 
     def so_far(self) -> Totals:
         """Without the rounds that are under way."""
@@ -166,8 +184,8 @@ class VirtualRobot:
         state = self._rng.standard_normal(self._spec.state_dim).astype(np.float32)
         # float32 holds it exactly: which robot this is, and which of its requests.
         state[0] = self._number * 10_000 + self.totals.requests % 10_000 if self._echoed else 0.0
-        self._newest = request.id.round
-        asked = self._rounds.setdefault(request.id.round, _Round(time.monotonic_ns()))
+        self._newest = _key_of(request.id)
+        asked = self._rounds.setdefault(self._newest, _Round(time.monotonic_ns()))
         asked.refused = False
         asked.marks.append(float(state[0]))
         self._exchange.send(self.name, request, state, next(self._views))
@@ -216,7 +234,12 @@ class Process:
 
     def _open(self, number: int) -> str:
         arguments, name = self._arguments, robot_name(number)
-        task = Task("1", arguments.instruction, horizon_policy=arguments.horizon)
+        task = Task(
+            "1",
+            arguments.instruction,
+            horizon_policy=arguments.horizon,
+            max_actions=arguments.task_actions,
+        )
         echoed = arguments.policy.startswith("emulated:")
         self.robots[name] = VirtualRobot(
             name, number, self._exchange, self._spec, self._views, task, echoed
@@ -340,6 +363,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=8, help="robots of this process, at most")
     parser.add_argument("--horizon", default="static:10")
     parser.add_argument("--instruction", default="")
+    parser.add_argument(
+        "--task-actions", type=int, default=0, help="actions of a task, then the next; 0: no end"
+    )
     arguments = parser.parse_args()
     spec = _spec(arguments.policy)
     Process(_connect(spec, arguments), spec, arguments).run()
