@@ -34,6 +34,8 @@ PICTURE_BYTES = 8_000_000
 """Largest picture, chunk or question with pictures."""
 FLEET_BYTES = 8_000_000
 """Largest state of a whole fleet."""
+MOST_WAITING = 1000
+"""Messages that are handled at once."""
 ELEMENTS = 5000
 """Most texts and messages in the lists of one message, counted through all levels."""
 
@@ -81,6 +83,17 @@ def subscribe(
         event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
         **(_only(robot) if robot else {}),
     )
+
+
+def take_waiting(subscription: Subscription) -> None:
+    """Handles what has arrived and waits for the executor, which takes one message at a time and
+    goes round all topics in between. Only in the executor's thread."""
+    for _ in range(MOST_WAITING):
+        with subscription.handle:
+            taken = subscription.handle.take_message(subscription.msg_type, True)
+        if taken is None:
+            return
+        subscription.callback(taken[0])
 
 
 def _only(robot: str) -> dict[str, Any]:
