@@ -62,6 +62,7 @@ def counts_table(outcome: Outcome) -> Table:
         ("lost", f"{totals.unanswered}"),
         ("wrong", f"{totals.wrong}"),
         ("sent again after 5 s of silence", f"{totals.silences}"),
+        ("answered twice", f"{totals.repeated}"),
         ("refused, and asked again", f"{totals.refused}"),
         ("observations fetched again", f"{totals.refetched}"),
         ("given up by robots that stood still", f"{totals.abandoned}"),

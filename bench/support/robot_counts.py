@@ -28,6 +28,8 @@ class Totals:
     refused: int = 0
     refetched: int = 0
     """Answers that asked for a newer observation of the round."""
+    repeated: int = 0
+    """Answers to rounds that had been answered, or to those of an earlier task."""
     wrong: int = 0
     """Answers for another robot, session or round, or made from another robot's observation."""
     unanswered: int = 0

@@ -64,7 +64,7 @@ _RoundKey = tuple[int, int]
 
 
 def _key_of(asked: RequestId) -> _RoundKey:
-    return (int(asked.task), asked.round) if asked.task.isdecimal() else (0, asked.round)
+    return int(asked.task) if asked.task.isdecimal() else 0, asked.round
 
 
 class VirtualRobot:
@@ -128,7 +128,9 @@ class VirtualRobot:
         key = _key_of(answered)
         asked = self._rounds.get(key)
         ours = (answered.robot, answered.session) == (self.name, self.loop.config.session)
-        if asked is None or not ours or answered.attempt >= len(asked.marks):
+        if asked is None and ours and key <= self._newest:
+            totals.repeated += 1  # the loop drops it
+        elif asked is None or not ours or answered.attempt >= len(asked.marks):
             totals.wrong += 1
         elif isinstance(body, Refetch):
             totals.refetched += 1
