@@ -5,11 +5,13 @@ task, the same ones for every rule, so that what is common to them cancels.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kairos_ros.core.horizon import TUNED
 
 RESAMPLES = 2000
 WITHIN = 0.01
@@ -36,6 +38,23 @@ class Outcomes:
     @property
     def rounds_per_episode(self) -> float:
         return float(self.rounds.mean())
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """All rules under one disturbance, on the same episodes."""
+
+    disturbance: float
+    tasks: tuple[str, ...]
+    static: Mapping[str, Outcomes]
+    dynamic: Mapping[str, Outcomes]
+    tuned: Outcomes | None = None
+    """Of `static:tuned`, the baseline, and its horizons by task."""
+    tuned_horizons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> dict[str, Outcomes]:
+        return {**self.static, **({TUNED: self.tuned} if self.tuned else {}), **self.dynamic}
 
 
 @dataclass(frozen=True, slots=True)
