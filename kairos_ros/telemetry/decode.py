@@ -12,11 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from kairos_ros.core.errors import WireError
+from kairos_ros.core.errors import RefusalCode, WireError
+from kairos_ros.core.exchange import Actions, Answer, Refetch, Refusal, RequestId
 from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.core.pipeline import TaskState
 from kairos_ros.core.robot_state import RobotState
-from kairos_ros.core.wire_check import TEXT_BYTES, printable
+from kairos_ros.core.wire_check import TEXT_BYTES, duration_ns, printable
 from kairos_ros.telemetry.events import (
     CellJudged,
     ChunkAnswered,
@@ -37,8 +38,6 @@ from kairos_ros.telemetry.events import (
     TaskStarted,
 )
 
-_ACTIONS, _REFUSED = 0, 1
-"""ActionChunk.kind."""
 _STARTED = 0
 """TaskEvent.kind."""
 _PROGRESS = (TaskState.ONGOING, TaskState.DONE, TaskState.FAILED)
@@ -96,34 +95,83 @@ def chunk_requested(body: Any, robot: str, at_s: float) -> ChunkRequested:
     )
 
 
-def chunk_answered(body: Any, robot: str, at_s: float) -> ChunkAnswered | None:
-    """None for a refetch, which is no answer."""
-    if body.kind not in (_ACTIONS, _REFUSED):
-        return None
+def answer_of(body: Any) -> Answer:
+    """The answer that an ActionChunk holds: the one decoder of it, for robots and for listeners.
+
+    Actions whose count contradicts the sizes in the message come out as none, [0, action_dim].
+    Raises WireError for an unknown kind, and for durations that are negative, absurd or not finite.
+    """
+    retry_after_ns = duration_ns("retry_after_s", body.retry_after_s)
+    reason = printable(body.reason, TEXT_BYTES)
+    told: Actions | Refusal | Refetch
+    match body.kind:  # as in ActionChunk.msg
+        case 0:
+            told = _actions(body, reason)
+        case 1:
+            known = body.refusal in list(RefusalCode)  # else of a newer serving node
+            code = RefusalCode(body.refusal) if known else RefusalCode.NONE
+            told = Refusal(code, reason, retry_after_ns)
+        case 2:
+            told = Refetch()
+        case kind:
+            raise WireError(f"answer kind {kind} is unknown; update one of the peers")
+    answered = RequestId(body.robot, body.session, body.task, body.round, body.attempt)
+    return Answer(answered, told, getattr(body, "server", ""))
+
+
+def _actions(body: Any, reason: str) -> Actions:
     actions = np.asarray(body.actions, np.float32)
-    shape = body.horizon, body.action_dim
-    fits = body.kind == _ACTIONS and actions.size > 0 and actions.size == shape[0] * shape[1]
-    return ChunkAnswered(
-        at_s=at_s,
-        key=_key(body),
-        round=body.round,
-        attempt=body.attempt,
-        refused=body.kind == _REFUSED,
-        reason=body.reason,
-        horizon=body.horizon,
-        chunk_size=body.chunk_size,
-        action_dim=body.action_dim,
-        actions=actions.reshape(shape) if fits else None,
+    length, dim = body.horizon, body.action_dim
+    if len(actions) != length * dim:
+        actions, length = np.zeros(0, np.float32), 0
+    return Actions(
+        actions=actions.reshape(length, dim),
         confidence=np.asarray(body.confidence, np.float32),
         horizon_reason=body.horizon_reason,
-        queued_s=body.queued_s,
-        compute_s=body.compute_s,
-        server_s=body.server_s,
+        chunk_size=body.chunk_size,
+        queued_ns=duration_ns("queued_s", body.queued_s),
+        compute_ns=duration_ns("compute_s", body.compute_s),
+        server_ns=duration_ns("server_s", body.server_s),
+        engine_latency_ns=duration_ns(
+            "engine_latency_s",
+            getattr(body, "engine_latency_s", 0.0),  # older bags lack it
+        ),
         batch_size=body.batch_size,
         tier=body.tier,
         engine=body.engine,
         policy=body.policy,
-        server=getattr(body, "server", ""),
+        reason=reason,
+    )
+
+
+def chunk_answered(body: Any, robot: str, at_s: float) -> ChunkAnswered | None:
+    """None for a refetch, which is no answer. Raises as `answer_of`."""
+    answer = answer_of(body)
+    if isinstance(answer.body, Refetch):
+        return None
+    nothing = Actions(np.zeros((0, 0), np.float32), np.zeros(0, np.float32))
+    told = answer.body if isinstance(answer.body, Actions) else nothing
+    return ChunkAnswered(
+        at_s=at_s,
+        key=TaskKey(answer.id.robot, answer.id.session, answer.id.task),
+        round=answer.id.round,
+        attempt=answer.id.attempt,
+        refused=isinstance(answer.body, Refusal),
+        reason=answer.body.reason,
+        horizon=len(told.actions),
+        chunk_size=told.chunk_size,
+        action_dim=told.actions.shape[1],
+        actions=told.actions if told.actions.size else None,
+        confidence=told.confidence,
+        horizon_reason=told.horizon_reason,
+        queued_s=told.queued_ns / 1e9,
+        compute_s=told.compute_ns / 1e9,
+        server_s=told.server_ns / 1e9,
+        batch_size=told.batch_size,
+        tier=told.tier,
+        engine=told.engine,
+        policy=told.policy,
+        server=answer.server,
     )
 
 

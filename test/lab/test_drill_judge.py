@@ -13,7 +13,7 @@ from kairos_ros.bringup.plan import robot
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.lab.drill.drill import possible
 from kairos_ros.lab.drill.evidence import BodyTask, body_tasks, prove
-from kairos_ros.lab.drill.exchange import Exchange, SeenChunk, SeenRequest, TaskEnd, TaskKey
+from kairos_ros.lab.drill.exchange import Exchange, SeenChunk, SeenRequest, TaskEnd
 from kairos_ros.lab.drill.faults import FAULTS, choose
 from kairos_ros.lab.drill.figure import draw
 from kairos_ros.lab.drill.guard import guard_of
@@ -28,6 +28,7 @@ from kairos_ros.recording.runs.run import Span
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.sim.sim import SimAdapter, gymnasium_body
 from kairos_ros.robot.body_log import BodyEvent, BodyLog, LoggedBody, log_path, read_body_log
+from kairos_ros.telemetry.events import TaskKey
 
 KEY = TaskKey("arm_1", "s", "1")
 DRAW = np.random.default_rng(1)

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from kairos_ros.lab.drill.exchange import Exchange, TaskEnd, TaskKey
+from kairos_ros.lab.drill.exchange import Exchange, TaskEnd
 from kairos_ros.lab.drill.verdict import (
     DONE,
     Check,
@@ -16,6 +16,7 @@ from kairos_ros.lab.drill.verdict import (
     spans_since,
 )
 from kairos_ros.recording.runs.run import CANCELED, Span
+from kairos_ros.telemetry.events import TaskKey
 
 ENDED_WELL = (*DONE, CANCELED)
 

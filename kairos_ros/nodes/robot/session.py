@@ -37,7 +37,6 @@ from kairos_ros.nodes.robot.cameras import RobotCameras
 from kairos_ros.nodes.robot.disturbances import Disturbable, RobotDisturbances
 from kairos_ros.nodes.robot.messages import (
     Identity,
-    answer_from,
     execution_message,
     joint_state_message,
     policy_state_message,
@@ -75,6 +74,7 @@ from kairos_ros.robot.server_binding import ServerBinding
 from kairos_ros.robot.supervision.rules_text import parse_rules
 from kairos_ros.robot.supervision.supervisor import Supervisor
 from kairos_ros.robot.task import TaskResult
+from kairos_ros.telemetry.decode import answer_of
 
 
 def open_body(node: Node, names: FleetNames, values: Mapping[str, Any]) -> RobotAdapter:
@@ -309,7 +309,7 @@ class RobotSession:
     def _on_chunk(self, message: ActionChunk) -> None:
         now_ns = time.monotonic_ns()
         try:
-            self.controller.post(Arrived(answer_from(message), now_ns))
+            self.controller.post(Arrived(answer_of(message), now_ns))
         except WireError as error:
             self._on_unreadable(error)
 
