@@ -6,7 +6,7 @@ from functools import partial
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray
 
-from kairos_ros.lab.drill.exchange import (
+from kairos_ros.lab.drill.proof.exchange import (
     Exchange,
     SeenChunk,
     SeenRequest,

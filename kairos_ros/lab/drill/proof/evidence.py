@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kairos_ros.lab.drill.exchange import SeenChunk, SeenRequest
+from kairos_ros.lab.drill.proof.exchange import SeenChunk, SeenRequest
 from kairos_ros.robot.body_log import BodyEvent
 from kairos_ros.telemetry.events import TaskKey
 
