@@ -64,7 +64,7 @@ from kairos_ros.telemetry.events import (
 )
 from kairos_ros.telemetry.fleet_view import FleetView
 from kairos_ros.viz import colours
-from kairos_ros.viz.arm_layer import arms
+from kairos_ros.viz.fleet_layer import arms
 from kairos_ros.viz.places import Grid
 
 POLICY = "emulated:latency_ms=30,chunk=50,state=39,dim=4"

@@ -58,7 +58,7 @@ class Measured:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class RuleComparison:
     """One dynamic rule against the static horizons."""
 
     rule: str
@@ -124,7 +124,9 @@ def best_per_task(static: Mapping[str, Outcomes]) -> tuple[list[str], Outcomes]:
     return names, Outcomes(*chosen)
 
 
-def judge(static: Mapping[str, Outcomes], rule: str, ours: Outcomes, seed: int = 0) -> Verdict:
+def judge(
+    static: Mapping[str, Outcomes], rule: str, ours: Outcomes, seed: int = 0
+) -> RuleComparison:
     """`ours` against all of `static`, with 95 % intervals of RESAMPLES resamples."""
     names = list(static)
     best, reference = names.index(best_static(static)), names.index(longest_equal(static))
@@ -137,7 +139,7 @@ def judge(static: Mapping[str, Outcomes], rule: str, ours: Outcomes, seed: int =
         rate[-1] - _curve(horizon[:-1], rate[:-1], horizon[-1])
         for rate, horizon in zip(rates, horizons, strict=True)
     ]
-    return Verdict(
+    return RuleComparison(
         rule=rule,
         reference=names[reference],
         ratio=ours.horizon / at_horizon[reference],

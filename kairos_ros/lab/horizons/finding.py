@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from kairos_ros.lab.horizons.dominance import (
     Measured,
     Outcomes,
-    Verdict,
+    RuleComparison,
     best_per_task,
     best_static,
     difference,
@@ -20,7 +20,7 @@ def finding(results: Sequence[Measured]) -> str:
     return "\n".join(_section(measured) for measured in results)
 
 
-def verdicts(measured: Measured) -> list[Verdict]:
+def verdicts(measured: Measured) -> list[RuleComparison]:
     return [judge(measured.static, name, o) for name, o in measured.dynamic.items()]
 
 
@@ -84,7 +84,7 @@ def _points(value: float, interval: tuple[float, float]) -> str:
     return f"{100 * value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
-def _sentence(verdict: Verdict, measured: Measured) -> str:
+def _sentence(verdict: RuleComparison, measured: Measured) -> str:
     ours = measured.dynamic[verdict.rule]
     (low, high), (gap_low, gap_high) = verdict.ratio_95, verdict.gap_95
     return (

@@ -61,11 +61,11 @@ from kairos_ros.robot.cameras.camera_map import read_camera_map
 from kairos_ros.robot.control import Controller
 from kairos_ros.robot.control_events import (
     Arrived,
-    Limited,
+    LimitsChanged,
     Malformed,
     ServerFound,
     ServerHeard,
-    Stop,
+    StopControl,
 )
 from kairos_ros.robot.control_report import Report
 from kairos_ros.robot.guard import ActionGuard, require_tighter
@@ -225,7 +225,7 @@ class RobotSession:
 
     def stop(self) -> None:
         """Ends what the robot does, and lets go of the body; may be called again."""
-        self.controller.post(Stop())
+        self.controller.post(StopControl())
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -343,7 +343,7 @@ class RobotSession:
             if self.tasks.accepted:
                 require_tighter(self._limits, limits)
             self._limits = limits
-            self.controller.post(Limited(limits))
+            self.controller.post(LimitsChanged(limits))
         if "execution_info_rate_hz" in changed:
             set_rate(self._info_timer, values["execution_info_rate_hz"])
         self._cameras.set_rate(values["camera_rate_hz"])

@@ -35,9 +35,8 @@ from kairos_ros.nodes.viz.subscriptions import (
     SERVING,
     Subscriptions,
 )
-from kairos_ros.viz.arm_layer import arms
 from kairos_ros.viz.chunk_layer import chunks
-from kairos_ros.viz.fleet_layer import fleet
+from kairos_ros.viz.fleet_layer import arms, fleet
 from kairos_ros.viz.places import Grid
 from kairos_ros.viz.safety_layer import safety
 from kairos_ros.viz.scene import Scene

@@ -190,7 +190,7 @@ def test_of_a_hub_id_nothing_is_known_yet():
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"\x00\x01 garbage", "line 1"), (b"", "empty"), (b'{"format": "x"}\n', "line 1")],
+    [(b"\x00\x01 garbage", ":1: "), (b"", "empty"), (b'{"format": "x"}\n', "line 1")],
 )
 def test_a_garbage_trace_file_is_refused_with_the_line(tmp_path, content, said):
     path = tmp_path / "t.jsonl"
