@@ -8,7 +8,7 @@ import pytest
 import torch
 from lerobot.configs import FeatureType, PolicyFeature, PreTrainedConfig
 from lerobot.policies.vla_jepa.modeling_vla_jepa import VLAJEPAPolicy
-from observations import jpeg, observation, options
+from observations import jpeg, observation, observed, options
 from tiny_policies import (
     ACTION_DIM,
     CAMERA,
@@ -127,7 +127,7 @@ def untapped(engine_of, folder_of, kind) -> Untapped:
     robots = [observation(number) for number in range(3)]
     actions, noises, outcomes = [], [], []
     for together in [[robot] for robot in robots] if tiny.seeded else [robots]:
-        batch = loaded.preprocess(engine._batch(engine._rows.read(together)))
+        batch = loaded.preprocess(observed(engine, together))
         noise = None
         if tiny.noise_shape:
             generators = row_generators([robot.seed for robot in together])
@@ -244,7 +244,7 @@ def test_vla_jepa_without_its_world_model_says_in_bfloat16_what_lerobot_says_wit
     lerobot = VLAJEPAPolicy.from_pretrained(folder_of("vla_jepa"), config=config).eval()
     assert lerobot.model.video_predictor is not None
     robot = observation(0)
-    batch = engine._loaded.preprocess(engine._batch(engine._rows.read([robot])))
+    batch = engine._loaded.preprocess(observed(engine, [robot]))
     torch.manual_seed(robot.seed)
     chunk = engine._loaded.postprocess(lerobot.predict_action_chunk(batch))
     assert np.array_equal(engine.infer([robot])[0].chunk, chunk[0].numpy())
