@@ -276,6 +276,30 @@ def test_a_row_that_overflows_fails_alone(engine_of):
     assert "NaN or infinity" in failed.reason
 
 
+def test_the_next_batch_is_copied_to_the_device_before_it_is_its_turn(engine_of, monkeypatch):
+    engine, requests = engine_of("act"), [observation(0), observation(1)]
+    expected = engine.infer(requests)
+    prepared = engine.prepare(requests)
+    monkeypatch.setattr(engine, "_copied", None)
+    for outcome, same in zip(prepared(), expected, strict=True):
+        assert np.array_equal(outcome.chunk, same.chunk)
+
+
+def test_a_batch_that_cannot_be_copied_ahead_is_copied_when_it_is_its_turn(engine_of, monkeypatch):
+    engine, requests = engine_of("act"), [observation(0), observation(1)]
+    expected, copied, full = engine.infer(requests), engine._copied, [True]
+
+    def copy(rows):
+        if full and full.pop():
+            raise torch.OutOfMemoryError("no room beside the running batch")
+        return copied(rows)
+
+    monkeypatch.setattr(engine, "_copied", copy)
+    for outcome, same in zip(engine.infer(requests), expected, strict=True):
+        assert np.array_equal(outcome.chunk, same.chunk)
+    assert not full
+
+
 def test_a_lost_device_is_not_blamed_on_an_observation(folder_of, monkeypatch):
     engine = load_policy_engine(options(folder_of("flow_mlp")), silent)
 

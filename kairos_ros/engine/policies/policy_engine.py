@@ -17,7 +17,7 @@ from kairos_ros.engine.policies.batch_tensors import BatchTensors, CopiedRows
 from kairos_ros.engine.policies.compiled import bucket, compile_step, require_same
 from kairos_ros.engine.policies.device_memory import MIB, most_taken_mib
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
-from kairos_ros.engine.policies.policy import LoadedPolicy, load_policy
+from kairos_ros.engine.policies.policy import OF_SEVERAL, LoadedPolicy, load_policy
 from kairos_ros.engine.policies.policy_folder import one_line
 from kairos_ros.engine.policies.rows import Row, RowReader
 from kairos_ros.engine.policies.sampler import KeepingSampler, Sampler
@@ -287,9 +287,10 @@ class PolicyEngine:
         """Raises PolicyError for a policy that real-time chunking cannot serve."""
         if not self._loaded.family.guided:
             raise PolicyError(
-                f"rtc: policies of type {self._loaded.config.type!r} cannot be guided; leave it out"
+                f"rtc: policies of type {self._loaded.config.type!r} cannot be guided; leave "
+                f"it out, {OF_SEVERAL}rtc=false"
             )
-        self._check_affine(options, "rtc: leave it out")
+        self._check_affine(options, f"rtc: leave it out, {OF_SEVERAL}rtc=false")
 
     def _check_affine(self, options: EngineOptions, why: str) -> None:
         """Raises PolicyError for a policy whose actions in robot units do not tell the model's."""
@@ -337,7 +338,7 @@ class PolicyEngine:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if self._keeping:
             (request,) = requests
-            executed = torch.from_numpy(request.executed).reshape(-1, len(self._gain))
+            executed = torch.tensor(request.executed).reshape(-1, len(self._gain))
             executed = (executed - self._offset) / self._gain
             chunk, updates, self._begun_anew = self._keeping.go_on(batch, request, executed)
             if self._begun_anew:
@@ -351,7 +352,7 @@ class PolicyEngine:
             return cast(Sampler, self._sampler).sample(batch, seeds)
         shape = self.description.chunk_size, self.description.action_dim
         committed = committed_of(
-            [torch.from_numpy(request.committed) for request in requests],
+            [torch.tensor(request.committed) for request in requests],
             shape,
             self._offset,
             self._gain,
