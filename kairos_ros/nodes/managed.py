@@ -12,8 +12,8 @@ from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.nodes.parameters import NodeParameters, ParameterSpec
 
 FINALIZED_S = 3.0
-"""For so long a node that was shut down says that it is finalized. Lifecycle managers ask after every
-transition, and nav2's leaves all other nodes as they are where nobody answers."""
+"""For so long a node that was shut down says that it is finalized: lifecycle managers ask after
+every transition, and nav2's shuts no other node down where nobody answers."""
 AUTOSTART = ParameterSpec("autostart", True, "Configure and activate at start")
 
 

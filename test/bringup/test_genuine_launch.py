@@ -1,4 +1,4 @@
-"""Launch files under the genuine launch_ros, where it is installed: names, namespaces, arguments."""
+"""Launch files under the genuine launch_ros, where there is one: names, namespaces, arguments."""
 
 import os
 import signal
