@@ -61,9 +61,15 @@ def found(node: Node) -> set[Row]:
                 key = _general(action), kind, "action" if is_action else "service"
                 ends.setdefault(key, (set(), set()))[0].add(name)
     return {
-        Row(name, kind, ", ".join(sorted(by)), ", ".join(sorted(to)), how)
+        Row(name, _short(kind), ", ".join(sorted(by)), ", ".join(sorted(to)), how)
         for (name, kind, how), (by, to) in ends.items()
     }
+
+
+def _short(kind: str) -> str:
+    """Of sensor_msgs/msg/Image: sensor_msgs/Image; of types of this package, their names."""
+    package, _, name = kind.split("/")
+    return name if package == "kairos_ros" else f"{package}/{name}"
 
 
 def _general(name: str) -> str:
