@@ -17,7 +17,7 @@ from kairos_ros.core.exchange import Observation, Request
 from kairos_ros.lab.live_replay.topics import RobotTopics
 from kairos_ros.nodes.robot.messages import Identity, request_message
 from kairos_ros.robot.adapter import RobotSpec
-from kairos_ros.telemetry.decode import answer_of
+from kairos_ros.telemetry.answer import answer_of
 
 
 class RosExchange:

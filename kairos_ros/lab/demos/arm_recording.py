@@ -10,7 +10,7 @@ from kairos_ros.core.exchange import Actions
 from kairos_ros.lab.testbed.fleet_client import FleetClient
 from kairos_ros.msg import ActionChunk, ChunkRequest
 from kairos_ros.nodes.qos import EXCHANGE, TELEMETRY
-from kairos_ros.telemetry.decode import answer_of
+from kairos_ros.telemetry.answer import answer_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -42,7 +42,7 @@ from kairos_ros.lab.sim.virtual_robot import Assignment, Ended, Send, VirtualRob
 from kairos_ros.msg import RobotStatus
 from kairos_ros.nodes.robot.messages import Identity, request_message
 from kairos_ros.robot.task import Task
-from kairos_ros.telemetry.decode import answer_of
+from kairos_ros.telemetry.answer import answer_of
 
 POLL_S = 0.002
 NOTHING = Seen()

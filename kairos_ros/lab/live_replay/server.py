@@ -17,7 +17,7 @@ from kairos_ros.nodes.qos import TELEMETRY
 from kairos_ros.nodes.robot.messages import Identity, request_message
 from kairos_ros.nodes.vlm.side_node import SideNode
 from kairos_ros.robot.adapter import RobotSpec
-from kairos_ros.telemetry.decode import answer_of
+from kairos_ros.telemetry.answer import answer_of
 
 PROBE = "replay_probe"
 PROBE_EVERY_S = 2.0

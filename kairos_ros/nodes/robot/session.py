@@ -74,7 +74,7 @@ from kairos_ros.robot.server_binding import ServerBinding
 from kairos_ros.robot.supervision.rules_text import parse_rules
 from kairos_ros.robot.supervision.supervisor import Supervisor
 from kairos_ros.robot.task import TaskResult
-from kairos_ros.telemetry.decode import answer_of
+from kairos_ros.telemetry.answer import answer_of
 
 
 def open_body(node: Node, names: FleetNames, values: Mapping[str, Any]) -> RobotAdapter:

@@ -58,7 +58,7 @@ from kairos_ros.recording.runs.run import FleetRun, RoundRecord, Span, TaskRecor
 from kairos_ros.recording.runs.trace_file import write_traces
 from kairos_ros.recording.writer import BagWriter
 from kairos_ros.robot.adapter import RobotSpec
-from kairos_ros.telemetry.decode import answer_of
+from kairos_ros.telemetry.answer import answer_of
 from kairos_ros.transport.messages import InferRequest
 
 
@@ -190,7 +190,7 @@ def test_of_a_hub_id_nothing_is_known_yet():
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"\x00\x01 garbage", ":1: "), (b"", "empty"), (b'{"format": "x"}\n', "line 1")],
+    [(b"\x00\x01 garbage", ":1: "), (b"", "empty"), (b'{"format": "x"}\n', ":1: ")],
 )
 def test_a_garbage_trace_file_is_refused_with_the_line(tmp_path, content, said):
     path = tmp_path / "t.jsonl"
