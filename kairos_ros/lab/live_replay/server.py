@@ -6,7 +6,7 @@ import uuid
 import numpy as np
 from rclpy.node import Node
 
-from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.errors import ConfigError, WireError
 from kairos_ros.core.exchange import Actions, Observation, Refusal, Request, RequestId
 from kairos_ros.core.wire_check import printable
 from kairos_ros.lab.live_replay.process_messages import RecordedTask, Seen
@@ -101,7 +101,10 @@ class Probe:
         Raises ConfigError when it refuses, or when it says nothing for long.
         """
         for message, _ in self._topics.take():
-            answer = answer_of(message).body
+            try:
+                answer = answer_of(message).body
+            except WireError:
+                continue  # the probe is sent again
             if isinstance(answer, Refusal) and not answer.retry_after_ns:
                 raise ConfigError(
                     f"the serving node refuses what was recorded: "
