@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
@@ -86,14 +86,15 @@ def subscribe(
 
 
 def take_waiting(subscription: Subscription) -> None:
-    """Handles what has arrived and waits for the executor, which takes one message at a time and
-    goes round all topics in between. Only in the executor's thread."""
+    """Handles what has come on a topic of `subscribe` and waits for the executor, which takes one
+    message at a time and goes round all topics in between. Only in the executor's thread."""
+    came = cast(Callable[[bytes], None], subscription.callback)
     for _ in range(MOST_WAITING):
         with subscription.handle:
             taken = subscription.handle.take_message(subscription.msg_type, True)
         if taken is None:
             return
-        subscription.callback(taken[0])
+        came(taken[0])
 
 
 def _only(robot: str) -> dict[str, Any]:

@@ -21,6 +21,8 @@ from kairos_ros.recording.runs.run_files import make_folder
 from kairos_ros.robot.adapters.sim.lerobot_scenes import STATES, scenes_of
 
 CELLS, RESULT, FIGURE = "cells.jsonl", "evaluation.json", "success_vs_horizon.png"
+OWN_ACTIONS = ("xvla",)
+"""Types whose actions LeRobot turns into the environment's by code of theirs."""
 FIRST_SEED = 1000
 """As of `lerobot-eval` without `--seed`."""
 
@@ -83,9 +85,11 @@ def evaluate_scenes(
     from kairos_ros.engine.policies.policy_engine import load_policy_engine
 
     engine = load_policy_engine(settings.engine, progress)
-    if engine.description.keyframe_stride:
+    kind = engine.description.policy_type
+    if engine.description.keyframe_stride or kind in OWN_ACTIONS:
         raise ConfigError(
-            f"{settings.engine.policy} keeps a state of every task; evaluate it with lerobot-eval"
+            f"policies of type {kind} keep a state of every task, or bring their own code between "
+            "environment and policy, which only lerobot-eval runs; use that"
         )
     common = settings.same(engine.description.policy_id)
     cells = _read(out / CELLS, common)
