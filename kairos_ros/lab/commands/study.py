@@ -15,8 +15,16 @@ from kairos_ros.host.share import share
 if TYPE_CHECKING:
     from kairos_ros.lab.study.definition import Combination, Size, Study
 
-HORIZON = "horizon"
-"""This study runs episodes of a real policy instead of simulated fleets."""
+EPISODES = {
+    "horizon": "kairos_ros.lab.horizons.study:run_horizon_study",
+    "best_horizon": "kairos_ros.lab.paper.best_horizon:run",
+    "borne_horizon": "kairos_ros.lab.paper.borne_horizon:run",
+    "consecutive_rounds": "kairos_ros.lab.paper.consecutive_rounds:run",
+    "live_delays": "kairos_ros.lab.paper.live_delays:run",
+}
+"""Of studies that look at a policy's episodes instead of simulated fleets: `kind` of the file ->
+module:function."""
+POLICY = "models/metaworld_flow"
 FILE = "cells.jsonl"
 
 
@@ -34,6 +42,13 @@ def study_command(
         Literal["quick", "full"],
         typer.Option(help="quick: a first look in half a minute; full: every seed."),
     ] = "full",
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="Policy folder, here or of the installed package, whose episodes and recorded "
+            "traces are studied."
+        ),
+    ] = POLICY,
     processes: Annotated[
         int, typer.Option(min=1, max=256, help="Cells that are simulated at the same time.")
     ] = 1,
@@ -59,15 +74,15 @@ def study_command(
     if not study:
         raise ConfigError("name a study, or a file; 'kairos study --list' shows the shipped ones")
     path = study_file(study)
-    if path.stem == HORIZON:
-        folder = out or Path("runs/studies") / path.stem
-        _run_horizon(path, folder, size, processes, plot_only)
+    folder = out or Path("runs/studies") / _name(path.stem, policy)
+    if kind := _kind(path):
+        _run_episodes(kind, path, folder, policy, size, processes, plot_only)
         return
-    from kairos_ros.lab.study.definition import combinations, read_study
+    from kairos_ros.lab.horizons.cells import policy_folder
+    from kairos_ros.lab.study.definition import combinations, of_policy, read_study
 
     content = read_study(path)
-    folder = out or Path("runs/studies") / path.stem
-    cells = combinations(content, size, str(path))
+    cells = of_policy(combinations(content, size, str(path)), policy_folder(policy))
     stopped = False if plot_only else _run(folder, cells, processes, path.stem)
     _write(folder, content, cells, path.stem, size)
     if stopped:
@@ -185,13 +200,41 @@ def _list_studies() -> None:
         typer.echo(f"{name:16} {' '.join(str(content.get('question', '')).split())}")
 
 
-def _run_horizon(path: Path, out: Path, size: str, processes: int, plot_only: bool) -> None:
-    from kairos_ros.lab.horizons.study import run_horizon_study
+def _name(study: str, policy: str) -> str:
+    """Of the folder of results: those of another policy do not overwrite the shipped one's."""
+    return study if policy == POLICY else f"{study}_{Path(policy).name}"
+
+
+def _kind(path: Path) -> str:
+    """A key of `EPISODES`, or nothing. What is wrong with the file, its reader says."""
+    import yaml
 
     try:
-        run_horizon_study(
-            path, out, typer.echo, size=size, processes=processes, plot_only=plot_only
+        content = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return ""
+    kind = content.get("kind", "") if isinstance(content, dict) else ""
+    return kind if kind in EPISODES else ""
+
+
+def _run_episodes(
+    kind: str, path: Path, out: Path, policy: str, size: str, processes: int, plot_only: bool
+) -> None:
+    from importlib import import_module
+
+    require("metaworld")
+    module, function = EPISODES[kind].split(":")
+    try:
+        getattr(import_module(module), function)(
+            path,
+            out,
+            typer.echo,
+            policy=policy,
+            size=size,
+            processes=processes,
+            plot_only=plot_only,
         )
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130) from None
+    typer.echo(f"\n{out}/")

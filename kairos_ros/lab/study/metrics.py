@@ -33,6 +33,7 @@ METRICS = {
     "batch_mean": Metric("requests per batch"),
     "cloud_fraction": Metric("rounds served by the cloud", "%", 100),
     "hedged_fraction": Metric("rounds sent to both tiers", "%", 100),
+    "success": Metric("success, as recorded", "%", 100),
     "actions": Metric("actions executed"),
     "busy_robots_mean": Metric("robots with a task, on average"),
     "last_arrival_s": Metric("arrival of the last task", "s"),
