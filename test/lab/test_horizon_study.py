@@ -77,7 +77,7 @@ def test_a_difference_is_of_the_same_episodes_and_has_its_intervals():
 def config(tmp_path):
     file = tmp_path / "horizon.yaml"
     file.write_text(
-        "question: how long?\npolicy: models/metaworld_flow\nfirst_seed: 4000000\n"
+        "kind: horizon\nquestion: how long?\npolicy: models/metaworld_flow\nfirst_seed: 4000000\n"
         "disturbances: [0.0]\nstatic: [10, 50]\npolicies: ['tail_agreement:t=1.5']\n"
         "sizes:\n  tiny: {episodes: 2, tasks: [reach-v3]}\n"
     )

@@ -46,9 +46,9 @@ def study_command(
         str,
         typer.Option(
             help="Policy folder, here or of the installed package, whose episodes and recorded "
-            "traces are studied."
+            f"traces are studied [default: the study's, else {POLICY}]."
         ),
-    ] = POLICY,
+    ] = "",
     processes: Annotated[
         int, typer.Option(min=1, max=256, help="Cells that are simulated at the same time.")
     ] = 1,
@@ -82,7 +82,7 @@ def study_command(
     from kairos_ros.lab.study.definition import combinations, of_policy, read_study
 
     content = read_study(path)
-    cells = of_policy(combinations(content, size, str(path)), policy_folder(policy))
+    cells = of_policy(combinations(content, size, str(path)), policy_folder(policy or POLICY))
     stopped = False if plot_only else _run(folder, cells, processes, path.stem)
     _write(folder, content, cells, path.stem, size)
     if stopped:
@@ -202,7 +202,7 @@ def _list_studies() -> None:
 
 def _name(study: str, policy: str) -> str:
     """Of the folder of results: those of another policy do not overwrite the shipped one's."""
-    return study if policy == POLICY else f"{study}_{Path(policy).name}"
+    return study if policy in ("", POLICY) else f"{study}_{Path(policy).name}"
 
 
 def _kind(path: Path) -> str:

@@ -33,9 +33,9 @@ MARGIN_NS = 30_000_000
 LOW = (8.0, 12.0)
 HIGH = (26.0, 50.0)
 """Horizons of the two regimes: contact and free motion."""
-LEAST_SHARE, GREATEST_SHARE = 0.0001, 0.95
+LEAST_SHARE, GREATEST_SHARE = 0.0001, 0.98
 BISECTIONS = 12
-RATIO_WITHIN = 0.03
+RATIO_WITHIN = 0.05
 """How another ratio of rounds is found."""
 BETWEEN_KINDS = 0.6
 """Share of the variance of the logarithm of task lengths that lies between kinds of task."""
@@ -128,21 +128,23 @@ def workload(
 @cache
 def _with_ratio(name: str, ratio: float) -> Synthetic:
     """The workload with the share of long rounds that gives another `rounds_ratio`."""
+    own = SYNTHETIC[name]
     low, high = LEAST_SHARE, GREATEST_SHARE
     for _ in range(BISECTIONS):
-        share_ = (low + high) / 2
-        spec = replace(SYNTHETIC[name], rounds_ratio=ratio, high_share=share_)
+        middle = (low + high) / 2
+        rarer = min(1.0, middle / own.high_share, (1 - middle) / (1 - own.high_share))
+        spec = replace(own, rounds_ratio=ratio, high_share=middle, ups=own.ups * rarer)
         if _measured_ratio(name, spec) < ratio:
-            low = share_
+            low = middle
         else:
-            high = share_
+            high = middle
     if abs(_measured_ratio(name, spec) - ratio) > RATIO_WITHIN * ratio:
         raise ConfigError(f"{name} cannot have {ratio} times the rounds; 1.0 to 2.7 are possible")
     return spec
 
 
 def _measured_ratio(name: str, spec: Synthetic) -> float:
-    traces = [t for seed in range(2) for t in synthetic_traces(name, spec, seed, 200)]
+    traces = [t for seed in range(4) for t in synthetic_traces(name, spec, seed, 200)]
     static = sum(math.ceil(t.actions / STATIC_H) for t in traces)
     return static / sum(len(t.rounds) for t in traces)
 
@@ -191,8 +193,8 @@ def _spread_evenly(middle: float, sigma: float) -> list[float]:
 
 def _horizons(spec: Synthetic, draw: random.Random) -> Iterator[int]:
     """Endless: horizon after horizon of one task."""
-    up = min(1.0, spec.ups / (1 - spec.high_share))
-    down = min(1.0, spec.ups / spec.high_share)
+    up = spec.ups / (1 - spec.high_share)
+    down = spec.ups / spec.high_share
     high = draw.random() < spec.high_share
     level = draw.uniform(*(HIGH if high else LOW))
     while True:
