@@ -111,7 +111,7 @@ def test_a_fleet_without_load_delays_only_the_first_round_and_a_loaded_one_other
     calm = list(delays(load=0.001))
     assert len(calm) == 48
     assert all(first.held == 4 for first, *_ in calm)  # 115 ms and 5 ms of network, at 30 Hz
-    assert sum(d.held for _, *later in calm for d in later) == 0
+    assert max(d.held for _, *later in calm for d in later) <= 1
     loaded = list(delays(load=3.0, refetch=True))
     assert max(d.held for _, *later in loaded for d in later) > 10
     assert any(d.observed is not None for of in loaded for d in of)

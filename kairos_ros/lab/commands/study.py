@@ -15,15 +15,8 @@ from kairos_ros.host.share import share
 if TYPE_CHECKING:
     from kairos_ros.lab.study.definition import Combination, Size, Study
 
-EPISODES = {
-    "horizon": "kairos_ros.lab.horizons.study:run_horizon_study",
-    "best_horizon": "kairos_ros.lab.paper.best_horizon:run",
-    "borne_horizon": "kairos_ros.lab.paper.borne_horizon:run",
-    "consecutive_rounds": "kairos_ros.lab.paper.consecutive_rounds:run",
-    "live_delays": "kairos_ros.lab.paper.live_delays:run",
-}
-"""Of studies that look at a policy's episodes instead of simulated fleets: `kind` of the file ->
-module:function."""
+EPISODES = ("horizon", "best_horizon", "borne_horizon", "consecutive_rounds", "live_delays")
+"""Of studies that look at a policy's episodes instead of simulated fleets: `kind` of the file."""
 POLICY = "models/metaworld_flow"
 FILE = "cells.jsonl"
 
@@ -220,12 +213,19 @@ def _kind(path: Path) -> str:
 def _run_episodes(
     kind: str, path: Path, out: Path, policy: str, size: str, processes: int, plot_only: bool
 ) -> None:
-    from importlib import import_module
-
     require("metaworld")
-    module, function = EPISODES[kind].split(":")
+    from kairos_ros.lab.horizons import study
+    from kairos_ros.lab.paper import best_horizon, borne_horizon, consecutive_rounds, live_delays
+
+    runs = {
+        "horizon": study.run_horizon_study,
+        "best_horizon": best_horizon.run,
+        "borne_horizon": borne_horizon.run,
+        "consecutive_rounds": consecutive_rounds.run,
+        "live_delays": live_delays.run,
+    }
     try:
-        getattr(import_module(module), function)(
+        runs[kind](
             path,
             out,
             typer.echo,
