@@ -13,7 +13,7 @@ from kairos_ros.host.extras import require
 from kairos_ros.host.share import share
 
 if TYPE_CHECKING:
-    from kairos_ros.lab.study.definition import Combination, Size, Study
+    from kairos_ros.lab.study.definition import Combination, Study
 
 EPISODES = ("horizon", "best_horizon", "borne_horizon", "consecutive_rounds", "live_delays")
 """Of studies that look at a policy's episodes instead of simulated fleets: `kind` of the file."""
@@ -35,6 +35,10 @@ def study_command(
         Literal["quick", "full"],
         typer.Option(help="quick: a first look in half a minute; full: every seed."),
     ] = "full",
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of simulated fleets: only so many of the size's seeds."),
+    ] = None,
     policy: Annotated[
         str,
         typer.Option(
@@ -76,8 +80,11 @@ def study_command(
 
     content = read_study(path)
     cells = of_policy(combinations(content, size, str(path)), policy_folder(policy or POLICY))
+    cells = [c for c in cells if seeds is None or c.cell.seed < seeds]
     stopped = False if plot_only else _run(folder, cells, processes, path.stem)
-    _write(folder, content, cells, path.stem, size)
+    asked = [f"kairos study {path.stem} --size {size}", f"--seeds {seeds}" if seeds else ""]
+    asked.append(f"--policy {policy}" if policy else "")
+    _write(folder, content, cells, " ".join(filter(None, asked)))
     if stopped:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130)
@@ -148,9 +155,7 @@ def _run(folder: Path, cells: "list[Combination]", processes: int, name: str) ->
     return False
 
 
-def _write(
-    folder: Path, study: "Study", cells: "list[Combination]", name: str, size: "Size"
-) -> None:
+def _write(folder: Path, study: "Study", cells: "list[Combination]", command: str) -> None:
     from kairos_ros.lab.metrics.cells import read_cells
     from kairos_ros.lab.study.cell import code_version
     from kairos_ros.lab.study.figure import draw_study
@@ -160,14 +165,12 @@ def _write(
     results = read_cells(folder / FILE)
     frame = tidy(cells, results)
     if frame.empty:
-        typer.echo(f"{folder} holds no result of {name} at size {size}", err=True)
+        typer.echo(f"{folder} holds no result of {command}", err=True)
         return
     frame.to_csv(folder / "cells.csv", index=False)
     seeds = frame["seed"].nunique()
-    subtitle = (
-        f"kairos study {name} --size {size}; medians and whole range of {seeds} seeds, "
-        f"{len(frame)} of {len(cells)} cells"
-    )
+    drawn = f"medians and whole range of {seeds} seeds" if seeds > 1 else "one seed"
+    subtitle = f"{command}; {drawn}, {len(frame)} of {len(cells)} cells"
     draw_study(folder / "figure.png", study, frame, headline(study, frame), subtitle)
     text = finding(study, frame)
     notes = []
@@ -179,7 +182,7 @@ def _write(
     if outdated:
         notes.append(f"{outdated} cells were run by other code than this.")
     took_min = sum(results[c.cell.key].took_s for c in cells if c.cell.key in results) / 60
-    notes.append(f"`kairos study {name} --size {size}`: {len(frame)} cells, {took_min:.1f} min.")
+    notes.append(f"`{command}`: {len(frame)} cells, {took_min:.1f} min.")
     (folder / "finding.md").write_text(f"{text}\n{' '.join(notes)}\n")
     typer.echo(text.split("\n\n")[0])
     typer.echo(f"\n{folder}/: cells.csv, figure.png, finding.md")

@@ -123,7 +123,8 @@ def _verdict(verdict: Verdict, pairs: Sequence[Reduction]) -> str:
     if verdict == "unclear":
         low, high = min(min(r.by_seed) for r in chosen), max(max(r.by_seed) for r in chosen)
         return f"{-100 * low:.1f} % higher to {100 * high:.1f} % lower depending on the seed{where}"
-    return f"{_range([r.median for r in chosen])} on every seed{where}"
+    seeds = "on every seed" if len(chosen[0].by_seed) > 1 else "on one seed"
+    return f"{_range([r.median for r in chosen])} {seeds}{where}"
 
 
 def _best_sentence(claim: Best, found: Sequence[Optimum]) -> str:
@@ -153,6 +154,8 @@ def _gain(claim: Best, chosen: Sequence[Optimum]) -> str:
         return f" (no better than {claim.reference})"
     sure = all(o.gain.verdict == "lower" for o in chosen)
     seeds = "on every seed" if sure else "not on every seed"
+    if len(chosen[0].gain.by_seed) == 1:
+        seeds = "on one seed"
     change = _range([o.gain.median for o in chosen], digits=1)
     return f" ({change} than at {claim.reference}, {seeds})"
 
