@@ -158,6 +158,78 @@ def test_an_episode_goes_on_from_a_saved_state_exactly_as_it_went_on_before(scen
     np.testing.assert_array_equal(went, again)
 
 
+@pytest.fixture
+def no_learned_policy(monkeypatch):
+    """The studies run `Policy` instead of the shipped one, which takes seconds to load."""
+    from kairos_ros.lab.horizons import cells
+    from kairos_ros.lab.paper import borne_horizon, live_delays
+
+    policy = Policy()
+    policy.policy_id, policy.chunk_size = "flow_mlp-44349bf9e26a", 50
+    for module in (cells, borne_horizon, live_delays):
+        monkeypatch.setattr(module, "policy_under_test", lambda folder: policy)
+    monkeypatch.setattr(live_delays, "LOADS", (1.2,))
+    return policy
+
+
+@pytest.fixture
+def tiny(tmp_path):
+    """A study file with one episode of one task."""
+
+    def write(name):
+        text = STUDIES[name].read_text()
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(f"{text[: text.index('sizes:')]}sizes: {{full: {{tasks: [push-v3]}}}}\n")
+        return path
+
+    return write
+
+
+@pytest.mark.slow
+def test_an_arm_that_waits_as_in_a_loaded_fleet_is_compared_with_itself_alone(
+    no_learned_policy, tiny, tmp_path, monkeypatch
+):
+    pytest.importorskip("metaworld")
+    from kairos_ros.lab.paper import live_delays
+
+    monkeypatch.setattr("kairos_ros.lab.training.rollout.MAX_ACTIONS", 60)
+    live_delays.run(tiny("live_delays"), tmp_path, lambda _: None, policy=str(SHIPPED))
+    rows = (tmp_path / "cells.csv").read_text().splitlines()
+    assert len(rows) == 3  # two fleets
+    assert all(float(row.split(",")[-1]) > 0.1 for row in rows[1:])  # seconds held
+    text = (tmp_path / "finding.md").read_text()
+    assert "| success alone | 1 of 1" in text
+    assert "0 of 1 (0 to 79 %), -100.0 points (1 lost, 0 won)" in text  # blind, it never succeeds
+    assert "13 to 14 of 20" in text
+    live_delays.run(
+        tiny("live_delays"), tmp_path, lambda _: None, policy=str(SHIPPED), plot_only=True
+    )
+
+
+@pytest.mark.slow
+def test_every_round_of_an_episode_is_branched_and_what_it_bears_is_told(
+    no_learned_policy, tiny, tmp_path, monkeypatch
+):
+    pytest.importorskip("metaworld")
+    from kairos_ros.lab.paper import borne_horizon
+    from kairos_ros.robot.adapters.sim.sim import SimAdapter
+
+    far = 0.15
+    """The task is done once the hand is so far to the side (m), which a longer horizon delays: the
+    policy moves less with every action of a chunk."""
+    monkeypatch.setattr(SimAdapter, "succeeded", lambda self: abs(self.state()[0]) > far)
+    monkeypatch.setattr(borne_horizon, "LADDER", (15, 30, 50))
+    borne_horizon.run(tiny("fig4"), tmp_path, lambda _: None, policy=str(SHIPPED))
+    rows = [line.split(",") for line in (tmp_path / "cells.csv").read_text().splitlines()]
+    assert rows[0] == ["task", "seed", "round", "tuned", "borne", "similar"]
+    assert {row[3] for row in rows[1:]} == {"15"}  # static:tuned of push
+    assert {row[4] for row in rows[1:]} <= {"15", "30", "50"}
+    assert (
+        "| rounds that bear at least twice the task's horizon |"
+        in (tmp_path / "finding.md").read_text()
+    )
+
+
 @pytest.mark.slow
 def test_a_late_chunk_lets_the_arm_hold_and_the_world_go_on():
     done = []

@@ -105,6 +105,7 @@ def draw_cdf(
     of: str,
     grey: Sequence[str] = (),
     log_x: bool = False,
+    x_limit: float | None = None,
 ) -> None:
     """PNG: the share of values up to x; curves named in `grey` are baselines."""
     import matplotlib
@@ -119,6 +120,8 @@ def draw_cdf(
     axes.set_xlabel(x_label)
     axes.set_ylabel(f"share of {of} (%)")
     axes.set_ylim(0, 101)
+    if x_limit is not None:
+        axes.set_xlim(right=x_limit)
     if log_x:
         axes.set_xscale("log")
         axes.xaxis.set_major_formatter("{x:g}")

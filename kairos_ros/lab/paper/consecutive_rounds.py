@@ -64,6 +64,7 @@ def run(
         x_label="difference between the executions of two consecutive rounds (% of the first)",
         of="pairs of rounds",
         grey=[TUNED, "static:10"],
+        x_limit=200,
     )
     rows = []
     for name in traces:

@@ -218,7 +218,9 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _spread(found: Reduction) -> str:
-    """Median and range over seeds, in percent."""
+    """Median and, of several seeds, range, in percent."""
+    if len(found.by_seed) == 1:
+        return f"{_tenths(found.median)} %"
     low, high = min(found.by_seed), max(found.by_seed)
     return f"{_tenths(found.median)} % ({_tenths(low)} to {_tenths(high)})"
 
