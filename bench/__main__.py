@@ -131,7 +131,8 @@ def main() -> int:
     for name in chosen:
         console.rule(f"[bold]{name}")
         if name == "scheduler":
-            command = [sys.executable, "-m", module_of(name), "--json", folder / "scheduler.json"]
+            command = [sys.executable, "-m", module_of(name)]
+            command += ["--json", str(folder / "scheduler.json")]
             subprocess.run(command, check=True, cwd=ROOT)
             continue
         benchmark = importlib.import_module(module_of(name))

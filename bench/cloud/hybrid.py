@@ -93,7 +93,7 @@ class Fleet:
 
 def plan(*, quick: bool) -> list[Group]:
     """One seed of everything, then the next: what was done when it is interrupted is of use."""
-    without = ("cloud", "hybrid")  # the edge knows no WAN
+    without: tuple[Mode, ...] = ("cloud", "hybrid")  # the edge knows no WAN
     if quick:
         return [Group(BASE, LOAD, 1, MODES), Group(SWEEP[2], LOAD, 1, without)]
     sweep = [wan for wan in SWEEP if not why_not() or not (wan.loss or wan.jitter_ms)]
@@ -175,7 +175,8 @@ def _at_the_same_time(cells: Sequence[tuple[Cell, Path]]) -> dict[str, dict[str,
             folder.mkdir(parents=True)
             (folder / CELL).write_text(json.dumps(cell.written()) + "\n")
             with (folder / "fleet.log").open("wb") as log:
-                line = [sys.executable, "-m", "bench.cloud.hybrid_fleet", folder, str(os.getpid())]
+                line = [sys.executable, "-m", "bench.cloud.hybrid_fleet"]
+                line += [str(folder), str(os.getpid())]
                 processes.append(
                     subprocess.Popen(
                         line, cwd=ROOT, env=own, stdout=log, stderr=log, start_new_session=True
@@ -189,7 +190,7 @@ def _at_the_same_time(cells: Sequence[tuple[Cell, Path]]) -> dict[str, dict[str,
                 process.send_signal(signal.SIGTERM)
         for process in processes:
             process.wait()
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for (cell, folder), process in zip(cells, processes, strict=True):
         if process.returncode:
             last = (folder / "fleet.log").read_text(errors="replace").splitlines()[-15:]

@@ -160,6 +160,8 @@ def _server(log: Path) -> Iterator[str]:
             text=True,
             start_new_session=True,
         )
+        assert process.stdin
+        assert process.stdout
         try:
             url = process.stdout.readline().strip()
             if not url:

@@ -8,6 +8,7 @@ import itertools
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -46,9 +47,10 @@ def run(folder: Path, *, quick: bool) -> Result:
             cells.tell({"robots": count, "seconds": seconds, "camera_hz": CAMERA_HZ})
             told = cells.hear()
             cpu = (cpu_s([node.pid]) - before) / (time.monotonic() - began)
-            runs.append({"robots": count, "node_cpu": cpu, "load": os.getloadavg()[0]})
-            runs[-1] |= {name: _measured(told[name], name, seconds) for name in SLO_MS}
-            print(f"{count} cells: {runs[-1]['safety']}", flush=True)
+            one: dict[str, Any] = {"robots": count, "node_cpu": cpu, "load": os.getloadavg()[0]}
+            one |= {name: _measured(told[name], name, seconds) for name in SLO_MS}
+            runs.append(one)
+            print(f"{count} cells: {one['safety']}", flush=True)
     header = ["cells", "safety p50 ms", "p95 ms", f"within {SLO_MS['safety']:.0f} ms %"]
     header += ["per s and cell", "overdue /min and cell", "monitor p95 ms"]
     header += [f"within {SLO_MS['monitor']:.0f} ms %", "node CPU %"]

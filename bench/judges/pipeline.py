@@ -9,7 +9,6 @@ other work on the machine changes least.
 """
 
 import time
-from concurrent.futures import Future
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from statistics import median
@@ -168,7 +167,7 @@ class Goals:
     def __init__(self, domain: int, names: list[str]) -> None:
         self._side = SideNode("bench_pipeline", domain)
         self._node = self._side.node
-        self._clients = {
+        self._clients: dict[str, ActionClient] = {
             n: ActionClient(self._node, ExecuteTask, f"/{n}/execute_task") for n in names
         }
         self._moved: set[str] = set()
@@ -213,7 +212,7 @@ class Goals:
             lambda future: self._accepted(name, future)
         )
 
-    def _accepted(self, name: str, future: Future) -> None:
+    def _accepted(self, name: str, future: Any) -> None:
         handle = self._handles[name] = future.result()
         handle.get_result_async().add_done_callback(lambda _: self._over(name))
 

@@ -19,7 +19,7 @@ import queue
 import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from itertools import cycle
 from pathlib import Path
@@ -242,7 +242,7 @@ class Process:
         self.robots.clear()
         return totals
 
-    def _step_until(self, done, seconds: float) -> None:
+    def _step_until(self, done: Callable[[], bool], seconds: float) -> None:
         """Control periods until `done()`. Absolute deadlines, like the robot node's."""
         until_ns = time.monotonic_ns() + round(seconds * 1e9)
         while self.robots and not done():

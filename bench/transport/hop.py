@@ -106,7 +106,7 @@ def _worker(folder: Path, port: int, *, keyed: bool) -> Iterator[Ask]:
 
         def exchange(message: Message) -> Message:
             dealer.send_multipart(encode(message), copy=False)
-            if not dealer.poll(1e3 * LOADED_WITHIN_S):
+            if not dealer.poll(round(1e3 * LOADED_WITHIN_S)):
                 raise RuntimeError(f"no answer of {name}: see {folder / 'logs'}")
             return decode(inbox.receive())
 

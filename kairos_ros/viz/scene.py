@@ -17,7 +17,7 @@ SILENT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class LastVerdict:
     """The newest verdict of a robot's safety service."""
 
     safe: bool
@@ -28,7 +28,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class LastTransition:
     """What a robot's state machine did last."""
 
     reason: str
@@ -76,8 +76,8 @@ class RobotDrawing:
     joint_names: tuple[str, ...] = ()
     joints: np.ndarray = field(default_factory=lambda: np.zeros(0))
     chunks: Chunks = Chunks()
-    judged: Judged | None = None
-    transition: Transition | None = None
+    judged: LastVerdict | None = None
+    transition: LastTransition | None = None
     machine: str = ""
     """Mode of its state machine: running, holding, returning_to_safe_state, retrying or
     waiting_for_human. Empty where it has none, or none was heard."""

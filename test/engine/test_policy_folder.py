@@ -19,7 +19,7 @@ from kairos_ros.core.errors import ConfigError, PolicyError
 from kairos_ros.engine.policies import policy_folder
 from kairos_ros.engine.policies.policy_folder import PROCESSORS, read_policy_folder
 from kairos_ros.engine.policies.served import REFUSED
-from kairos_ros.engine.worker.loading import load_engine, memory_needed
+from kairos_ros.engine.worker.loading import load_engine, load_registry, memory_needed
 from kairos_ros.transport.messages import InferResult
 
 pytestmark = pytest.mark.slow
@@ -185,6 +185,28 @@ def test_a_configuration_that_lerobot_cannot_make_is_refused_with_the_reason(cop
     save_policy("act", copy.parent)
     edit(copy / "config.json", lambda data: data.update(chunk_size=None))
     assert "NoneType" in refused(copy)
+
+
+@pytest.mark.parametrize("part", ["input_features", "output_features"])
+def test_features_that_are_no_object_are_refused(copy, part):
+    edit(copy / "config.json", lambda data: data.update({part: 1}))
+    assert f"{part} in config.json is no JSON object" in refused(copy)
+
+
+@pytest.mark.parametrize(("field", "value"), [("norm_map", 0), ("eps", "none")])
+def test_what_nobody_expects_in_a_folder_refuses_it_and_no_other(copy, field, value):
+    """One that LeRobot meets while it makes the steps, and one only when it computes."""
+
+    def spoil(data):
+        (step,) = (s for s in data["steps"] if s["registry_name"] == "unnormalizer_processor")
+        step["config"][field] = value
+
+    edit(copy / "policy_postprocessor.json", spoil)
+    registry = {"bad": options(copy), "good": options("emulated:chunk=5")}
+    engines, reasons = load_registry(registry, lambda _: None)
+    assert list(engines) == ["good"]
+    assert f"policy {copy} does not load: " in reasons["bad"]
+    assert "\n" not in reasons["bad"]
 
 
 @pytest.mark.parametrize("name", PROCESSORS)

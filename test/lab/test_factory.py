@@ -11,14 +11,20 @@ from kairos_ros.core.pipeline import Component, Fallback, TaskState
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.lab.commands.factory import check_simulated
-from kairos_ros.lab.demos.factory.events import Kind, Planned, human_after_s, parse_events, promise
+from kairos_ros.lab.demos.factory.events import (
+    Kind,
+    PlannedEvent,
+    human_after_s,
+    parse_events,
+    promise,
+)
 from kairos_ros.lab.demos.factory.figure import finding, plot_factory
 from kairos_ros.lab.demos.factory.ground_truth import GroundTruth, MonitorScore
 from kairos_ros.lab.demos.factory.history import (
     NO_TASK,
     FactoryEvent,
     FleetHistory,
-    Transition,
+    SeenTransition,
 )
 from kairos_ros.lab.demos.factory.outcome import Result, outcome
 from kairos_ros.lab.demos.factory.report import document, task_rows
@@ -36,7 +42,7 @@ FIRST, SECOND = FLEET.robot_fleet[0].robots[0], FLEET.robot_fleet[1].robots[0]
 
 def moment(at_s, trigger, before, robot=FIRST, component=None, reason="it is so"):
     row = ROWS[trigger, before]
-    return Transition(
+    return SeenTransition(
         at_s,
         robot,
         before,
@@ -188,8 +194,8 @@ def test_a_script_without_words_is_one_of_each_event_that_the_fleet_can_have():
 def test_robots_take_turns_and_can_be_named():
     first, second = parse_events("intruder, intruder", FLEET)
     assert first.robots != second.robots
-    assert parse_events(f"intruder:{SECOND}", FLEET) == [Planned(Kind.INTRUDER, (SECOND,))]
-    assert parse_events("safety", FLEET) == [Planned(Kind.SAFETY, tuple(FLEET.robots))]
+    assert parse_events(f"intruder:{SECOND}", FLEET) == [PlannedEvent(Kind.INTRUDER, (SECOND,))]
+    assert parse_events("safety", FLEET) == [PlannedEvent(Kind.SAFETY, tuple(FLEET.robots))]
 
 
 @pytest.mark.parametrize(

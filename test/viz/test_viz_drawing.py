@@ -15,20 +15,19 @@ from kairos_ros.robot.adapters.contract.contract_file import contract_path, read
 from kairos_ros.robot.description.kinematics import Chain
 from kairos_ros.telemetry.events import EngineReported
 from kairos_ros.viz import colours
-from kairos_ros.viz.arm_layer import arms
 from kairos_ros.viz.bodies import MetaWorldBody, UrdfBody, two_bones
 from kairos_ros.viz.chunk_layer import chunks, dashes, part
 from kairos_ros.viz.chunk_paths import ChunkPath, ChunkPaths
-from kairos_ros.viz.fleet_layer import fleet
+from kairos_ros.viz.fleet_layer import arms, fleet
 from kairos_ros.viz.places import Grid, Slots
 from kairos_ros.viz.safety_layer import safety
 from kairos_ros.viz.scene import (
     Chunks,
-    Judged,
+    LastTransition,
+    LastVerdict,
     RobotDrawing,
     Scene,
     Serving,
-    Transition,
 )
 from kairos_ros.viz.scheduler_layer import WIDTH_M, scheduler
 from kairos_ros.viz.shape import USED, Kind, Pen, turned_from_z
@@ -238,49 +237,49 @@ def test_dashes_come_in_pairs_and_never_run_past_the_end(count, dash):
 def test_a_chunk_is_put_together_in_whatever_order_its_parts_come():
     actions, whole = toward_x(6), toward_x(10)
     parts = [
-        lambda book: book.requested(KEY, 1, STATE),
-        lambda book: book.answered(KEY, 1, actions, np.linspace(1, 0, 6), "why"),
-        lambda book: book.whole(KEY, 1, whole),
+        lambda paths: paths.requested(KEY, 1, STATE),
+        lambda paths: paths.answered(KEY, 1, actions, np.linspace(1, 0, 6), "why"),
+        lambda paths: paths.whole(KEY, 1, whole),
     ]
     for order in permutations(parts):
-        book = ChunkPaths()
+        paths = ChunkPaths()
         for number, tell in enumerate(order):
-            known = book.path(KEY, MetaWorldBody())
+            known = paths.path(KEY, MetaWorldBody())
             told = {parts.index(one) for one in order[:number]}
             assert (known is not None) == ({0, 1} <= told)
-            tell(book)
-        path = book.path(KEY, MetaWorldBody())
+            tell(paths)
+        path = paths.path(KEY, MetaWorldBody())
         assert path.points.shape == (1, 11, 3)
         assert path.horizon == 6
 
 
 def test_a_chunk_starts_from_the_observation_that_it_was_made_from():
-    book, moved = ChunkPaths(), STATE.copy()
+    paths, moved = ChunkPaths(), STATE.copy()
     moved[0] = 0.1
-    book.requested(KEY, 0, STATE)
-    book.requested(KEY, 1, moved)
-    book.whole(KEY, 0, toward_x(10))  # of an observation that was fetched again
-    book.answered(KEY, 1, toward_x(6), np.ones(6), "")
-    path = book.path(KEY, MetaWorldBody())
+    paths.requested(KEY, 0, STATE)
+    paths.requested(KEY, 1, moved)
+    paths.whole(KEY, 0, toward_x(10))  # of an observation that was fetched again
+    paths.answered(KEY, 1, toward_x(6), np.ones(6), "")
+    path = paths.path(KEY, MetaWorldBody())
     assert path.points[0, 0, 0] == pytest.approx(0.1)
     assert path.points.shape[1] == 7
 
 
 def test_old_rounds_are_forgotten():
-    book = ChunkPaths()
+    paths = ChunkPaths()
     for number in range(100):
-        book.requested((*KEY[:2], number), 0, STATE)
-        book.answered((*KEY[:2], number), 0, toward_x(3), np.ones(3), "")
-    assert book.path((*KEY[:2], 99), MetaWorldBody()) is not None
-    assert book.path((*KEY[:2], 50), MetaWorldBody()) is None
+        paths.requested((*KEY[:2], number), 0, STATE)
+        paths.answered((*KEY[:2], number), 0, toward_x(3), np.ones(3), "")
+    assert paths.path((*KEY[:2], 99), MetaWorldBody()) is not None
+    assert paths.path((*KEY[:2], 50), MetaWorldBody()) is None
 
 
 def test_a_chunk_that_leads_nowhere_finite_is_not_drawn():
-    book, broken = ChunkPaths(), toward_x(3)
+    paths, broken = ChunkPaths(), toward_x(3)
     broken[1, 1] = np.nan
-    book.requested(KEY, 0, STATE)
-    book.answered(KEY, 0, broken, np.ones(3), "")
-    assert book.path(KEY, MetaWorldBody()) is None
+    paths.requested(KEY, 0, STATE)
+    paths.answered(KEY, 0, broken, np.ones(3), "")
+    assert paths.path(KEY, MetaWorldBody()) is None
 
 
 unit = st.floats(-1, 1)
@@ -306,8 +305,8 @@ def test_every_shape_of_a_busy_scene_is_sound_and_has_a_key_of_its_own():
             joint_names=tuple(f"state_{i}" for i in range(39)),
             joints=STATE,
             chunks=Chunks(straight(), 1.5, straight()),
-            judged=Judged(n % 2 == 0, math.nan, 0.1, 0.2),
-            transition=Transition("unsafe " * 30, 0.5),
+            judged=LastVerdict(n % 2 == 0, math.nan, 0.1, 0.2),
+            transition=LastTransition("unsafe " * 30, 0.5),
             wait_ratio=n / 8,
         )
         for n in range(9)
@@ -331,9 +330,9 @@ def test_a_verdict_colours_the_zone_and_a_silent_judge_takes_the_colour_away():
         shown = safety(scene(robot(judged=judged)))
         return of(shown, "zone")[0].colour, [s.text for s in of(shown, "verdict")]
 
-    assert looks(Judged(True, 0.97, 0.086, 0.5)) == (colours.SAFE, ["safe 97 % · 86 ms"])
-    assert looks(Judged(False, 0.9, 0.1, 0.5)) == (colours.UNSAFE, ["UNSAFE 90 % · 100 ms"])
-    assert looks(Judged(False, 0.9, 0.1, 4.0)) == (colours.UNJUDGED, ["judge silent for 4 s"])
+    assert looks(LastVerdict(True, 0.97, 0.086, 0.5)) == (colours.SAFE, ["safe 97 % · 86 ms"])
+    assert looks(LastVerdict(False, 0.9, 0.1, 0.5)) == (colours.UNSAFE, ["UNSAFE 90 % · 100 ms"])
+    assert looks(LastVerdict(False, 0.9, 0.1, 4.0)) == (colours.UNJUDGED, ["judge silent for 4 s"])
     assert looks(None)[1] == []
 
 
@@ -341,9 +340,9 @@ def test_what_a_judge_caused_is_told_for_a_while_and_the_course_of_tasks_is_not(
     def told(transition):
         return [s.text for s in of(safety(scene(robot(transition=transition))), "reaction")]
 
-    assert told(Transition("unsafe", 1.0)) == ["unsafe"]
-    assert told(Transition("unsafe", 10.0)) == []
-    assert told(Transition("succeeded", 1.0, told=False)) == []
+    assert told(LastTransition("unsafe", 1.0)) == ["unsafe"]
+    assert told(LastTransition("unsafe", 10.0)) == []
+    assert told(LastTransition("succeeded", 1.0, told=False)) == []
 
 
 def test_a_robot_that_waits_for_a_human_says_so_whatever_its_loop_does():

@@ -23,6 +23,7 @@ MOST_SIZE = 10_000
 """Of a chunk, and of sampler steps and layers: real ones have at most a thousand."""
 _LENGTH = re.compile(r"^(chunk_size|n_action_steps)$|horizon$")
 _SIZE = re.compile(r"^n(um)?_(?!.*training).*(steps|layers)$")
+FEATURES = ("input_features", "output_features")
 ADAPTER = "adapter_config.json"
 WEIGHTS = "model.safetensors"
 PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
@@ -96,6 +97,9 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
         raise PolicyError(f"{folder.path / CONFIG} says no policy type")
     if kind in REFUSED or (kind not in FAMILIES and not _plugins()):
         raise PolicyError(unserved(kind))
+    for part in FEATURES:
+        if not isinstance(config.get(part) or {}, dict):
+            raise PolicyError(f"policy {options.policy}: {part} in {CONFIG} is no JSON object")
     read = config.get("n_obs_steps")
     if isinstance(read, int) and read > OBSERVATIONS:
         raise PolicyError(

@@ -12,13 +12,13 @@ from rich.console import Console
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.lab.demos.experiment import scenes
 from kairos_ros.lab.drill.drill_testbed import BACK_WITHIN_S, DrillTestbed, OwnFleet
-from kairos_ros.lab.drill.exchange import Exchange
-from kairos_ros.lab.drill.exchange_listener import listen_to_exchange
 from kairos_ros.lab.drill.faults import Fault
 from kairos_ros.lab.drill.figure import draw
 from kairos_ros.lab.drill.guard import guard_of
 from kairos_ros.lab.drill.hostile_clients import WorkerAccess
 from kairos_ros.lab.drill.policy_swap import OTHER, OTHER_POLICY
+from kairos_ros.lab.drill.proof.exchange import Exchange
+from kairos_ros.lab.drill.proof.exchange_listener import listen_to_exchange
 from kairos_ros.lab.drill.report import LEGEND, failures, robot_table, write
 from kairos_ros.lab.drill.run import (
     FaultResult,

@@ -19,8 +19,8 @@ from kairos_ros.lab.drill.hostile_clients import (
     send_oversized,
 )
 from kairos_ros.lab.drill.policy_swap import policy_swap
+from kairos_ros.lab.drill.proof.verdict import FaultLimits
 from kairos_ros.lab.drill.rival_servers import rogue_publisher, second_server
-from kairos_ros.lab.drill.verdict import Limits
 from kairos_ros.lab.testbed.cloud import NAME, WAN
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder
@@ -42,7 +42,7 @@ class Fault:
     name: str
     title: str
     script: Callable[[DrillTestbed], None]
-    limits: Limits = field(default_factory=Limits)
+    limits: FaultLimits = field(default_factory=FaultLimits)
     quick: bool = False
     """Part of `--quick`."""
     victim: str = ""
@@ -296,7 +296,11 @@ FAULTS = (
     Fault("cut_for_good", "link cut for good", cut_for_good, needs=LINKS),
     Fault("serving_paused", "serving node deactivated for 5 s", serving_paused),
     Fault(
-        "serving_killed", "serving node killed", serving_killed, Limits(wait_s=240.0), needs=KILLS
+        "serving_killed",
+        "serving node killed",
+        serving_killed,
+        FaultLimits(wait_s=240.0),
+        needs=KILLS,
     ),
     Fault("second_server", "second serving node", second_server, quick=True, needs=ANSWERS),
     Fault("rogue_publisher", "rogue publisher", rogue_publisher, quick=True, needs=ANSWERS),
@@ -305,7 +309,7 @@ FAULTS = (
         "robot_killed",
         "robot process killed",
         robot_killed,
-        Limits(wait_s=240.0),
+        FaultLimits(wait_s=240.0),
         victim="arm_1",
         needs=KILLS,
     ),

@@ -7,11 +7,11 @@ from pathlib import Path
 
 from kairos_ros.core.errors import KairosError
 from kairos_ros.lab.drill.drill_testbed import DrillTestbed
-from kairos_ros.lab.drill.evidence import Guard
-from kairos_ros.lab.drill.exchange import Exchange
 from kairos_ros.lab.drill.faults import Fault
-from kairos_ros.lab.drill.message_verdict import judge_messages
-from kairos_ros.lab.drill.verdict import Body, Check, RobotVerdict, Window, judge
+from kairos_ros.lab.drill.proof.evidence import Guard
+from kairos_ros.lab.drill.proof.exchange import Exchange
+from kairos_ros.lab.drill.proof.message_verdict import judge_messages
+from kairos_ros.lab.drill.proof.verdict import BodyLogs, Check, RobotVerdict, Window, judge
 from kairos_ros.lab.testbed.processes import Interrupted
 from kairos_ros.robot.body_log import log_path, read_body_log
 
@@ -128,11 +128,11 @@ def judge_by_messages(drill: DrillTestbed) -> JudgeAll:
     return judge_all
 
 
-def read_body(folder: Path, robot: str, exchange: Exchange) -> Body:
+def read_body(folder: Path, robot: str, exchange: Exchange) -> BodyLogs:
     """The logs of all sessions of a robot, in order."""
     paths = {session: log_path(folder, robot, session) for session in exchange.sessions(robot)}
     logs = {session: list(read_body_log(p)) for session, p in paths.items() if p.exists()}
-    return Body(robot, logs)
+    return BodyLogs(robot, logs)
 
 
 def passed(results: Sequence[FaultResult]) -> bool:

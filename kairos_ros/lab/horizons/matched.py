@@ -3,14 +3,10 @@ length (000 §5.2, Figure 11)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 import numpy as np
 
-from kairos_ros.lab.horizons.dominance import Outcomes
-
-if TYPE_CHECKING:
-    from kairos_ros.lab.horizons.study import Measured
+from kairos_ros.lab.horizons.dominance import Measured, Outcomes
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +35,7 @@ def matched(static: Mapping[str, Outcomes], rule: str, ours: Outcomes) -> Matche
     )
 
 
-def beside_paper(measured: "Measured", paper: Mapping[str, str], differs: str) -> str:
+def beside_paper(measured: Measured, paper: Mapping[str, str], differs: str) -> str:
     """Markdown: the best of every knob beside what 000 gives, then every setting."""
     found = [matched(measured.static, name, o) for name, o in measured.dynamic.items()]
     knobs = dict.fromkeys(m.rule.partition(":")[0] for m in found)

@@ -6,19 +6,18 @@ in `cells.jsonl`; then `horizon.csv` (tidy, a row per task and rule and one over
 """
 
 import csv
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizon import CALIBRATED, TUNED, parse_horizon
+from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.lab.horizons.cells import BLOCK, joined, named_rules, policy_folder, run_cell
-from kairos_ros.lab.horizons.dominance import Outcomes, horizon_interval
+from kairos_ros.lab.horizons.dominance import Measured, Outcomes, horizon_interval
 from kairos_ros.lab.horizons.finding import finding
 from kairos_ros.lab.horizons.matched import beside_paper
 from kairos_ros.lab.metrics.cells import Key, cell_name, read_cells, run_cells, source_version
@@ -65,23 +64,6 @@ class HorizonStudy(_Section):
     differs: str = ""
     """From 000's experiment."""
     sizes: dict[str, StudySize]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """All rules under one disturbance, on the same episodes."""
-
-    disturbance: float
-    tasks: tuple[str, ...]
-    static: Mapping[str, Outcomes]
-    dynamic: Mapping[str, Outcomes]
-    tuned: Outcomes | None = None
-    """Of `static:tuned`, the baseline, and its horizons by task."""
-    tuned_horizons: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def rules(self) -> dict[str, Outcomes]:
-        return {**self.static, **({TUNED: self.tuned} if self.tuned else {}), **self.dynamic}
 
 
 def run_horizon_study(
@@ -181,17 +163,9 @@ def _kept(file: Path, keys: list[Key], code: str, report: Callable[[str], None])
 
 
 def read_horizon_study(config: Path) -> HorizonStudy:
-    """Raises ConfigError that names file and field."""
-    try:
-        study = HorizonStudy.model_validate(yaml.safe_load(config.read_text()))
-    except OSError as error:
-        raise ConfigError(f"{config}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{config} is no YAML: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        raise ConfigError(f"{config}: {where}: {first['msg']}") from None
+    """Raises FaultyFileError with line, column and field of everything that is wrong, ConfigError
+    for a file that cannot be read, and for unknown tasks and policies."""
+    study = read_model(config, read_document(config), HorizonStudy)
     for size in study.sizes.values():
         if unknown := [task for task in size.tasks if task not in SCENES]:
             raise ConfigError(f"{config}: no task {unknown[0]!r}; known are {', '.join(SCENES)}")

@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kairos_ros.robot.adapters.sim.intruder import SKIN, Body, Cell, Part, capsule, ellipsoid
+from kairos_ros.robot.adapters.sim.intruder import SKIN, Body, Part, Workcell, capsule, ellipsoid
 
 Look = Literal["demo", "varied", "shifted"]
 
@@ -56,7 +56,7 @@ def dressed(env: Any, camera: str, look: Look, rng: np.random.Generator) -> Iter
         mujoco.mj_camlight(model, data)
 
 
-def random_clutter(rng: np.random.Generator, cell: Cell) -> Body:
+def random_clutter(rng: np.random.Generator, cell: Workcell) -> Body:
     """Up to three things that lie in the cell and are nobody: boxes, balls, mugs, tools.
 
     Some have the colour of skin, so that colour alone does not give a hand away.
@@ -64,7 +64,7 @@ def random_clutter(rng: np.random.Generator, cell: Cell) -> Body:
     return tuple(part for _ in range(rng.integers(0, 4)) for part in _thing(rng, _spot(rng, cell)))
 
 
-def passer_by(rng: np.random.Generator, cell: Cell) -> Body:
+def passer_by(rng: np.random.Generator, cell: Workcell) -> Body:
     """Somebody behind the cell, too far away to reach in."""
     from kairos_ros.robot.adapters.sim.intruder import person, random_look
 
@@ -74,7 +74,7 @@ def passer_by(rng: np.random.Generator, cell: Cell) -> Body:
     return person(feet, facing, random_look(rng), height_m=rng.uniform(1.5, 1.95))
 
 
-def _spot(rng: np.random.Generator, cell: Cell) -> np.ndarray:
+def _spot(rng: np.random.Generator, cell: Workcell) -> np.ndarray:
     """A place on the table, away from its middle, where the arm works."""
     while True:
         at = rng.uniform([*cell.low[:2], 0.0], [*cell.high[:2], 0.0])

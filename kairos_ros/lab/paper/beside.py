@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import numpy as np
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
@@ -57,17 +57,9 @@ class Row:
 
 
 def read_paper_study(config: Path) -> PaperStudy:
-    """Raises ConfigError that names file and field."""
-    try:
-        study = PaperStudy.model_validate(yaml.safe_load(config.read_text()))
-    except OSError as error:
-        raise ConfigError(f"{config}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{config} is no YAML: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        raise ConfigError(f"{config}: {where}: {first['msg']}") from None
+    """Raises FaultyFileError with line, column and field of everything that is wrong, ConfigError
+    for a file that cannot be read, and for unknown tasks."""
+    study = read_model(config, read_document(config), PaperStudy)
     for size in study.sizes.values():
         if unknown := [task for task in size.tasks if task not in SCENES]:
             raise ConfigError(f"{config}: no task {unknown[0]!r}; known are {', '.join(SCENES)}")

@@ -18,7 +18,6 @@ DECIDES = (
     "serving",
     "transport/link_estimate.py",
     "transport/messages.py",
-    "robot/answer_check.py",
     "robot/task.py",
     "robot/latency.py",
     "robot/run.py",

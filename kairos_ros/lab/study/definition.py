@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.document.faults import FaultyFileError, faults_of, read_document
+from kairos_ros.document.faults import FaultyFileError, first_fault, read_document, read_model
 from kairos_ros.lab.sim.recorded import traces_version
 from kairos_ros.lab.sim.rules import RECORDED
 from kairos_ros.lab.study.cell import Cell
@@ -193,11 +193,7 @@ def read_study(path: Path) -> Study:
         raise
     except ConfigError as error:
         raise ConfigError(f"{error}; 'kairos study --list' shows names") from None
-    try:
-        study = Study.model_validate(document.data)
-    except ValidationError as error:
-        tags: dict[str, type[BaseModel]] = {"reduction": Compare, "best": Best}
-        raise FaultyFileError(path, faults_of(document, Study, error, tags=tags)) from None
+    study = read_model(path, document, Study, tags={"reduction": Compare, "best": Best})
     for size in study.sizes:
         combinations(study, size, str(path))  # every cell must be a valid one
     return study
@@ -254,20 +250,7 @@ def _cell(
     try:
         return Cell.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError(f"{where}: the cell {dict(labels)}: {_first(error)}") from None
-
-
-def _first(error: ValidationError) -> str:
-    """The first problem of a cell, with its field, what was given and what is allowed."""
-    problem = error.errors()[0]
-    field = ".".join(str(part) for part in problem["loc"]) or "the whole"
-    text = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        return f"there is no field {field!r}; allowed are: {_list(Cell.model_fields)}"
-    if not problem["loc"]:
-        return text
-    given = "" if problem["type"] == "missing" else f", not {problem['input']!r}"
-    return f"{field}: {text[0].lower()}{text[1:]}{given}"
+        raise ConfigError(f"{where}: the cell {dict(labels)}: {first_fault(error, Cell)}") from None
 
 
 def _list(names: Any) -> str:

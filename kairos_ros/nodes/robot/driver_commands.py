@@ -14,7 +14,7 @@ from kairos_ros.nodes.robot.driver_messages import (
     trajectory,
     trajectory_goal,
 )
-from kairos_ros.nodes.robot.driver_topics import Channel, Controller
+from kairos_ros.nodes.robot.driver_topics import ActionController, Channel
 from kairos_ros.nodes.robot.goal_stream import GoalStream
 from kairos_ros.robot.adapters.contract.contract import Arm, Command, RobotContract
 
@@ -31,7 +31,7 @@ class DriverCommands:
         node: Node,
         contract: RobotContract,
         channels: Sequence[Channel],
-        controllers: Sequence[Controller],
+        controllers: Sequence[ActionController],
     ) -> None:
         """channels: command topics; others are left alone."""
         self._node, self._contract = node, contract
@@ -102,7 +102,7 @@ class DriverCommands:
             else:
                 to.publish(Float64MultiArray(data=values))
 
-    def rejected(self) -> Controller | None:
+    def rejected(self) -> ActionController | None:
         """A controller that rejected a goal since the task began."""
         for controller in self._controllers:
             stream = self._streams.get(controller.field)

@@ -159,7 +159,7 @@ def main() -> int:
     node, executor, stop = begin("robot_node", RobotNode)
     broken = False
     try:
-        while not (stop.is_set() or node.finalized or node.failed):
+        while not (stop.is_set() or node.over or node.failed):
             executor.spin_once(timeout_sec=0.1)
     except Exception:
         traceback.print_exc()

@@ -327,7 +327,7 @@ NOT_ACTIVE = Refusal(RefusalCode.NOT_ACTIVE, "the serving node is not activated"
 def main() -> int:
     """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
     node, executor, stop = begin("serving_node", ServingNode)
-    while not (stop.is_set() or node.finalized):
+    while not (stop.is_set() or node.over):
         executor.spin_once(timeout_sec=node.wait_s())
         node.tick()
     for _ in range(LAST_CALLBACKS):  # so that who asked for the end has its answer

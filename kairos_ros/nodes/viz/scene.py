@@ -25,11 +25,11 @@ from kairos_ros.viz.bodies import Body, MetaWorldBody, UrdfBody
 from kairos_ros.viz.places import Grid, Slots
 from kairos_ros.viz.scene import (
     Chunks,
-    Judged,
+    LastTransition,
+    LastVerdict,
     RobotDrawing,
     Scene,
     Serving,
-    Transition,
 )
 from kairos_ros.viz.shape import Point
 
@@ -190,18 +190,18 @@ def _chunks(
     )
 
 
-def _judged(now_s: float, status: RobotReported, verdict: CellJudged | None) -> Judged | None:
+def _judged(now_s: float, status: RobotReported, verdict: CellJudged | None) -> LastVerdict | None:
     if verdict is None or verdict.key != TaskKey(status.robot, status.session, status.task):
         return None
-    return Judged(verdict.safe, verdict.probability, verdict.latency_s, now_s - verdict.at_s)
+    return LastVerdict(verdict.safe, verdict.probability, verdict.latency_s, now_s - verdict.at_s)
 
 
 def _transition(
     now_s: float, status: RobotReported, event: ModeChanged | None
-) -> Transition | None:
+) -> LastTransition | None:
     if event is None or event.key.session != status.session:
         return None
-    return Transition(event.reason, now_s - event.at_s, told=bool(event.component))
+    return LastTransition(event.reason, now_s - event.at_s, told=bool(event.component))
 
 
 def _serving(now_s: float, view: FleetView) -> Serving | None:

@@ -49,7 +49,7 @@ class Trigger(StrEnum):
     CLEAR = "safe and answered"
     DONE = "task done"
     FAILED = "task failed"
-    RESET_STILL_OWED = "safe again, reset still owed"
+    RESET_STILL_DUE = "safe again, reset still due"
     RESET_DONE = "reset done"
     RESET_FAILED = "reset failed"
     AT_SAFE_STATE = "at the safe state"
@@ -85,7 +85,7 @@ TABLE = (
     Row(Trigger.DONE, WORKING, HOLDING, (Effect.STOP, Effect.SUCCEED)),
     Row(Trigger.FAILED, WORKING, RETRYING, (Effect.STOP, Effect.RESET)),
     Row(Trigger.RESET_DONE, (RETRYING,), HOLDING),
-    Row(Trigger.RESET_STILL_OWED, (HOLDING,), RETRYING, (Effect.RESET,)),
+    Row(Trigger.RESET_STILL_DUE, (HOLDING,), RETRYING, (Effect.RESET,)),
     Row(Trigger.RESET_FAILED, (RETRYING,), HOLDING, (Effect.STOP, Effect.FAIL)),
     Row(Trigger.AT_SAFE_STATE, (RETURNING,), HOLDING, (Effect.STOP,)),
     Row(Trigger.HUMAN_NEXT, (RETURNING,), WAITING, (Effect.STOP, Effect.CALL_HUMAN)),

@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 import yaml
 
-from kairos_ros.lab.metrics.cells import Result
+from kairos_ros.lab.metrics.cells import CellResult
 from kairos_ros.lab.study.definition import Study
 from kairos_ros.lab.study.figure import draw_study
 from kairos_ros.lab.study.finding import finding, headline
@@ -57,7 +57,7 @@ def frame(study):
     for c in cells:
         stall = 0.1 * c.cell.load if c.labels["policy"] == "FIFO" else math.nan
         metrics = {"latency_mean_s": latency(c.labels, c.cell.seed), "stall_fraction": stall}
-        results[c.cell.key] = Result("code", 0.0, metrics)
+        results[c.cell.key] = CellResult("code", 0.0, metrics)
     return tidy(cells, results)
 
 

@@ -48,7 +48,7 @@ JUDGED_BY = {
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlannedEvent:
     """One event of the script."""
 
     kind: Kind
@@ -67,14 +67,14 @@ class Promise:
     text: str
 
 
-def parse_events(text: str, fleet: FleetFile) -> list[Planned]:
+def parse_events(text: str, fleet: FleetFile) -> list[PlannedEvent]:
     """Reads `intruder:arm_1,knock,safety`; of an empty text, one of each that the fleet can have.
 
     Where no robot is named, those that it can happen to take turns. Raises ConfigError for an
     unknown event, for one that this fleet cannot have, and for a fleet that can have none.
     """
     wanted = [part.strip() for part in text.split(",")] if text.strip() else []
-    planned: list[Planned] = []
+    planned: list[PlannedEvent] = []
     wanted = wanted or [kind.value for kind in Kind if concerned(kind, fleet)]
     if not wanted:
         raise ConfigError("nothing can happen to this fleet: it has neither judges nor a system2")
@@ -90,10 +90,10 @@ def parse_events(text: str, fleet: FleetFile) -> list[Planned]:
         if kind not in ONE_CELL:
             if robot:
                 raise ConfigError(f"event {part!r:.80}: {name} happens to all, leave the name out")
-            planned.append(Planned(kind, possible))
+            planned.append(PlannedEvent(kind, possible))
             continue
         turn = sum(one.kind in ONE_CELL for one in planned) % len(possible)
-        planned.append(Planned(kind, (robot or possible[turn],)))
+        planned.append(PlannedEvent(kind, (robot or possible[turn],)))
     return planned
 
 

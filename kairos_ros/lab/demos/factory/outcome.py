@@ -7,7 +7,12 @@ from itertools import takewhile
 
 from kairos_ros.core.pipeline import Component, TaskRules
 from kairos_ros.lab.demos.factory.events import JUDGED_BY, Kind, Promise, promise
-from kairos_ros.lab.demos.factory.history import TASK_OVER, FactoryEvent, FleetHistory, Transition
+from kairos_ros.lab.demos.factory.history import (
+    TASK_OVER,
+    FactoryEvent,
+    FleetHistory,
+    SeenTransition,
+)
 from kairos_ros.robot.supervision.state_table import Effect, Mode, Trigger
 
 HEARD_WITHIN_S = 0.05
@@ -72,7 +77,7 @@ def outcome(
     return Outcome(event, " or ".join(texts), within_s, reactions, result, why)
 
 
-def answers(transition: Transition, kind: Kind, promised: Promise) -> bool:
+def answers(transition: SeenTransition, kind: Kind, promised: Promise) -> bool:
     """Whether this is what a robot does about such an event."""
     if kind is Kind.KNOCK:
         given_up = transition.component is Component.MONITOR and USED_UP in transition.reason
@@ -86,7 +91,7 @@ def answers(transition: Transition, kind: Kind, promised: Promise) -> bool:
 
 def answered(
     event: FactoryEvent, history: FleetHistory, robot: str, promised: Promise
-) -> list[Transition]:
+) -> list[SeenTransition]:
     """Everything that the robot did about the event so far."""
     transitions = history.since(robot, event.began_s)
     if event.kind is Kind.KNOCK:  # what is said of the next task's object is about another one
@@ -126,7 +131,7 @@ def reaction(
     )
 
 
-def _told(transitions: list[Transition]) -> str:
+def _told(transitions: list[SeenTransition]) -> str:
     """The first reason, and each mode once, in the order in which the robot came to it."""
     modes = list(dict.fromkeys(m.after for m in transitions))
     if transitions[-1].after is Mode.RUNNING:

@@ -9,7 +9,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.bringup.fleet import NODES
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
-from kairos_ros.lab.demos.factory.events import JUDGED_BY, Kind, Planned, promise
+from kairos_ros.lab.demos.factory.events import JUDGED_BY, Kind, PlannedEvent, promise
 from kairos_ros.lab.demos.factory.history import TASK_OVER, FactoryEvent
 from kairos_ros.lab.demos.factory.outcome import answered
 from kairos_ros.lab.demos.factory.testbed import FactoryTestbed
@@ -41,7 +41,7 @@ class FactoryScript:
         """specs: the nodes of the fleet, to start one again."""
         self._factory, self._specs = factory, specs
 
-    def play(self, events: Sequence[Planned]) -> None:
+    def play(self, events: Sequence[PlannedEvent]) -> None:
         """All of them, in peace before and after. What happened is in the factory's history.
 
         Raises Interrupted, and FleetError where the fleet does not get to work.
@@ -52,9 +52,9 @@ class FactoryScript:
             self._play(planned)
         self._factory.work_for(BETWEEN_S, "the fleet works")
 
-    def _play(self, planned: Planned) -> None:
+    def _play(self, planned: PlannedEvent) -> None:
         """Makes one event happen, and waits until its robots are running again."""
-        run: Mapping[Kind, Callable[[Planned], FactoryEvent]] = {
+        run: Mapping[Kind, Callable[[PlannedEvent], FactoryEvent]] = {
             Kind.INTRUDER: self._somebody,
             Kind.LINGERER: self._somebody,
             Kind.KNOCK: self._knock,
@@ -73,7 +73,7 @@ class FactoryScript:
         )
         factory.log.about = ()
 
-    def _somebody(self, planned: Planned) -> FactoryEvent:
+    def _somebody(self, planned: PlannedEvent) -> FactoryEvent:
         """Somebody is in a cell for a while, or until a human is called."""
         (robot,) = planned.robots
         stays = planned.kind is Kind.LINGERER
@@ -93,7 +93,7 @@ class FactoryScript:
         self._factory.occupied.discard(robot)
         return event
 
-    def _knock(self, planned: Planned) -> FactoryEvent:
+    def _knock(self, planned: PlannedEvent) -> FactoryEvent:
         """Until the simulator knows that the object is lost: it may also stay within reach."""
         (robot,) = planned.robots
         truth = self._factory.ground_truth
@@ -112,7 +112,7 @@ class FactoryScript:
             self._factory.log.say(f"{robot}: the object stayed within reach")
         return event
 
-    def _safety(self, planned: Planned) -> FactoryEvent:
+    def _safety(self, planned: PlannedEvent) -> FactoryEvent:
         spec = self._spec(Kind.SAFETY)
         key = Fleet.key(spec)
         mine = self._of(spec, planned)
@@ -128,7 +128,7 @@ class FactoryScript:
         self._factory.testbed.killed.discard(key)
         return event
 
-    def _planner(self, planned: Planned) -> FactoryEvent:
+    def _planner(self, planned: PlannedEvent) -> FactoryEvent:
         spec = self._spec(Kind.PLANNER)
         key = Fleet.key(spec)
         mine = self._of(spec, planned)
@@ -207,5 +207,5 @@ class FactoryScript:
         executable = f"{NODES[JUDGED_BY[kind]]}_node"
         return next(spec for spec in self._specs if spec.executable == executable)
 
-    def _of(self, spec: NodeSpec, planned: Planned) -> tuple[str, ...]:
+    def _of(self, spec: NodeSpec, planned: PlannedEvent) -> tuple[str, ...]:
         return tuple(r for r in planned.robots if r in spec.parameters["robots"])

@@ -11,8 +11,8 @@ from kairos_ros.document.faults import (
     FaultyFileError,
     did_you_mean,
     fault_at,
-    faults_of,
     read_document,
+    read_model,
 )
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.host.share import share
@@ -37,10 +37,7 @@ def read_contract(path: Path) -> RobotContract:
     if not isinstance(document.data, dict):
         text = f"a contract has the fields {', '.join(RobotContract.model_fields)}"
         raise FaultyFileError(path, [fault_at(document, (), text)])
-    try:
-        contract = RobotContract.model_validate(document.data)
-    except ValidationError as error:
-        raise FaultyFileError(path, faults_of(document, RobotContract, error)) from None
+    contract = read_model(path, document, RobotContract)
     faults = [fault_at(document, at, text) for at, text in _contradictions(contract)]
     if faults:
         raise FaultyFileError(path, faults)

@@ -11,12 +11,7 @@ from hashlib import sha256
 
 import numpy as np
 
-
-@dataclass(frozen=True, slots=True)
-class TaskKey:
-    robot: str
-    session: str
-    task: str
+from kairos_ros.telemetry.events import TaskKey
 
 
 @dataclass(frozen=True, slots=True)

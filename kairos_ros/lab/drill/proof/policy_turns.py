@@ -7,8 +7,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from kairos_ros.lab.drill.evidence import BodyTask, Proof
-from kairos_ros.lab.drill.exchange import Exchange
+from kairos_ros.lab.drill.proof.evidence import BodyTask, Proof
+from kairos_ros.lab.drill.proof.exchange import Exchange
 
 
 @dataclass(frozen=True, slots=True)

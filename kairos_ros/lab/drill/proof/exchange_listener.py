@@ -6,18 +6,18 @@ from functools import partial
 import numpy as np
 from diagnostic_msgs.msg import DiagnosticArray
 
-from kairos_ros.lab.drill.exchange import (
+from kairos_ros.lab.drill.proof.exchange import (
     Exchange,
     SeenChunk,
     SeenRequest,
     SeenServer,
     TaskEnd,
-    TaskKey,
 )
 from kairos_ros.lab.testbed.fleet_client import FleetClient
 from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, ServerStatus, TaskEvent
 from kairos_ros.nodes.qos import DIAGNOSTICS, ROSTER
 from kairos_ros.telemetry.decode import chunk_answered
+from kairos_ros.telemetry.events import TaskKey
 
 
 def listen_to_exchange(client: FleetClient, exchange: Exchange, *, pulses: bool = False) -> None:
@@ -36,10 +36,9 @@ def listen_to_exchange(client: FleetClient, exchange: Exchange, *, pulses: bool 
         chunk = chunk_answered(message, "", time.monotonic())
         if chunk is None or chunk.actions is None:
             return
-        key = TaskKey(message.robot, message.session, message.task)
         answered = SeenChunk(
             at_s=chunk.at_s,
-            key=key,
+            key=chunk.key,
             round=chunk.round,
             attempt=chunk.attempt,
             actions=chunk.actions,
@@ -48,7 +47,7 @@ def listen_to_exchange(client: FleetClient, exchange: Exchange, *, pulses: bool 
             server=chunk.server,
             policy=chunk.policy,
         )
-        exchange.answered[key].append(answered)
+        exchange.answered[chunk.key].append(answered)
 
     def on_event(message: TaskEvent) -> None:
         key = TaskKey(message.robot, message.session, message.task)

@@ -14,8 +14,9 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kairos_ros.lab.drill.exchange import SeenChunk, SeenRequest, TaskKey
+from kairos_ros.lab.drill.proof.exchange import SeenChunk, SeenRequest
 from kairos_ros.robot.body_log import BodyEvent
+from kairos_ros.telemetry.events import TaskKey
 
 Guard = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
 """(action, state) -> the action that the robot's guard makes of it, or None."""

@@ -4,16 +4,16 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kairos_ros.lab.drill.evidence import BodyTask, Guard, body_tasks, prove
-from kairos_ros.lab.drill.exchange import Exchange
-from kairos_ros.lab.drill.motion import (
-    Command,
+from kairos_ros.lab.drill.proof.evidence import BodyTask, Guard, body_tasks, prove
+from kairos_ros.lab.drill.proof.exchange import Exchange
+from kairos_ros.lab.drill.proof.motion import (
+    SeenCommand,
     commands,
     longest_hold_s,
     longest_silence_s,
     spans,
 )
-from kairos_ros.lab.drill.policy_turns import Turn, wrong_policy
+from kairos_ros.lab.drill.proof.policy_turns import Turn, wrong_policy
 from kairos_ros.recording.runs.run import Span
 from kairos_ros.robot.body_log import BodyEvent
 
@@ -33,7 +33,7 @@ class Check:
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class FaultLimits:
     """What a robot may feel of a fault, in seconds."""
 
     silence_s: float = 1.0
@@ -102,7 +102,7 @@ class RobotVerdict:
 
 
 @dataclass(frozen=True, slots=True)
-class Body:
+class BodyLogs:
     """The logs of one robot, by session, in order."""
 
     robot: str
@@ -110,11 +110,11 @@ class Body:
 
 
 def judge(
-    body: Body,
+    body: BodyLogs,
     exchange: Exchange,
     guard: Guard,
     window: Window,
-    limits: Limits,
+    limits: FaultLimits,
     *,
     victim: bool = False,
 ) -> RobotVerdict:
@@ -193,7 +193,7 @@ def _count(task: BodyTask) -> int:
     return sum(1 for _ in task.acts)
 
 
-def _commands(body: Body, exchange: Exchange) -> list[Command]:
+def _commands(body: BodyLogs, exchange: Exchange) -> list[SeenCommand]:
     return [
         command
         for session, log in body.logs.items()
@@ -215,7 +215,7 @@ def _ends_s(tasks: Sequence[BodyTask], exchange: Exchange) -> list[float]:
     return ends
 
 
-def _silence_s(body: Body, window: Window, *, victim: bool) -> float:
+def _silence_s(body: BodyLogs, window: Window, *, victim: bool) -> float:
     logs = list(body.logs.values())
     if not victim:
         return longest_silence_s([e for log in logs for e in log], window.begin_s, window.end_s)

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from kairos_ros.lab.drill.exchange import Exchange, TaskEnd, TaskKey
-from kairos_ros.lab.drill.verdict import (
+from kairos_ros.lab.drill.proof.exchange import Exchange, TaskEnd
+from kairos_ros.lab.drill.proof.verdict import (
     DONE,
     Check,
-    Limits,
+    FaultLimits,
     RobotVerdict,
     Window,
     chunks_by_tier,
@@ -16,12 +16,13 @@ from kairos_ros.lab.drill.verdict import (
     spans_since,
 )
 from kairos_ros.recording.runs.run import CANCELED, Span
+from kairos_ros.telemetry.events import TaskKey
 
 ENDED_WELL = (*DONE, CANCELED)
 
 
 def judge_messages(
-    robot: str, exchange: Exchange, told: Sequence[Span], window: Window, limits: Limits
+    robot: str, exchange: Exchange, told: Sequence[Span], window: Window, limits: FaultLimits
 ) -> RobotVerdict | None:
     """None for a robot that had no task while the fault was there. A task that still runs is not
     lost. `told`: what the robot said that it was doing, on this host's monotonic clock."""

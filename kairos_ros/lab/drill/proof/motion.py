@@ -13,7 +13,7 @@ LONGEST_PERIOD_S = 0.25
 
 
 @dataclass(frozen=True, slots=True)
-class Command:
+class SeenCommand:
     """What a body was told in one control period."""
 
     at_s: float
@@ -21,12 +21,12 @@ class Command:
     """executing, holding (in a task), or idle: holding between tasks."""
 
 
-def commands(events: Iterable[BodyEvent], ends_s: Sequence[float]) -> list[Command]:
+def commands(events: Iterable[BodyEvent], ends_s: Sequence[float]) -> list[SeenCommand]:
     """Every act and hold of a session. `ends_s`: when tasks ended, by any clock close to the log's.
 
     A hold belongs to a task from the end of its reset until the task has ended.
     """
-    found: list[Command] = []
+    found: list[SeenCommand] = []
     open_since: float | None = None
     for event in events:
         at_s = event.at_ns / 1e9
@@ -36,15 +36,15 @@ def commands(events: Iterable[BodyEvent], ends_s: Sequence[float]) -> list[Comma
             case "reset":
                 open_since = None
             case "act":
-                found.append(Command(at_s, "executing"))
+                found.append(SeenCommand(at_s, "executing"))
             case "hold":
                 since = open_since
                 over = since is None or any(since < end <= at_s for end in ends_s)
-                found.append(Command(at_s, "idle" if over else "holding"))
+                found.append(SeenCommand(at_s, "idle" if over else "holding"))
     return found
 
 
-def spans(robot: str, told: Sequence[Command]) -> list[Span]:
+def spans(robot: str, told: Sequence[SeenCommand]) -> list[Span]:
     """Consecutive commands of a kind as one span; where there are none for long, nothing."""
     found: list[Span] = []
     for command, after in zip(told, [*told[1:], None], strict=True):
@@ -59,7 +59,7 @@ def spans(robot: str, told: Sequence[Command]) -> list[Span]:
     return found
 
 
-def longest_hold_s(told: Sequence[Command], since_s: float, until_s: float) -> float:
+def longest_hold_s(told: Sequence[SeenCommand], since_s: float, until_s: float) -> float:
     """The longest time without an action within a task, in a span of time."""
     longest, began, before = 0.0, None, -math.inf
     for command in told:
