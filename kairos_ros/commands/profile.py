@@ -22,7 +22,38 @@ from kairos_ros.host.extras import require
 def profile_command(
     policy: Annotated[
         str, typer.Option(help="LeRobot policy folder, hub id, or emulated:latency_ms=80+35b,...")
-    ],
+    ] = "",
+    judge: Annotated[
+        str, typer.Option(help="Instead, a judge or planner: openai:URL#NAME, embedded:NAME, ...")
+    ] = "",
+    assume: Annotated[
+        str,
+        typer.Option(help="Instead, measure nothing: a batch of b takes 31+10b ms, for example."),
+    ] = "",
+    load: Annotated[
+        bool,
+        typer.Option("--load", help="Of a policy: latency against request rate as well, to plan."),
+    ] = False,
+    as_: Annotated[
+        str,
+        typer.Option("--as", help="What it is asked as: system1, system2, safety, monitor, A,B."),
+    ] = "",
+    model: Annotated[
+        str, typer.Option(help="Its name in fleet files, where that is another one.")
+    ] = "",
+    device_name: Annotated[
+        str, typer.Option(help="What it runs on, as gpu_type in fleet files [default: as found].")
+    ] = "",
+    memory_mib: Annotated[
+        float, typer.Option(min=0, help="Memory that it takes [default: as a policy says].")
+    ] = 0.0,
+    in_flight: Annotated[
+        int, typer.Option(min=1, max=256, help="Of judges: most requests at the same time.")
+    ] = 16,
+    per_rate_s: Annotated[
+        float, typer.Option(min=1, max=600, help="Seconds that each request rate is measured for.")
+    ] = 10.0,
+    basis: Annotated[str, typer.Option(help="Of an assumption: what it rests on.")] = "",
     out: Annotated[
         Path | None,
         typer.Option(help="JSON to write, the plot beside it [default: POLICY_ID.profile.json]."),
@@ -52,7 +83,22 @@ def profile_command(
     ] = "pick up the cube",
     plot: Annotated[bool, typer.Option(help="Draw it too (needs extra eval).")] = True,
 ) -> None:
-    """Measure latency against batch size and write profile and plot."""
+    """Measure latency against batch size, or against request rate, and write it down.
+
+    A policy's profile is read by serving nodes. --load, --judge and --assume write load profiles,
+    which `kairos fleet plan` reads.
+    """
+    if sum(map(bool, (policy, judge, assume))) != 1:
+        raise ConfigError("give one of --policy, --judge and --assume")
+    if judge or assume:
+        from kairos_ros.commands.load_profile import LoadOptions, assumed_command, judge_command
+
+        how = LoadOptions(as_, model, device_name, memory_mib, in_flight, per_rate_s, basis)
+        if judge:
+            judge_command(judge, how, out)
+        else:
+            assumed_command(assume, batches, how, out)
+        return
     options = EngineOptions(policy, device, dtype, threads, max_batch, tokenizer, allowed_steps)
     sizes = _sizes(batches, max_batch)
     compiled = replace(options, compile=True)
