@@ -2,16 +2,25 @@
 
 import json
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import typer
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.load_profile import QUANTILES, LoadProfile
+from kairos_ros.core.load_profile import QUANTILES, RATES, LoadProfile
 from kairos_ros.core.pipeline import Component
+from kairos_ros.core.profile import EngineProfile
+
+if TYPE_CHECKING:
+    from kairos_ros.engine.profiling import ProfiledEngine
+
+PATIENCE_S = 30.0
+"""How long an answer is waited for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +34,7 @@ class LoadOptions:
     in_flight: int
     per_rate_s: float
     basis: str
+    image_px: int
 
     def components(self, default: str) -> tuple[Component, ...]:
         """Raises ConfigError for another word, and for none."""
@@ -68,9 +78,96 @@ def assumed_command(line: str, batches: str, how: LoadOptions, out: Path | None)
     write_profile(profile, out)
 
 
-def judge_command(judge: str, how: LoadOptions, out: Path | None) -> None:
+def judge_command(judge: str, how: LoadOptions, instruction: str, out: Path | None) -> None:
     """Measures a judge or a planner."""
-    raise ConfigError(f"{judge}: not yet")
+    from kairos_ros.engine.profiling import machine
+    from kairos_ros.vlm.embedded.planner import RulePlanner
+    from kairos_ros.vlm.judge import Judge
+    from kairos_ros.vlm.load_measurement import measure_judge, standing_question
+    from kairos_ros.vlm.loading import ENDPOINT, load_judge
+
+    components = how.components("")
+    if Component.SYSTEM1 in components:
+        raise ConfigError("--as system1: measure an action model with --policy and --load")
+
+    def new_judge() -> Judge:
+        return RulePlanner() if judge == "embedded:planner" else load_judge(judge, PATIENCE_S)
+
+    remote = judge.startswith(ENDPOINT)
+    in_flight = how.in_flight if remote else 1  # one in this process is asked by one thread
+    questions = [
+        standing_question(component, instruction, how.image_px, seed)
+        for seed in range(8)
+        for component in components
+    ]
+    settings = in_flight.bit_length() + (in_flight & (in_flight - 1) > 0) + RATES + 1
+    with _progress() as bar:
+        task = bar.add_task("starting", total=settings)
+        measured = measure_judge(
+            new_judge, questions, in_flight, how.per_rate_s, how.memory_mib,
+            lambda what: bar.update(task, description=what, advance=1),
+        )  # fmt: skip
+    first = new_judge()
+    version = first.model
+    first.close()
+    late = f"; {measured.failed} questions were not answered in time" if measured.failed else ""
+    write_profile(
+        LoadProfile(
+            model=how.model or judge,
+            version=version,
+            components=components,
+            device=how.device_name or machine(1),
+            machine=machine(1),
+            source="measured",
+            basis=f"Poisson arrivals, {how.per_rate_s:g} s per rate, pictures of {how.image_px} px"
+            f"{late}",
+            batching="continuous" if remote else "discrete",
+            sizes=measured.sizes,
+            service_s=measured.service_s,
+            loads=(measured.load,),
+        ),
+        out,
+    )
+
+
+def policy_load(
+    engine: "ProfiledEngine",
+    profile: EngineProfile,
+    policy: str,
+    instruction: str,
+    how: LoadOptions,
+    bar: Progress,
+) -> LoadProfile:
+    """Measures a policy whose engine runs and has a profile."""
+    from kairos_ros.engine.load_measurement import measure_loads
+
+    task = bar.add_task("under load", total=RATES * len(profile.useful_batches) + 1)
+    loads = measure_loads(
+        engine, profile, instruction, how.per_rate_s,
+        lambda what: bar.update(task, description=what, advance=1),
+    )  # fmt: skip
+    if how.memory_mib:
+        loads = tuple(replace(load, memory_mib=how.memory_mib) for load in loads)
+    return LoadProfile(
+        model=how.model or policy,
+        version=profile.policy_id,
+        components=how.components("system1"),
+        device=how.device_name or profile.device,
+        machine=profile.machine,
+        source="measured",
+        basis=f"Poisson arrivals, {how.per_rate_s:g} s per rate, {profile.dtype}",
+        batching="discrete",
+        sizes=profile.useful_batches,
+        service_s=profile.p50_s[: len(profile.useful_batches)],
+        loads=loads,
+    )
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(),
+        console=Console(stderr=True),
+    )  # fmt: skip
 
 
 def write_profile(profile: LoadProfile, out: Path | None) -> None:

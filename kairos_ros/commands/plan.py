@@ -8,6 +8,7 @@ import typer
 
 from kairos_ros.bringup.fleet_files import fleet_path, read
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.host.extras import require
 from kairos_ros.host.share import share
 from kairos_ros.planning.workload import Execution, Objective
 
@@ -78,6 +79,7 @@ def plan_command(
     from kairos_ros.planning.planner import Planner
     from kairos_ros.planning.workload import PlanOptions
 
+    require("scipy", *(["matplotlib"] if png or svg else []))
     paths = list(dict.fromkeys(fleet_path(file) for file in files))
     fleets = [(path, read(path)) for path in paths]
     folders = [*(profiles or []), *(path.parent / "profiles" for path in paths)]

@@ -11,7 +11,15 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
+from kairos_ros.commands.load_profile import (
+    LoadOptions,
+    assumed_command,
+    judge_command,
+    policy_load,
+    write_profile,
+)
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.load_profile import LoadProfile
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.engine.profile_plot import plot_profile
 from kairos_ros.engine.profiling import WARM_UP_ROUNDS, batch_sizes, measure, profiled_engine
@@ -53,6 +61,9 @@ def profile_command(
     per_rate_s: Annotated[
         float, typer.Option(min=1, max=600, help="Seconds that each request rate is measured for.")
     ] = 10.0,
+    image_px: Annotated[
+        int, typer.Option(min=8, max=4096, help="Of judges: width and height of their picture.")
+    ] = 224,
     basis: Annotated[str, typer.Option(help="Of an assumption: what it rests on.")] = "",
     out: Annotated[
         Path | None,
@@ -90,14 +101,12 @@ def profile_command(
     """
     if sum(map(bool, (policy, judge, assume))) != 1:
         raise ConfigError("give one of --policy, --judge and --assume")
-    if judge or assume:
-        from kairos_ros.commands.load_profile import LoadOptions, assumed_command, judge_command
-
-        how = LoadOptions(as_, model, device_name, memory_mib, in_flight, per_rate_s, basis)
-        if judge:
-            judge_command(judge, how, out)
-        else:
-            assumed_command(assume, batches, how, out)
+    how = LoadOptions(as_, model, device_name, memory_mib, in_flight, per_rate_s, basis, image_px)
+    if judge:
+        judge_command(judge, how, instruction, out)
+        return
+    if assume:
+        assumed_command(assume, batches, how, out)
         return
     options = EngineOptions(policy, device, dtype, threads, max_batch, tokenizer, allowed_steps)
     sizes = _sizes(batches, max_batch)
@@ -111,10 +120,19 @@ def profile_command(
         TextColumn("{task.description}"), BarColumn(), TimeRemainingColumn(), console=console
     )
     with bar:
-        profile = _measured(bar, options, sizes, repeats, instruction, log)
+        under_load = how if load and not compile_ else None
+        profile, loads = _measured(bar, options, sizes, repeats, instruction, log, under_load)
         if compile_:
             eager = profile
-            profile = _measured(bar, compiled, eager.useful_batches, repeats, instruction, log)
+            profile, loads = _measured(
+                bar,
+                compiled,
+                eager.useful_batches,
+                repeats,
+                instruction,
+                log,
+                how if load else None,
+            )
             without = eager.p50_s[: len(profile.batch_sizes)]
             profile = replace(profile, eager_p50_s=without)
     log.unlink()  # it stays where something went wrong
@@ -124,6 +142,8 @@ def profile_command(
         plot_profile(profile, out.with_suffix(".png"))
     console.print(_table(profile))
     console.print(f"wrote {out}" + (f" and {out.with_suffix('.png')}" if plot else ""))
+    if loads is not None:
+        write_profile(loads, out.with_name(f"{profile.policy_id}.load.json"))
 
 
 def _measured(
@@ -133,14 +153,18 @@ def _measured(
     repeats: int,
     instruction: str,
     log: Path,
-) -> EngineProfile:
+    how: LoadOptions | None,
+) -> tuple[EngineProfile, LoadProfile | None]:
     with profiled_engine(options, log) as engine:
         task = bar.add_task("starting", total=None)
         engine.wait_ready(lambda stage: bar.update(task, description=stage))
         total = (WARM_UP_ROUNDS + repeats) * len(sizes)
         what = "measuring, compiled" if options.compile else "measuring"
         bar.update(task, description=what, total=total, completed=0)
-        return measure(engine, options, sizes, repeats, instruction, lambda: bar.advance(task))
+        profile = measure(engine, options, sizes, repeats, instruction, lambda: bar.advance(task))
+        if how is None:
+            return profile, None
+        return profile, policy_load(engine, profile, options.policy, instruction, how, bar)
 
 
 def _sizes(text: str, largest: int) -> tuple[int, ...]:

@@ -20,6 +20,8 @@ FORMAT = 1
 KIND = "load_profile"
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 """That every profile holds."""
+RATES = 10
+"""Rates per batching, from 10 % to 100 % of the most that it answers (001 §3.4.2)."""
 SOURCES = ("measured", "assumed")
 BATCHINGS = ("discrete", "continuous")
 
@@ -72,6 +74,17 @@ class Load:
     @property
     def max_rate_hz(self) -> float:
         return self.rates_hz[-1]
+
+
+def load_of(
+    batch: int, memory_mib: float, rates_hz: Sequence[float], latencies_s: Sequence[Floats]
+) -> Load:
+    """From the latencies at each rate. Where more load was faster, that was noise: they rise."""
+    lines = [[float(one.mean()), *np.quantile(one, QUANTILES).tolist()] for one in latencies_s]
+    rising = np.maximum.accumulate(np.array(lines), axis=0)
+    mean, *quantiles = (tuple(float(f"{s:.6g}") for s in line) for line in rising.T)
+    rates = tuple(float(f"{rate:.6g}") for rate in rates_hz)
+    return Load(batch, memory_mib, rates, mean, tuple(quantiles))
 
 
 @dataclass(frozen=True, slots=True)

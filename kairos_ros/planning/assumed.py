@@ -16,11 +16,9 @@ from typing import Literal
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.load_profile import QUANTILES, Floats, Load, LoadProfile
+from kairos_ros.core.load_profile import RATES, Floats, LoadProfile, load_of
 from kairos_ros.core.pipeline import Component
 
-RATES = 10
-"""Rates per batching, from 10 % to 100 % of the most that it answers (001 §3.4.2)."""
 ARRIVALS = 20_000
 """Simulated requests per rate."""
 WARM_UP = 0.1
@@ -73,19 +71,12 @@ def assumed_profile(
         top = max(n / seconds[n] for n in range(1, batch + 1))
         rates = [top * (i + 1) / RATES for i in range(RATES)]
         run = batch_queue if batching == "discrete" else shared_queue
-        lines = [
-            _summary(run(rate, seconds, spread, arrivals, seed=i)) for i, rate in enumerate(rates)
+        latencies = [
+            run(rate, seconds, spread, arrivals, seed=i)[round(WARM_UP * arrivals) :]
+            for i, rate in enumerate(rates)
         ]
-        rising = np.maximum.accumulate(np.array(lines), axis=0)
-        loads.append(
-            Load(
-                batch=batch,
-                memory_mib=memory_mib + memory_per_request_mib * batch,
-                rates_hz=tuple(float(f"{rate:.6g}") for rate in rates),
-                mean_s=_rounded(rising[:, 0]),
-                quantiles_s=tuple(_rounded(rising[:, 1 + i]) for i in range(len(QUANTILES))),
-            )
-        )
+        memory = memory_mib + memory_per_request_mib * batch
+        loads.append(load_of(batch, memory, rates, latencies))
     told = f"batches take {line} ms, spread {spread:g}, Poisson arrivals, {arrivals} per rate"
     return LoadProfile(
         model=model,
@@ -159,11 +150,6 @@ def shared_queue(
             waiting.append(next_arrival)
         next_arrival += 1
     return latency
-
-
-def _summary(latency: Floats) -> list[float]:
-    counted = latency[round(WARM_UP * len(latency)) :]
-    return [float(counted.mean()), *np.quantile(counted, QUANTILES).tolist()]
 
 
 def _rounded(values: Floats | Sequence[float]) -> tuple[float, ...]:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 HORIZON = "horizon"
 """This study runs episodes of a real policy instead of simulated fleets."""
+FACTORY = "factory"
+"""This one runs planned fleets with all their models."""
 FILE = "cells.jsonl"
 
 
@@ -59,9 +61,10 @@ def study_command(
     if not study:
         raise ConfigError("name a study, or a file; 'kairos study --list' shows the shipped ones")
     path = study_file(study)
-    if path.stem == HORIZON:
+    if path.stem in (HORIZON, FACTORY):
         folder = out or Path("runs/studies") / path.stem
-        _run_horizon(path, folder, size, processes, plot_only)
+        run = _run_horizon if path.stem == HORIZON else _run_factory
+        run(path, folder, size, processes, plot_only)
         return
     from kairos_ros.lab.study.definition import combinations, read_study
 
@@ -185,11 +188,23 @@ def _list_studies() -> None:
         typer.echo(f"{name:16} {' '.join(str(content.get('question', '')).split())}")
 
 
-def _run_horizon(path: Path, out: Path, size: str, processes: int, plot_only: bool) -> None:
+def _run_horizon(path: Path, out: Path, size: "Size", processes: int, plot_only: bool) -> None:
     from kairos_ros.lab.horizons.study import run_horizon_study
 
     try:
         run_horizon_study(
+            path, out, typer.echo, size=size, processes=processes, plot_only=plot_only
+        )
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command continues", err=True)
+        raise typer.Exit(130) from None
+
+
+def _run_factory(path: Path, out: Path, size: "Size", processes: int, plot_only: bool) -> None:
+    from kairos_ros.lab.factory.study import run_factory_study
+
+    try:
+        run_factory_study(
             path, out, typer.echo, size=size, processes=processes, plot_only=plot_only
         )
     except KeyboardInterrupt:
