@@ -101,8 +101,9 @@ def plan_command(
 
     from kairos_ros.fleet.plan_tree import plan_tree
 
-    plan = planner.plan(gpus)
     told = Console(stderr=json_ == Path("-"))
+    with Console(stderr=True).status("planning"):
+        plan = planner.plan(gpus)
     told.print(plan_tree(plan), highlight=False)
     if json_ is not None:
         _write_json(json_, plan.to_dict())

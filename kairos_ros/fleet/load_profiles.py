@@ -45,9 +45,12 @@ def profile_of(
     here = [profile for profile in able if profile.device == device]
     if here:
         return min(here, key=lambda profile: profile.assumed)
+    measured = f"--judge {names[-1]} --as {component}"
+    if component is Component.SYSTEM1:
+        measured = f"--policy {names[-1]} --load"
     how = (
-        f"measure it there with 'kairos profile {names[-1]} --load --as {component} --device-name "
-        f'"{device}"\', or write down an assumption with --assume'
+        f"measure it there with 'kairos profile {measured} --device-name \"{device}\"', or write "
+        "down an assumption with --assume"
     )
     if able:
         others = ", ".join(sorted({repr(profile.device) for profile in able}))

@@ -127,7 +127,8 @@ def test_a_model_without_a_profile_is_named_with_the_command_that_measures_it():
     with pytest.raises(ConfigError) as caught:
         workload(P4, found=[])
     assert "no profile of model 'nvidia/GR00T-N1.6-3B' as system1" in str(caught.value)
-    assert '--load --as system1 --device-name "NVIDIA H200"' in str(caught.value)
+    command = 'kairos profile --policy nvidia/GR00T-N1.6-3B --load --device-name "NVIDIA H200"'
+    assert command in str(caught.value)
 
 
 def test_a_profile_of_another_device_is_not_used(tmp_path):

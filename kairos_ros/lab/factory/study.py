@@ -26,8 +26,8 @@ from kairos_ros.lab.metrics.cells import Key, cell_name, read_cells, run_cells, 
 from kairos_ros.planning.workload import Cluster, Execution, PlanOptions, Workload
 
 DECIDES = (
-    "core", "planning", "serving", "transport/messages.py", "robot/latency.py", "fleet",
-    "lab/factory",
+    "core", "planning", "serving", "transport/messages.py", "robot/latency.py",
+    "fleet/workload.py", "lab/factory",
 )  # fmt: skip
 SHARED: tuple[System, ...] = ("equal", "weighted")
 DEDICATED: tuple[System, ...] = ("gpu_per_robot", "gpu_per_model")
