@@ -2,7 +2,7 @@
 
 import csv
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from kairos_ros.lab.factory.study import (
 )
 
 OURS = "#1f77b4"
-STYLES = {
+STYLES: Mapping[str, dict[str, Any]] = {
     "planned": {"color": OURS, "lw": 2.2},
     "equal": {"color": "0.55", "ls": "-"},
     "weighted": {"color": "0.55", "ls": "--"},

@@ -21,7 +21,7 @@ from kairos_ros.transport.messages import EngineDescription, InferResult
 At = Callable[[float, Callable[[float], None]], None]
 """Calls a function at a time, in s."""
 Answered = Callable[[float], None]
-ENGINE, SESSION = "gpu", "virtual"
+ENGINE, SESSION, TASK = "gpu", "virtual", "task"
 RESULT = InferResult(np.zeros((1, 1), np.float32), np.zeros((1, 1, 1), np.float32))
 
 
@@ -45,28 +45,18 @@ class BatchServer:
             max_batch=batch,
         )  # fmt: skip
         self._dispatcher.engine_ready(0, ENGINE, described, _engine_profile(profile, batch))
-        self._wakes_s = math.inf
-
-    def announce(self, robot: str) -> None:
-        """A robot is there; a second time: it is alive."""
-        task = "task"
-        self._dispatcher.announce(self._now_ns, Announcement(robot, SESSION, task))
-
-    _now_ns = 0
 
     def heartbeat(self, now_s: float, robots: tuple[str, ...]) -> None:
-        """All robots are alive."""
-        self._now_ns = round(now_s * 1e9)
+        """All robots are there."""
         for robot in robots:
-            self.announce(robot)
+            self._dispatcher.announce(round(now_s * 1e9), Announcement(robot, SESSION, TASK))
 
-    def ask(self, now_s: float, robot: str, answered: Answered) -> None:
+    def ask(self, robot: str, now_s: float, answered: Answered) -> None:
         """One request; the robot has no other under way here."""
-        self._now_ns = round(now_s * 1e9)
         self._rounds[robot] = self._rounds.get(robot, 0) + 1
         self._waiting[robot] = answered
-        request = Request(RequestId(robot, SESSION, "task", self._rounds[robot], 0), "do it")
-        self._do(now_s, self._dispatcher.request(self._now_ns, request))
+        request = Request(RequestId(robot, SESSION, TASK, self._rounds[robot], 0), "do it")
+        self._do(now_s, self._dispatcher.request(round(now_s * 1e9), request))
 
     def _do(self, now_s: float, effects: list[Effect]) -> None:
         for effect in effects:
@@ -80,12 +70,10 @@ class BatchServer:
         took_s = self._profile.batch_s(size) * math.exp(self._spread * self._draw.gauss())
 
         def done(at_s: float) -> None:
-            self._now_ns = round(at_s * 1e9)
+            results = [RESULT] * size
+            now_ns = round(at_s * 1e9)
             self._do(
-                at_s,
-                self._dispatcher.batch_done(
-                    self._now_ns, ENGINE, submit.batch, [RESULT] * size, took_s
-                ),
+                at_s, self._dispatcher.batch_done(now_ns, ENGINE, submit.batch, results, took_s)
             )
 
         self._at(now_s + took_s, done)

@@ -8,12 +8,14 @@ import heapq
 import random
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 
+from kairos_ros.core.load_profile import LoadProfile
 from kairos_ros.core.pipeline import PERIODIC, Component
 from kairos_ros.lab.factory.allocation import CONTINUOUS, Allocation
-from kairos_ros.lab.factory.servers import BatchServer, SharedServer
+from kairos_ros.lab.factory.servers import Answered, BatchServer, SharedServer
 from kairos_ros.planning.workload import Execution, RobotClass, Use, Workload
 from kairos_ros.robot.latency import LatencyEstimate
 
@@ -23,6 +25,8 @@ OTHER_SPREAD = 0.15
 HEARTBEAT_S = 0.5
 STARTS_S = 1.0
 """Within which robots begin."""
+Asks = Callable[[float, Answered], None]
+"""Takes a request at a time, and tells when it is answered."""
 CATCH_UP = 1.0
 """Periods that a robot which was held up may make good by asking sooner."""
 
@@ -93,8 +97,7 @@ class _Fleet:
         self.result = FleetResult(seconds)
         self._heap: list[tuple[float, int, Callable[[float], None]]] = []
         self._pushed = 0
-        self._asks: dict[tuple[str, Component], Callable[[float, Callable[[float], None]], None]]
-        self._asks = {}
+        self._asks: dict[tuple[str, Component], Asks] = {}
         self._build(workload, allocation, seed)
         draw = random.Random(f"{seed}/starts")
         for one in workload.classes:
@@ -120,7 +123,10 @@ class _Fleet:
         """Half of the network there, and half of it back."""
         half_s = self.network_s / 2
         send = self._asks[robot, component]
-        back = lambda at_s: self.at(at_s + half_s, answered)  # noqa: E731
+
+        def back(at_s: float) -> None:
+            self.at(at_s + half_s, answered)
+
         self.at(now_s + half_s, lambda at_s: send(at_s, back))
 
     def note(self, now_s: float, component: Component, latency_s: float, slo_s: float) -> bool:
@@ -153,9 +159,7 @@ class _Fleet:
                 gpu = BatchServer(profile, server.batch, spread, self.at, name)
                 self._beat(gpu, server.robots)
                 for robot in server.robots:
-                    self._asks[robot, use[1]] = lambda now_s, answered, gpu=gpu, robot=robot: (
-                        gpu.ask(now_s, robot, answered)
-                    )
+                    self._asks[robot, use[1]] = partial(gpu.ask, robot)
                 continue
             most = min(server.batch, CONTINUOUS, profile.loads[-1].batch)
             shared = SharedServer(profile.batch_s, most, OTHER_SPREAD, self.at, name)
@@ -171,7 +175,7 @@ class _Fleet:
 
     def _time_shared(
         self,
-        profiles: Mapping[Use, object],
+        profiles: Mapping[Use, LoadProfile],
         uses: tuple[Use, ...],
         robots: tuple[str, ...],
         name: str,
@@ -180,11 +184,8 @@ class _Fleet:
         run at 1/n of their speed. Assumed; 001 says only that it serves no P4."""
         gpu = SharedServer(lambda n: float(n), CONTINUOUS, OTHER_SPREAD, self.at, name)
         for use in uses:
-            work = profiles[use].batch_s(1)  # type: ignore[attr-defined]
             for robot in robots:
-                self._asks[robot, use[1]] = lambda now_s, answered, work=work: gpu.ask(
-                    now_s, answered, work
-                )
+                self._asks[robot, use[1]] = partial(gpu.ask, work=profiles[use].batch_s(1))
 
 
 class _Robot:
