@@ -133,7 +133,12 @@ def _sweep(
         best = value if best is None else max(best, value or 0.0)
         robots = most_robots(workload, memory, planner.options, gpus, least)
         rows.append(SweepRow(gpus, best, robots))
-    table = Table(title=f"robots that get {100 * least:.0f} % of their most, in the same mixture")
+    names = [f"{model} as {c}" for (model, c), one in workload.profiles.items() if one.assumed]
+    assumed = f"assumed, not measured: {', '.join(names)}" if names else "all profiles measured"
+    table = Table(
+        title=f"robots that get {100 * least:.0f} % of their most, in the same mixture",
+        caption=assumed,
+    )
     for column in ("GPUs", "robots", "robots per GPU", "this fleet: actions/s, by value"):
         table.add_column(column, justify="right")
     for row in rows:
@@ -143,7 +148,7 @@ def _sweep(
     if json_ is not None:
         data = [
             {"gpus": r.gpus, "robots": r.robots, "robots_per_gpu": r.robots_per_gpu,
-             "value_hz": r.actions_hz}
+             "value_hz": r.actions_hz, "assumed_profiles": names}
             for r in rows
         ]  # fmt: skip
         _write_json(json_, data)
@@ -153,7 +158,7 @@ def _sweep(
             f"{top.robots_per_gpu:.3g} robots per {planner.cluster.device} at {top.gpus} GPUs, "
             f"{planner.options.execution} execution"
         )
-        draw_sweep(rows, least, title, picture)
+        draw_sweep(rows, least, title, assumed, picture)
         told.print(f"wrote {picture}", highlight=False)
 
 

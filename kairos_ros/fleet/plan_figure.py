@@ -61,7 +61,7 @@ def _draw_servers(axes: Any, servers: Sequence[ServerPlan]) -> None:
         xlabel="requests, % of what keeps SLO and rate",
         xticks=range(0, 101, 20),
     )
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=4, frameon=False, fontsize=8)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=4, frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -69,10 +69,9 @@ def _draw_rates(axes: Any, plan: Plan) -> None:
     names = [f"{one.name}\n{one.robots} robots" for one in plan.classes]
     axes.bar(names, [c.ceiling_hz for c in plan.classes], color="0.88", label="idle models")
     axes.bar(names, [c.actions_hz for c in plan.classes], color=GOAL, width=0.6, label="planned")
-    axes.set(ylabel="actions/s of each robot", title="rates")
-    axes.title.set_fontsize(10)
+    axes.set(ylabel="actions/s of each robot")
     axes.tick_params(axis="x", labelsize=8)
-    axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.12), ncols=2, frameon=False, fontsize=8)
+    axes.legend(loc="lower left", bbox_to_anchor=(0, 1), ncols=2, frameon=False, fontsize=8)
     axes.spines[["top", "right"]].set_visible(False)
 
 
@@ -91,8 +90,10 @@ class SweepRow:
         return self.robots / self.gpus
 
 
-def draw_sweep(rows: Sequence[SweepRow], share: float, title: str, path: Path) -> None:
-    """Robots per GPU, and the fleet's actions, against GPUs."""
+def draw_sweep(
+    rows: Sequence[SweepRow], share: float, title: str, setting: str, path: Path
+) -> None:
+    """Robots per GPU, and the fleet's actions, against GPUs; `setting` in small print."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(11, 4.2), layout="constrained")
@@ -112,4 +113,5 @@ def draw_sweep(rows: Sequence[SweepRow], share: float, title: str, path: Path) -
     for axes in (left, right):
         axes.title.set_fontsize(10)
         axes.spines[["top", "right"]].set_visible(False)
+    figure.supxlabel(setting, fontsize=7, color="0.4")
     figure.savefig(path, dpi=120)
