@@ -118,7 +118,7 @@ def test_a_study_writes_table_figure_and_finding_with_what_was_assumed(tmp_path)
     finding = (tmp_path / "out" / "finding.md").read_text()
     assert "All profiles are assumed" in finding
     assert "| p1 (assumed) |" in finding
-    assert "dedicated baseline (p1); goal 12x: missed" in finding
+    assert "one GPU per model, on p1; goal 12x: missed" in finding
     rows = (tmp_path / "out" / "cells.csv").read_text().splitlines()
     assert len(rows) == 4
     assert "assumed" in rows[0]

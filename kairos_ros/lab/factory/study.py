@@ -27,10 +27,12 @@ from kairos_ros.planning.workload import Cluster, Execution, PlanOptions, Worklo
 
 DECIDES = (
     "core", "planning", "serving", "transport/messages.py", "robot/latency.py",
-    "fleet/workload.py", "lab/factory",
+    "fleet/workload.py",
+    "lab/factory/allocation.py",
+    "lab/factory/servers.py",
+    "lab/factory/virtual_fleet.py",
 )  # fmt: skip
 SHARED: tuple[System, ...] = ("equal", "weighted")
-DEDICATED: tuple[System, ...] = ("gpu_per_robot", "gpu_per_model")
 FILE = "cells.jsonl"
 Report = Callable[[str], None]
 
