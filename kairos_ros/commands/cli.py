@@ -29,6 +29,7 @@ COMMANDS = {
     "fleet check": "kairos_ros.commands.fleet:check_command",
     "fleet schema": "kairos_ros.commands.fleet:schema_command",
     "fleet show": "kairos_ros.commands.fleet:show_command",
+    "fleet plan": "kairos_ros.commands.plan:plan_command",
     "fleet up": "kairos_ros.commands.fleet:up_command",
     "fleet demo": "kairos_ros.lab.commands.factory:factory_command",
     "fleet states": "kairos_ros.commands.fleet:states_command",

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 EPISODES = ("horizon", "best_horizon", "borne_horizon", "consecutive_rounds", "live_delays")
 """Of studies that look at a policy's episodes instead of simulated fleets: `kind` of the file."""
+FACTORY = "factory"
+"""Of the study of planned fleets with all their models."""
 POLICY = "models/metaworld_flow"
 FILE = "cells.jsonl"
 
@@ -72,7 +74,10 @@ def study_command(
         raise ConfigError("name a study, or a file; 'kairos study --list' shows the shipped ones")
     path = study_file(study)
     folder = out or Path("runs/studies") / _name(path.stem, policy)
-    if kind := _kind(path):
+    if (kind := _kind(path)) == FACTORY:
+        _run_factory(path, folder, size, processes, plot_only)
+        return
+    if kind:
         _run_episodes(kind, path, folder, policy, size, processes, plot_only)
         return
     from kairos_ros.lab.horizons.cells import policy_folder
@@ -202,7 +207,7 @@ def _name(study: str, policy: str) -> str:
 
 
 def _kind(path: Path) -> str:
-    """A key of `EPISODES`, or nothing. What is wrong with the file, its reader says."""
+    """One of `EPISODES`, `FACTORY`, or nothing. What is wrong with the file, its reader says."""
     import yaml
 
     try:
@@ -210,7 +215,7 @@ def _kind(path: Path) -> str:
     except (OSError, ValueError, yaml.YAMLError):
         return ""
     kind = content.get("kind", "") if isinstance(content, dict) else ""
-    return kind if kind in EPISODES else ""
+    return kind if kind in (FACTORY, *EPISODES) else ""
 
 
 def _run_episodes(
@@ -236,6 +241,21 @@ def _run_episodes(
             size=size,
             processes=processes,
             plot_only=plot_only,
+        )
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command continues", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(f"\n{out}/")
+
+
+def _run_factory(
+    path: Path, out: Path, size: Literal["quick", "full"], processes: int, plot_only: bool
+) -> None:
+    from kairos_ros.lab.factory.study import run_factory_study
+
+    try:
+        run_factory_study(
+            path, out, typer.echo, size=size, processes=processes, plot_only=plot_only
         )
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
