@@ -55,6 +55,8 @@ class SimBody:
     action_dim: int
     kept_on_hold: Sequence[int] = ()
     """Action entries that `hold` repeats from the last action (a gripper); the others become 0."""
+    at_rest: Callable[[np.ndarray], np.ndarray] | None = None
+    """State -> the action that stays there, for one that holds before its first action; None: 0."""
     scene_of: Callable[[str], str] = lambda instruction: ""
     """Instruction -> the scene that is laid out for a goal which names none."""
     homeward: Homeward | None = None
@@ -165,6 +167,7 @@ class SimAdapter:
             )
         self._envs: dict[str, Any] = {}
         self._env: Any = None
+        self._over = False
         self._cameras: Cameras | None = None
 
     def reset(self, goal: TaskGoal) -> None:
@@ -177,8 +180,10 @@ class SimAdapter:
             self._close_cameras()
         self._env, self._scene = self._envs[scene], scene
         self._obs = self._body.reset(self._env, goal.seed)
-        self._last_action: np.ndarray = np.zeros(self._body.action_dim, np.float32)
         self._start = self._body.state(self._obs)
+        self._last_action: np.ndarray = np.zeros(self._body.action_dim, np.float32)
+        if self._body.at_rest is not None:
+            self._last_action = np.asarray(self._body.at_rest(self._start), np.float32)
         self._succeeded = self._succeeds = False
         self._over = False
         if self.spec.images and self._cameras is None:
@@ -232,6 +237,11 @@ class SimAdapter:
     def succeeded(self) -> bool:
         """Whether the simulator has reported success since the last reset."""
         return self._succeeded
+
+    @property
+    def over(self) -> bool:
+        """Whether the environment has ended the episode by itself; it does not move any more."""
+        return self._over
 
     def save(self) -> SavedState:
         """Everything that decides how the episode goes on. Raises ConfigError for an environment
@@ -298,14 +308,14 @@ class SimAdapter:
     def _step(self, action: np.ndarray) -> None:
         if self._over:  # an environment that ended itself must not be stepped on
             return
-        obs, _, terminated, _, info = self._env.step(action)
+        obs, _, terminated, truncated, info = self._env.step(action)
         if not np.isfinite(obs).all() or _physics_warnings(self._env):
             raise SimulationError(
                 f"the physics of {self._env.unwrapped.__class__.__name__} diverged after action"
                 f" {action}; reset the scene"
             )
         self._obs = obs
-        self._over = bool(terminated)
+        self._over = bool(terminated or truncated)
         self._succeeds = bool(info.get("success", info.get("is_success", False)))
         self._succeeded |= self._succeeds
 
