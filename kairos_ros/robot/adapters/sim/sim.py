@@ -1,6 +1,7 @@
 """A simulated robot body: any Gymnasium environment with a task, Meta-World's arm by default."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -23,6 +24,17 @@ from kairos_ros.robot.adapters.sim.sim_cameras import (
 
 class SimulationError(KairosError):
     """The simulator's physics diverged; the episode cannot go on."""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """Where a simulated scene stood, for `SimAdapter.restore`."""
+
+    physics: np.ndarray
+    """float64, MuJoCo's integration state: positions, velocities, actuators, mocap, warm start."""
+    env: Mapping[str, Any]
+    """Numbers and arrays that the environment keeps beside it."""
+    adapter: Mapping[str, Any]
 
 
 Homeward = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
@@ -231,6 +243,33 @@ class SimAdapter:
         """Whether the environment has ended the episode by itself; it does not move any more."""
         return self._over
 
+    def save(self) -> SavedState:
+        """Everything that decides how the episode goes on. Raises ConfigError for an environment
+        that is not MuJoCo's."""
+        self._require_reset()
+        env = self._env.unwrapped
+        return SavedState(
+            _physics_of(env),
+            {name: copy(value) for name, value in vars(env).items() if isinstance(value, PLAIN)},
+            {name: copy(getattr(self, name)) for name in SAVED},
+        )
+
+    def restore(self, saved: SavedState) -> None:
+        """Back to a state of the scene and seed of the last reset, bit for bit; it may have been
+        saved in another adapter."""
+        import mujoco
+
+        self._require_reset()
+        env = self._env.unwrapped
+        spec = mujoco.mjtState.mjSTATE_INTEGRATION
+        mujoco.mj_setState(env.model, env.data, saved.physics, spec)
+        mujoco.mj_forward(env.model, env.data)
+        mujoco.mj_setState(env.model, env.data, saved.physics, spec)  # and its warm start
+        for name, value in saved.env.items():
+            setattr(env, name, copy(value))
+        for name, value in saved.adapter.items():
+            setattr(self, name, copy(value))
+
     def task_state(self) -> TaskState | None:
         """The truth about the task, now; None at the edge of where its object is lost."""
         self._require_reset()
@@ -288,6 +327,21 @@ class SimAdapter:
     def _require_reset(self) -> None:
         if self._env is None:
             raise ConfigError("the simulated robot has no scene yet; call reset(goal) first")
+
+
+PLAIN = (np.ndarray, np.generic, int, float, bool, str, type(None))
+SAVED = ("_obs", "_last_action", "_succeeded", "_succeeds", "_over")
+
+
+def _physics_of(env: Any) -> np.ndarray:
+    import mujoco
+
+    if not hasattr(env, "model") or not hasattr(env, "data"):
+        raise ConfigError("only MuJoCo's environments can be saved; use a Meta-World scene")
+    spec = mujoco.mjtState.mjSTATE_INTEGRATION
+    physics = np.empty(mujoco.mj_stateSize(env.model, spec))
+    mujoco.mj_getState(env.model, env.data, physics, spec)
+    return physics
 
 
 def _physics_warnings(env: Any) -> int:
