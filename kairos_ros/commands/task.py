@@ -71,7 +71,7 @@ def send_command(
         policy=policy,
     )
     name = robot_name(robot)
-    progress = Progress(name)
+    progress = FeedbackLine(name)
     left = f"left at once; {name} goes on: kairos task cancel {name} ends it"
     with (
         Interrupt(at_once=lambda: print(f"\n{left}", file=sys.stderr, flush=True)) as interrupt,
@@ -127,7 +127,7 @@ def ended(robot: str, result: "ExecuteTask.Result") -> str:
     )
 
 
-class Progress:
+class FeedbackLine:
     """Feedback as one line that is written over in a terminal, as a line now and then elsewhere."""
 
     def __init__(self, robot: str) -> None:

@@ -22,7 +22,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
+class UrdfJoint:
     """What connects the frame of a child link to that of its parent."""
 
     name: str
@@ -62,7 +62,7 @@ class Urdf:
 
     name: str
     links: tuple[str, ...]
-    joints: Mapping[str, Joint]
+    joints: Mapping[str, UrdfJoint]
 
     @property
     def root(self) -> str:
@@ -70,7 +70,7 @@ class Urdf:
         children = {joint.child for joint in self.joints.values()}
         return next(link for link in self.links if link not in children)
 
-    def value(self, joint: Joint, values: Mapping[str, float]) -> float:
+    def value(self, joint: UrdfJoint, values: Mapping[str, float]) -> float:
         """Of a joint, from those of the joints that are commanded; what is not named is 0."""
         if joint.mimics:
             return joint.factor * values.get(joint.mimics, 0.0) + joint.offset
@@ -116,7 +116,7 @@ def rotation_about(axis: np.ndarray, angle: float) -> np.ndarray:
     )
 
 
-def _joint(element: ElementTree.Element) -> Joint:
+def _joint(element: ElementTree.Element) -> UrdfJoint:
     name, kind = element.get("name", ""), element.get("type", "")
     if kind not in (*MOVING, "fixed"):
         raise ConfigError(f"joint {name!r} is of type {kind!r}, not {', '.join(MOVING)} or fixed")
@@ -125,7 +125,7 @@ def _joint(element: ElementTree.Element) -> Joint:
     length = float(np.linalg.norm(axis))
     if length == 0.0 and kind != "fixed":
         raise ConfigError(f"joint {name!r} turns about an axis of length 0")
-    return Joint(
+    return UrdfJoint(
         name=name,
         kind=kind,
         parent=_link(element, "parent"),

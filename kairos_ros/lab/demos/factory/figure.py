@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kairos_ros.lab.demos.factory.events import Kind
+from kairos_ros.lab.demos.factory.events import EventKind
 from kairos_ros.lab.demos.factory.history import NO_TASK, FleetHistory
 from kairos_ros.lab.demos.factory.outcome import STOPS, Outcome, Result
 from kairos_ros.lab.metrics.figure_style import IDLE, OURS, STALLED
@@ -28,11 +28,11 @@ LABELS = {
 }
 EVENT = "#333333"
 NAMES = {
-    Kind.INTRUDER: "intruder",
-    Kind.KNOCK: "object knocked away",
-    Kind.SAFETY: "no safety service",
-    Kind.PLANNER: "slow planner",
-    Kind.LINGERER: "intruder who stays",
+    EventKind.INTRUDER: "intruder",
+    EventKind.KNOCK: "object knocked away",
+    EventKind.SAFETY: "no safety service",
+    EventKind.PLANNER: "slow planner",
+    EventKind.LINGERER: "intruder who stays",
 }
 
 
