@@ -82,7 +82,7 @@ def read_urdf(text: str) -> Urdf:
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise ConfigError(f"the robot description is no XML: {error}") from error
+        raise ConfigError(f"the robot description is not valid XML: {error}") from error
     if root.tag != "robot":
         raise ConfigError(f"the robot description begins with <{root.tag}>; a URDF has <robot>")
     links = tuple(link.get("name", "") for link in root.findall("link"))
@@ -93,7 +93,7 @@ def read_urdf(text: str) -> Urdf:
             if link not in links:
                 raise ConfigError(f"joint {joint.name!r} connects link {link!r}, which is missing")
         if joint.child in children:
-            raise ConfigError(f"link {joint.child!r} hangs on two joints; a URDF is a tree")
+            raise ConfigError(f"link {joint.child!r} is the child of two joints; a URDF is a tree")
         children.add(joint.child)
     if len(set(links) - children) != 1:
         raise ConfigError(

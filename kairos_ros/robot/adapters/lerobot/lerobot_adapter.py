@@ -146,7 +146,7 @@ class LeRobotAdapter:
         except BodyError as error:
             if error.reason != LIMITS:
                 raise
-            log.error("no task before this is right: %s", error)
+            log.error("no task is taken until this is fixed: %s", error)
 
     def reset(self, goal: TaskGoal) -> None:
         """Connects again after a fault; sees that the robot answers and is within its limits.
