@@ -284,6 +284,14 @@ class Dispatcher:
             slot.died("", 0, None)
         return self._requeue_all(now_ns, slot, crashed=False) + self._batching.form(now_ns)
 
+    def may_lose(self, now_ns: int) -> bool:
+        """Whether `tick` would give up robots that it has not been told of for long."""
+        return self._sessions.may_lose(now_ns)
+
+    def stood_still(self, for_ns: int) -> None:
+        """The caller could hear nobody for so long; what robots said meanwhile comes late."""
+        self._sessions.stood_still(for_ns)
+
     def tick(self, now_ns: int) -> list[Effect]:
         """Deadlines, silent robots, observations that must be fetched again."""
         effects: list[Effect] = []

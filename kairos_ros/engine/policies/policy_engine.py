@@ -129,6 +129,11 @@ class PolicyEngine:
         self.description = replace(self.description, steps=steps, action_scale=self._scale())
 
     @property
+    def state_features(self) -> tuple[str, ...]:
+        """That a request's state is made of, in this order."""
+        return tuple(self._state_dims)
+
+    @property
     def states_mib(self) -> int:
         """Most memory that the states of tasks may come to take."""
         return self._keeping.states_bytes // MIB if self._keeping else 0

@@ -115,5 +115,8 @@ class ReplayTopics:
                 state_dim=spec.state_dim,
                 action_dim=spec.action_dim,
                 image_keys=list(spec.images),
+                image_height_px=[height for height, _ in spec.images.values()],
+                image_width_px=[width for _, width in spec.images.values()],
+                request_image_keys=list(robot.who.interface.cameras),
             )
         )

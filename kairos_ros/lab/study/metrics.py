@@ -33,6 +33,7 @@ METRICS = {
     "batch_mean": StudyMetric("requests per batch"),
     "cloud_fraction": StudyMetric("rounds served by the cloud", "%", 100),
     "hedged_fraction": StudyMetric("rounds sent to both tiers", "%", 100),
+    "success": StudyMetric("success, as recorded", "%", 100),
     "actions": StudyMetric("actions executed"),
     "busy_robots_mean": StudyMetric("robots with a task, on average"),
     "last_arrival_s": StudyMetric("arrival of the last task", "s"),

@@ -1,6 +1,6 @@
 """Simulated episodes for a policy folder: many arms of one scene share each policy call."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, cast
@@ -34,6 +34,18 @@ class Chunks:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundLog:
+    """One round of an episode, in actions."""
+
+    observed_at: int
+    """Executed in the whole episode when the round's observation was taken."""
+    horizon: int
+    """Counted from there."""
+    begun: int
+    """The first of the chunk that was executed: those before it were the running chunk's."""
+
+
+@dataclass(frozen=True, slots=True)
 class EpisodeResult:
     """What one simulated episode came to."""
 
@@ -49,6 +61,7 @@ class EpisodeResult:
     jerk: float = 0.0
     """Of the hand's commanded motion, root mean square: second difference of its speed, in action
     units per control period squared."""
+    log: tuple[RoundLog, ...] = ()
 
 
 class PolicyUnderTest:
@@ -91,10 +104,28 @@ class PolicyUnderTest:
         return cast(GuidedSampler, self._sampler).sample(batch, seeds, told)
 
 
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """How late a chunk comes, in control periods, in which the arm holds and the world goes on."""
+
+    held: int = 0
+    """After the running chunk is executed, before the first action of this one."""
+    observed: int | None = None
+    """So many of them before that first action, the observation is taken again and the chunk made
+    from it; None: it is made from what was observed `lead` actions before the running chunk ended.
+    """
+
+
+NO_DELAY = Delay()
+
+
 @dataclass(slots=True)
-class _Arm:
+class Arm:
+    """A simulated body in the middle of an episode."""
+
     body: SimAdapter
     seed: int
+    decide: HorizonPolicy
     rounds: int = 0
     actions: int = 0
     tail: np.ndarray | None = None
@@ -104,12 +135,40 @@ class _Arm:
     """The same as the policy gave it, before disturbance."""
     seams: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
+    log: list[RoundLog] = field(default_factory=list)
     moves: list[np.ndarray] = field(default_factory=list)
     """float32 [3] each: the hand's commanded speed in every control period, before disturbance."""
+    chunk: np.ndarray | None = None
+    """float32 [N, D], the newest one, whole, in the robot's units."""
+    executed: list[np.ndarray] = field(default_factory=list)
+    """float32 [D] each, of the whole episode."""
 
     @property
     def over(self) -> bool:
         return self.body.succeeded() or self.actions >= MAX_ACTIONS
+
+    def act(self, actions: np.ndarray, meant: np.ndarray) -> None:
+        """Executes float32 [n, D] until the episode is over; `meant`: before disturbance."""
+        for action, clean in zip(actions, meant, strict=True):
+            if self.over:
+                break
+            self.body.act(action)
+            self.moves.append(clean[:3])
+            self.executed.append(action)
+            self.actions += 1
+
+    def hold(self, periods: int) -> None:
+        """Lets the world go on without an action."""
+        for _ in range(periods):
+            if self.over:
+                break
+            self.body.hold()
+
+    def drain(self) -> None:
+        """Executes what is left of the running chunk."""
+        if self.buffer is not None and self.committed is not None:
+            self.act(self.buffer, self.committed)
+        self.buffer = self.committed = None
 
 
 def run_episodes(
@@ -120,6 +179,7 @@ def run_episodes(
     bodies: Sequence[SimAdapter],
     disturbance: float = 0.0,
     lead: int = 0,
+    delays: Mapping[int, Sequence[Delay]] | None = None,
 ) -> list[EpisodeResult]:
     """One episode per seed under the horizon policy `decide`, up to `len(bodies)` at a time.
 
@@ -129,14 +189,19 @@ def run_episodes(
 
     `disturbance`: standard deviation of white noise on the hand's motion at each action, in action
     units. Everything is a function of the seeds, whatever the number of bodies.
+
+    `delays`: seed -> how late the chunk of each round comes; an episode with more rounds begins
+    with the first delay again.
     """
     results = []
     for at in range(0, len(seeds), len(bodies)):
-        arms = [_Arm(b, s) for b, s in zip(bodies, seeds[at : at + len(bodies)], strict=False)]
+        some = seeds[at : at + len(bodies)]
+        arms = [Arm(body, seed, decide) for body, seed in zip(bodies, some, strict=False)]
         for arm in arms:
             arm.body.reset(TaskGoal(SCENES[scene], scene, arm.seed))
         while running := [arm for arm in arms if not arm.over]:
-            _one_round(policy, scene, running, decide, disturbance, lead)
+            late = [_delay(delays, arm) for arm in running]
+            one_round(policy, scene, running, disturbance, lead, late)
         results += [
             EpisodeResult(
                 scene,
@@ -147,50 +212,59 @@ def run_episodes(
                 tuple(arm.seams),
                 tuple(arm.steps),
                 _jerk(arm.moves),
+                tuple(arm.log),
             )
             for arm in arms
         ]
     return results
 
 
-def _one_round(
+def _delay(delays: Mapping[int, Sequence[Delay]] | None, arm: Arm) -> Delay:
+    of = delays.get(arm.seed) if delays else None
+    return of[arm.rounds % len(of)] if of else NO_DELAY
+
+
+def one_round(
     policy: PolicyUnderTest,
     scene: str,
-    arms: list[_Arm],
-    decide: HorizonPolicy,
-    disturbance: float,
-    lead: int,
+    arms: Sequence[Arm],
+    disturbance: float = 0.0,
+    lead: int = 0,
+    delays: Sequence[Delay] = (),
 ) -> None:
+    """Every arm observes, gets its chunk in one call of the policy, and executes its horizon but
+    for the last `lead` actions; see `run_episodes`. An arm may be over before it gets its chunk."""
+    delays = delays or [NO_DELAY] * len(arms)
+    for arm, late in zip(arms, delays, strict=True):
+        if late.observed is not None:
+            arm.drain()
+            arm.hold(late.held - late.observed)
     states = np.stack([arm.body.observe().state for arm in arms])
     seeds = [arm.seed * MAX_ACTIONS + arm.rounds for arm in arms]
     nothing = np.zeros((0, 0), np.float32)
     told = [nothing if arm.committed is None else arm.committed for arm in arms]
     chunks = policy(states, SCENES[scene], seeds, told)
-    for row, arm in enumerate(arms):
+    for row, (arm, late) in enumerate(zip(arms, delays, strict=True)):
         chunk = chunks.normalised[row]
         context = HorizonContext(scene, arm.rounds + 1, arm.tail)
-        length = decide(chunks.updates[:, row], chunk, context).length
+        length = arm.decide(chunks.updates[:, row], chunk, context).length
         rng = np.random.default_rng((arm.seed, arm.rounds, 1))
         noise = disturbance * rng.standard_normal((length, chunk.shape[1]))
         noise[:, -1] = 0.0  # the gripper is left alone
         clean = chunks.actions[row, :length]
         actions = np.clip(clean + noise, -1, 1).astype(np.float32)
-        if arm.buffer is not None and arm.committed is not None:
-            begun = len(arm.buffer)
+        begun = 0 if arm.buffer is None else len(arm.buffer)
+        arm.log.append(RoundLog(arm.actions, length, begun))
+        if arm.committed is not None:
             _note_jumps(arm, arm.committed, clean[begun:])
-            actions = np.concatenate([arm.buffer, actions[begun:]])
-            clean = np.concatenate([arm.committed, clean[begun:]])
+        arm.drain()
+        arm.hold(late.held if late.observed is None else late.observed)
         left = min(lead, length // 2)
-        arm.buffer = actions[len(actions) - left :]
-        arm.committed = clean[len(clean) - left :]
-        for action, meant in zip(actions[: len(actions) - left], clean, strict=False):
-            arm.body.act(action)
-            arm.moves.append(meant[:3])
-            arm.actions += 1
-            if arm.over:
-                break
+        last = max(begun, length - left)
+        arm.act(actions[begun:last], clean[begun:last])
+        arm.buffer, arm.committed = actions[last:], clean[last:]
         arm.rounds += 1
-        arm.tail = chunk[length - left :]
+        arm.tail, arm.chunk = chunk[length - left :], chunks.actions[row]
 
 
 def _jerk(moves: Sequence[np.ndarray]) -> float:
@@ -199,7 +273,7 @@ def _jerk(moves: Sequence[np.ndarray]) -> float:
     return float(np.sqrt(np.mean(np.sum(np.diff(moves, n=2, axis=0) ** 2, axis=1))))
 
 
-def _note_jumps(arm: _Arm, before: np.ndarray, after: np.ndarray) -> None:
+def _note_jumps(arm: Arm, before: np.ndarray, after: np.ndarray) -> None:
     """Of the hand's motion, whose first three numbers are its speed; `before` and `after` meet at a
     switch of chunks."""
     if len(before) and len(after):
