@@ -6,7 +6,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from kairos_ros.robot.adapters.sim.intruder import SKIN, Body, Part, Workcell, capsule, ellipsoid
+from kairos_ros.robot.adapters.sim.intruder import SKIN, Body, Solid, Workcell, capsule, ellipsoid
 
 Look = Literal["demo", "varied", "shifted"]
 
@@ -93,11 +93,11 @@ def _thing(rng: np.random.Generator, at: np.ndarray) -> Body:
     kind = rng.integers(5)
     if kind == 0:
         size = rng.uniform(0.025, 0.08, 3)
-        return (Part("box", at + size[2] * up, size, turn, rgba),)
+        return (Solid("box", at + size[2] * up, size, turn, rgba),)
     if kind == 1:
         radius, height = rng.uniform(0.025, 0.05), rng.uniform(0.03, 0.08)
         size = np.array([radius, radius, height])
-        return (Part("cylinder", at + height * up, size, turn, rgba),)
+        return (Solid("cylinder", at + height * up, size, turn, rgba),)
     if kind == 2:
         radii = rng.uniform(0.025, 0.07, 3)
         return (ellipsoid(at + radii[0] * up, radii, along, rgba),)
@@ -108,7 +108,7 @@ def _thing(rng: np.random.Generator, at: np.ndarray) -> Body:
         head = ellipsoid(lifted + length * along, np.full(3, 2 * radius), along, rgba)
         return (handle, head)
     size = np.array([rng.uniform(0.1, 0.2), 0.012, 0.006])
-    return (Part("box", at + size[2] * up, size, turn, rgba),)
+    return (Solid("box", at + size[2] * up, size, turn, rgba),)
 
 
 def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:

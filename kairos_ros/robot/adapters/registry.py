@@ -33,7 +33,7 @@ def make_adapter(
         raise ConfigError(f"robot adapter {name!r} cannot be made: {error}") from error
     adapter = factory(control_rate_hz, **options)
     if not isinstance(adapter, RobotAdapter):
-        raise ConfigError(f"robot adapter {name!r} is a {type(adapter)}, which is no RobotAdapter")
+        raise ConfigError(f"robot adapter {name!r} is a {type(adapter)}, not a RobotAdapter")
     return adapter
 
 
@@ -43,7 +43,7 @@ def _factory(
     if factory := more.get(name) or BUILTIN.get(name):
         return factory
     if name in NEED_A_NODE:
-        raise ConfigError(f"robot adapter {name!r} speaks ROS: only a robot node can have it")
+        raise ConfigError(f"robot adapter {name!r} uses ROS: only a robot node can have it")
     plugins = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in plugins:
         known = ", ".join([*BUILTIN, *NEED_A_NODE, *plugins])
