@@ -37,6 +37,7 @@ FAMILIES = {
         "pool",
         "forged_names",
         "large_messages",
+        "soak",
     ),
     "transport": ("hop", "discovery", "link", "radio", "fuzz"),
     "cloud": ("hybrid",),
@@ -82,6 +83,7 @@ PROGRAMS = {
     "engine_idle": "how long an engine waits between two batches at saturation",
     "load": "what loading a policy costs in time and memory, against LeRobot's own way",
     "gpu": "all that needs a GPU, in slices that are resumed: latency, memory, compilation",
+    "soak": "an hour of robots that come and go, workers that die and links that are cut",
     "pool": "what replicas behind one worker cost and bring",
 }
 """They have options of their own: `python -m bench NAME --help`."""
@@ -132,7 +134,8 @@ def main() -> int:
     for name in chosen:
         console.rule(f"[bold]{name}")
         if name == "scheduler":
-            command = [sys.executable, "-m", module_of(name), "--json", folder / "scheduler.json"]
+            command = [sys.executable, "-m", module_of(name)]
+            command += ["--json", str(folder / "scheduler.json")]
             subprocess.run(command, check=True, cwd=ROOT)
             continue
         benchmark = importlib.import_module(module_of(name))

@@ -24,9 +24,10 @@ import numpy as np
 from bench.cloud.first_batch import Warmth, warmth
 from bench.cloud.hybrid_fleet import CELL, RESULT, measured
 from bench.cloud.hybrid_work import LATENCY, MODES, WORKLOAD, Cell, Mode, Wan, virtual
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import ROOT
 from bench.transport.link import why_not
+from kairos_ros.lab.metrics.figure_style import BASELINE, FAINT_INK, OURS
 
 LOAD = 2.4
 """As in the placement study: under the dynamic horizon 1.3 times what the edge can do."""
@@ -93,7 +94,7 @@ class Fleet:
 
 def plan(*, quick: bool) -> list[Group]:
     """One seed of everything, then the next: what was done when it is interrupted is of use."""
-    without = ("cloud", "hybrid")  # the edge knows no WAN
+    without: tuple[Mode, ...] = ("cloud", "hybrid")  # the edge knows no WAN
     if quick:
         return [Group(BASE, LOAD, 1, MODES), Group(SWEEP[2], LOAD, 1, without)]
     sweep = [wan for wan in SWEEP if not why_not() or not (wan.loss or wan.jitter_ms)]
@@ -175,7 +176,8 @@ def _at_the_same_time(cells: Sequence[tuple[Cell, Path]]) -> dict[str, dict[str,
             folder.mkdir(parents=True)
             (folder / CELL).write_text(json.dumps(cell.written()) + "\n")
             with (folder / "fleet.log").open("wb") as log:
-                line = [sys.executable, "-m", "bench.cloud.hybrid_fleet", folder, str(os.getpid())]
+                line = [sys.executable, "-m", "bench.cloud.hybrid_fleet"]
+                line += [str(folder), str(os.getpid())]
                 processes.append(
                     subprocess.Popen(
                         line, cwd=ROOT, env=own, stdout=log, stderr=log, start_new_session=True
@@ -189,7 +191,7 @@ def _at_the_same_time(cells: Sequence[tuple[Cell, Path]]) -> dict[str, dict[str,
                 process.send_signal(signal.SIGTERM)
         for process in processes:
             process.wait()
-    results = {}
+    results: dict[str, dict[str, Any]] = {}
     for (cell, folder), process in zip(cells, processes, strict=True):
         if process.returncode:
             last = (folder / "fleet.log").read_text(errors="replace").splitlines()[-15:]
@@ -383,7 +385,7 @@ def _lines(axis: Any, points: list[Setting], x: Callable[[Setting], float]) -> N
         spread = [_range(s, mode) for s in shown]
         axis.plot(at, middle, "o-", color=COLOURS[mode], label=LABELS[mode])
         axis.vlines(at, *zip(*spread, strict=True), color=COLOURS[mode], lw=3, alpha=0.5)
-        axis.plot(at, [s.median(mode, "mean_s", "virtual") for s in shown], "x", color="#444444")
+        axis.plot(at, [s.median(mode, "mean_s", "virtual") for s in shown], "x", color=FAINT_INK)
     axis.set_ylim(0, None)
 
 
@@ -394,7 +396,7 @@ def _bars(axis: Any, points: list[Setting]) -> None:
         for offset, mode in zip((-0.27, 0, 0.27), MODES, strict=True):
             middle = setting.median(mode, "mean_s")
             axis.barh(row + offset, middle, 0.24, color=COLOURS[mode])
-            axis.hlines(row + offset, *_range(setting, mode), color="#444444", lw=1)
+            axis.hlines(row + offset, *_range(setting, mode), color=FAINT_INK, lw=1)
             if setting.at_least(mode):
                 text = f"over {middle:.0f} s"
                 axis.text(longest_s, row + offset, text, va="center", ha="right", fontsize=7)

@@ -30,7 +30,7 @@ from kairos_ros.host.orphan import die_with_parent
 from kairos_ros.lab.live_replay.experiment import robot_names, tallied
 from kairos_ros.lab.live_replay.progress import ReplayProgress
 from kairos_ros.lab.live_replay.server import ServerWatch
-from kairos_ros.lab.live_replay.testbed import ReplayTestbed, Workload
+from kairos_ros.lab.live_replay.testbed import ReplayTestbed, ReplayWorkload
 from kairos_ros.lab.live_replay.workload import recorded_tasks, robot_spec
 from kairos_ros.recording.runs.run import FleetRun, RoundRecord
 from kairos_ros.recording.runs.run_files import save_run
@@ -86,11 +86,11 @@ def run_cell(cell: Cell, folder: Path) -> dict[str, Any]:
         }
 
 
-def workload(cell: Cell) -> Workload:
+def workload(cell: Cell) -> ReplayWorkload:
     """The cell's tasks, as the virtual robots of a replay take them."""
     inputs = policy_inputs(policy("edge"))
     traces = cell.traces
-    return Workload(
+    return ReplayWorkload(
         jobs=cell.trace_tasks(),
         tasks=cell.tasks,
         recorded=recorded_tasks(Path(), traces, inputs, cell.rules, None, [""] * len(traces)),

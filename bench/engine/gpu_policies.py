@@ -216,7 +216,7 @@ class LargeUnfilled(Unfilled):
 
 
 def is_large(parameter: torch.Tensor) -> bool:
-    return parameter.ndim > 1 and parameter.numel() >= LARGE
+    return bool(parameter.ndim > 1 and parameter.numel() >= LARGE)
 
 
 @torch.no_grad()
@@ -272,7 +272,8 @@ def around_loading(family: str, size: str) -> AbstractContextManager[None]:
         return nullcontext()
     from tiny_policies import TINY  # test/support, which the caller puts on the path
 
-    return TINY[family].loaded()
+    surrounding: AbstractContextManager[None] = TINY[family].loaded()
+    return surrounding
 
 
 def save_sized(family: str, size: str, folder: Path) -> Path:
@@ -282,4 +283,5 @@ def save_sized(family: str, size: str, folder: Path) -> Path:
         return save_policy(family, folder)
     from tiny_policies import save_policy as save_tiny
 
-    return save_tiny(family, folder)
+    saved: Path = save_tiny(family, folder)
+    return saved

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.support.report import BASELINE, OURS
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 
 Results = dict[str, Any]
 """Slice -> what it found."""
@@ -91,8 +91,8 @@ def loading(done: Results) -> str:
         )
     if not rows:
         return ""
-    columns = ("slice", "dtype", "file GB", "loaded s", "of it verifying s", "ready s")
-    columns += ("weights on the GPU GB", "GPU in use GB", "peak in a batch GB")
+    columns = ["slice", "dtype", "file GB", "loaded s", "of it verifying s", "ready s"]
+    columns += ["weights on the GPU GB", "GPU in use GB", "peak in a batch GB"]
     note = (
         "Loaded: from options to a first pass. Ready: all batch sizes are warm, too. In use: all "
         "that the device holds after loading, the CUDA context included.\n\n"
@@ -147,8 +147,8 @@ def compiled(done: Results) -> str:
         )
     if not rows:
         return ""
-    columns = ("slice", "compiling s", "batches", "times as fast as uncompiled")
-    columns += ("largest difference of an action", "allowed")
+    columns = ["slice", "compiling s", "batches", "times as fast as uncompiled"]
+    columns += ["largest difference of an action", "allowed"]
     note = (
         "Nothing was compiled before. Differences are in normalised units; where one is larger "
         "than allowed, the engine refuses to serve that policy compiled.\n\n"
@@ -157,16 +157,16 @@ def compiled(done: Results) -> str:
 
 
 def independence(done: Results) -> str:
-    names = ("rows", "alone", "other_batch_mates", "same_batch_again")
-    names += ("between_rows", "deviation_of_actions")
+    names = ["rows", "alone", "other_batch_mates", "same_batch_again"]
+    names += ["between_rows", "deviation_of_actions"]
     rows = [
         (name, found["dtype"], *(f"{found['independence'][key]:.2g}" for key in names))
         for name, found in families(done)
     ]
     if not rows:
         return ""
-    columns = ("slice", "dtype", "rows", "alone", "other batch-mates", "same batch again")
-    columns += ("between two rows", "deviation of all actions")
+    columns = ["slice", "dtype", "rows", "alone", "other batch-mates", "same batch again"]
+    columns += ["between two rows", "deviation of all actions"]
     note = (
         "Largest differences of an action from the same request in one batch, in normalised units; "
         "the last two columns say how much actions differ at all.\n\n"
@@ -264,7 +264,7 @@ def quantiles(profile: Results) -> Iterable[tuple[int, float, float, float]]:
 
 
 def stage_s(found: Results, begin: str) -> float:
-    return sum(s for stage, s in found["loading"]["stages"] if stage.startswith(begin))
+    return sum(float(s) for stage, s in found["loading"]["stages"] if stage.startswith(begin))
 
 
 def gigabytes(count: int | None) -> str:

@@ -14,7 +14,14 @@ from pathlib import Path
 import numpy as np
 
 from kairos_ros.core.calibration import HorizonPlan
-from kairos_ros.core.horizon import Floats, Horizon, HorizonContext, Static, TailAgreement
+from kairos_ros.core.horizon import (
+    Floats,
+    Horizon,
+    HorizonContext,
+    HorizonPolicy,
+    Static,
+    TailAgreement,
+)
 from kairos_ros.robot.adapters.sim.metaworld_scenes import GRIPPER, SCENES
 
 FIRST_SEED = 2_000_000
@@ -25,19 +32,19 @@ Signal = Callable[[Floats, Floats], Floats]
 
 def x1_change(updates: Floats, chunk: Floats) -> Floats:
     """How far the flow's prediction of the action moved from the first sampler step to the last."""
-    return np.linalg.norm(updates.sum(axis=0) - len(updates) * updates[0], axis=1)
+    return np.asarray(np.linalg.norm(updates.sum(axis=0) - len(updates) * updates[0], axis=1))
 
 
 def final_step(updates: Floats, chunk: Floats) -> Floats:
     """Size of the last update over its median in this chunk; of two in a row, the smaller."""
     size = np.linalg.norm(updates[-1], axis=1)
     relative = size / np.median(size)
-    return np.minimum(relative, np.append(relative[1:], relative[-1]))
+    return np.asarray(np.minimum(relative, np.append(relative[1:], relative[-1])))
 
 
 def slowness(updates: Floats, chunk: Floats) -> Floats:
     """Minus the hand's speed, normalised units: contact is slow."""
-    return -np.linalg.norm(chunk[:, :GRIPPER], axis=1)
+    return np.asarray(-np.linalg.norm(chunk[:, :GRIPPER], axis=1))
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,7 @@ class Planned:
         return Horizon(length, np.ones(len(chunk), np.float32), "plan")
 
 
-RULES = {
+RULES: dict[str, HorizonPolicy] = {
     "static 5": Static(5),
     "static 10": Static(10),
     "static 50": Static(50),
@@ -91,7 +98,7 @@ def main() -> None:
     from kairos_ros.lab.training.rollout import run_episodes
 
     policy = policy_under_test(str(arguments.policy))
-    bodies = arms(arguments.task)
+    bodies = arms(str(arguments.policy), arguments.task)
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.episodes)
     print("| rule | success % | mean executed horizon | rounds per episode |\n|---|---|---|---|")
     for name, rule in RULES.items():

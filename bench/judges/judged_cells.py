@@ -9,6 +9,7 @@ import json
 import sys
 import threading
 import time
+from collections.abc import Callable
 from pathlib import Path
 
 import rclpy
@@ -36,9 +37,13 @@ class Cell:
         publish, subscribe = node.create_publisher, node.create_subscription
         self._status = publish(RobotStatus, "/kairos/robot_status", qos.ANNOUNCEMENT)
         self.camera = publish(CompressedImage, f"/{name}/camera/{CAMERA}/compressed", qos.SENSOR)
-        self._ears = [
-            subscribe(SafetyVerdict, f"/{name}/safety_verdict", self._hear("safety"), qos.EXCHANGE),
-            subscribe(TaskProgress, f"/{name}/task_progress", self._hear("monitor"), qos.EXCHANGE),
+        self._subscriptions = [
+            subscribe(
+                SafetyVerdict, f"/{name}/safety_verdict", self._on_answer("safety"), qos.EXCHANGE
+            ),
+            subscribe(
+                TaskProgress, f"/{name}/task_progress", self._on_answer("monitor"), qos.EXCHANGE
+            ),
         ]
 
     def announce(self, state: int = RobotStatus.RUNNING) -> None:
@@ -62,18 +67,18 @@ class Cell:
     def close(self, node: Node) -> None:
         self.announce(RobotStatus.LEAVING)
         time.sleep(0.05)
-        for ear in self._ears:
-            node.destroy_subscription(ear)
+        for subscription in self._subscriptions:
+            node.destroy_subscription(subscription)
         node.destroy_publisher(self._status)
         node.destroy_publisher(self.camera)
 
-    def _hear(self, component: str):
-        def hear(message: SafetyVerdict | TaskProgress) -> None:
+    def _on_answer(self, component: str) -> Callable[[SafetyVerdict | TaskProgress], None]:
+        def on_answer(message: SafetyVerdict | TaskProgress) -> None:
             sent = self.sent.get(message.frame.sec)
             if sent is not None:
                 self.heard[component].append((sent, time.monotonic() - self._began))
 
-        return hear
+        return on_answer
 
 
 def main() -> int:

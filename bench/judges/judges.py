@@ -8,16 +8,18 @@ import itertools
 import os
 import time
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from bench.judges.judgements import picture
 from bench.support.client_process import ClientProcess
 from bench.support.process_cost import cpu_s
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import environment
 from kairos_ros.bringup.plan import vlm
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 
 ROBOTS, SECONDS = (1, 2, 4, 8, 16, 32), 20.0
 QUICK_ROBOTS, QUICK_SECONDS = (1, 8, 32), 6.0
@@ -46,9 +48,10 @@ def run(folder: Path, *, quick: bool) -> Result:
             cells.tell({"robots": count, "seconds": seconds, "camera_hz": CAMERA_HZ})
             told = cells.hear()
             cpu = (cpu_s([node.pid]) - before) / (time.monotonic() - began)
-            runs.append({"robots": count, "node_cpu": cpu, "load": os.getloadavg()[0]})
-            runs[-1] |= {name: _measured(told[name], name, seconds) for name in SLO_MS}
-            print(f"{count} cells: {runs[-1]['safety']}", flush=True)
+            one: dict[str, Any] = {"robots": count, "node_cpu": cpu, "load": os.getloadavg()[0]}
+            one |= {name: _measured(told[name], name, seconds) for name in SLO_MS}
+            runs.append(one)
+            print(f"{count} cells: {one['safety']}", flush=True)
     header = ["cells", "safety p50 ms", "p95 ms", f"within {SLO_MS['safety']:.0f} ms %"]
     header += ["per s and cell", "overdue /min and cell", "monitor p95 ms"]
     header += [f"within {SLO_MS['monitor']:.0f} ms %", "node CPU %"]

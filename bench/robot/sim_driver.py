@@ -9,7 +9,9 @@ import argparse
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import rclpy
@@ -25,7 +27,7 @@ from kairos_ros.bringup.processes import Fleet
 from kairos_ros.host.domain import claim_domain
 from kairos_ros.lab.driver_node.messages import seconds
 from kairos_ros.nodes import qos
-from kairos_ros.robot.description.arm import ARMS, arm_called
+from kairos_ros.robot.description.arm import ARMS, ArmDescription, arm_called
 
 COMMAND_HZ = 30.0
 SWING_RAD = 0.2
@@ -34,7 +36,7 @@ SWING_RAD = 0.2
 def measure(name: str, rate_hz: float, cameras: bool, for_s: float) -> list[str]:
     """A row of the table."""
     arm = arm_called(name)
-    parameters = {"arm": name, "rate_hz": rate_hz}
+    parameters: dict[str, Any] = {"arm": name, "rate_hz": rate_hz}
     if cameras:
         parameters["cameras"] = list(arm.views)[:2]
     spec = NodeSpec("sim_driver_node", "driver", namespace=name, parameters=parameters)
@@ -78,7 +80,7 @@ def measure(name: str, rate_hz: float, cameras: bool, for_s: float) -> list[str]
     ]
 
 
-def _swing(arm) -> JointTrajectory:
+def _swing(arm: ArmDescription) -> JointTrajectory:
     positions = list(arm.home)
     positions[0] += SWING_RAD * np.sin(2 * np.pi * 0.5 * time.monotonic())
     point = JointTrajectoryPoint(positions=positions)
@@ -86,7 +88,7 @@ def _swing(arm) -> JointTrajectory:
     return JointTrajectory(joint_names=list(arm.joints), points=[point])
 
 
-def _spin(executor: SingleThreadedExecutor, most_s: float, enough) -> None:
+def _spin(executor: SingleThreadedExecutor, most_s: float, enough: Callable[[], bool]) -> None:
     end = time.monotonic() + most_s
     while time.monotonic() < end and not enough():
         executor.spin_once(timeout_sec=0.1)

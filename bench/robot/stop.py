@@ -17,12 +17,14 @@ from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import PipelineEvent
 from kairos_ros.srv import Disturb
 from rclpy.action import ActionClient
+from rclpy.client import Client
 
-from bench.support.report import OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import environment
 from kairos_ros.bringup.plan import robot, serving, vlm
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
+from kairos_ros.lab.metrics.figure_style import FAINT_INK, OURS
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.vlm.side_node import SideNode
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
@@ -94,8 +96,8 @@ class Watch:
             lambda event: self._events.append((time.monotonic(), event)),
             qos.EVENTS,
         )
-        self._disturb = node.create_client(Disturb, "/arm_1/disturb")
-        self._goals = ActionClient(node, ExecuteTask, "/arm_1/execute_task")
+        self._disturb: Client = node.create_client(Disturb, "/arm_1/disturb")
+        self._goals: ActionClient = ActionClient(node, ExecuteTask, "/arm_1/execute_task")
         self._random = random.Random(1)
 
     def __enter__(self) -> "Watch":
@@ -141,8 +143,9 @@ class Watch:
     def _call(self, what: str, seed: int) -> None:
         asked = self._disturb.call_async(Disturb.Request(robot="arm_1", what=what, seed=seed))
         self._wait(asked.done, SAFE_AGAIN_WITHIN_S, f"for {what}")
-        if not asked.result().ok:
-            raise RuntimeError(asked.result().message)
+        answer = asked.result()
+        if answer is None or not answer.ok:
+            raise RuntimeError(answer.message if answer else f"no answer to {what}")
 
     def _wait(self, condition: Callable[[], bool], seconds: float, what: str) -> None:
         until = time.monotonic() + seconds
@@ -153,7 +156,8 @@ class Watch:
 
 
 def _spread(values: Any) -> tuple[float, float, float]:
-    return tuple(float(v) for v in (*np.percentile(values, (50, 95)), values.max()))
+    p50, p95 = np.percentile(values, (50, 95))
+    return float(p50), float(p95), float(values.max())
 
 
 def _plot(path: Path, times_ms: Any) -> None:
@@ -167,7 +171,7 @@ def _plot(path: Path, times_ms: Any) -> None:
             axis.plot(
                 values, share, color=OURS, lw=width, alpha=1 - 0.25 * i, label=f"since: {stage}"
             )
-        axis.axvline(1e3 / RATE_HZ, color="#555555", ls=":", lw=1)
+        axis.axvline(1e3 / RATE_HZ, color=FAINT_INK, ls=":", lw=1)
         axis.set_xlabel("until the arm holds (ms)")
         axis.set_ylabel("stops (%)")
         axis.set_xlim(left=0)

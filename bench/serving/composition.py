@@ -23,11 +23,13 @@ from rclpy.executors import SingleThreadedExecutor
 from visualization_msgs.msg import MarkerArray
 
 from bench.support.process_cost import memory_mb, with_children
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import environment
 from bench.support.virtual_fleet import Measured, VirtualFleet
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.host.share import share
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 
 SIDES = {"three": "three processes", "one": "one process"}
 SIZES = (4, 16)
@@ -49,7 +51,7 @@ class Point:
 
 
 def run(folder: Path, *, quick: bool) -> Result:
-    policy = bringup.share() / "models" / "metaworld_flow"
+    policy = share() / "models" / "metaworld_flow"
     env, logs = environment(), folder / "logs"
     options = ("--policy", policy, "--horizon", HORIZON, "--instruction", "open the drawer")
     points: list[Point] = []
@@ -99,8 +101,8 @@ def _servers(side: str, policy: Path, folder: Path, env: dict[str, str]) -> Iter
     parameters = {"/kairos/serving": {"ros__parameters": {"policy": str(policy)}}}
     file = folder / "parameters.yaml"
     file.write_text(json.dumps(parameters))  # which is YAML, too
-    program = (sys.executable, "-m", "bench.support.composed", str(folder / "bag"))
-    program += ("--ros-args", "--params-file", str(file))
+    program = [sys.executable, "-m", "bench.support.composed", str(folder / "bag")]
+    program += ["--ros-args", "--params-file", str(file)]
     with (folder / "composed.log").open("wb") as log:
         process = subprocess.Popen(program, stdout=log, stderr=log, env={**os.environ, **env})
     try:

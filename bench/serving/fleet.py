@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from bench.support.process_cost import memory_mb
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import Kairos, PolicyServers, environment
 from bench.support.virtual_fleet import Measured, VirtualFleet
-from kairos_ros.bringup import plan as bringup
+from kairos_ros.host.share import share
+from kairos_ros.lab.metrics.figure_style import BASELINE, INK, OURS
 
 SIDES = {"kairos": "kairos_ros", "lerobot": "LeRobot"}
 SIZES = {
@@ -50,7 +51,7 @@ class Point:
 
 def run(folder: Path, *, quick: bool) -> Result:
     sizes = QUICK if quick else SIZES
-    policy = bringup.share() / "models" / "metaworld_flow"
+    policy = share() / "models" / "metaworld_flow"
     env, logs = environment(), folder / "logs"
     options = ("--policy", policy, "--horizon", HORIZON, "--instruction", INSTRUCTION)
     most = {side: max(sizes[side]) for side in SIDES}
@@ -146,12 +147,12 @@ def _median(repeats: list[Point]) -> dict[str, Any]:
 def largest_fleet(sizes: list[dict[str, Any]]) -> float:
     """Robots at which the stall fraction crosses TOLERATED, linear between measured sizes; the
     largest measured size where it never does."""
-    before = {"robots": 0, "stall_fraction": 0.0}
+    before: dict[str, Any] = {"robots": 0, "stall_fraction": 0.0}
     for size in sizes:
         if size["stall_fraction"] > TOLERATED:
             step = size["stall_fraction"] - before["stall_fraction"]
             share = (TOLERATED - before["stall_fraction"]) / step
-            return before["robots"] + share * (size["robots"] - before["robots"])
+            return float(before["robots"] + share * (size["robots"] - before["robots"]))
         before = size
     return float(before["robots"])
 
@@ -170,7 +171,7 @@ def _plot(path: Path, medians: dict[str, list[dict[str, Any]]], capacity: dict[s
             stalls.plot(robots, stalled, "o-", color=colour, label=SIDES[side])
             chunks.plot(robots, [size["chunks_per_s"] for size in own], "o-", color=colour)
             memory.plot(robots, [size["memory_mb"] / 1e3 for size in own], "o-", color=colour)
-        stalls.axhline(100 * TOLERATED, color="#222222", lw=0.8, ls=":")
+        stalls.axhline(100 * TOLERATED, color=INK, lw=0.8, ls=":")
         stalls.set(xlabel="robots", ylabel="time without an action (%)", ylim=(0, 50))
         stalls.legend(frameon=False)
         chunks.set(xlabel="robots", ylabel="chunks/s delivered", ylim=(0, None))

@@ -1,5 +1,6 @@
 """What a large request costs a node, as bytes and as objects: `python -m bench large_messages`."""
 
+import functools
 import sys
 import time
 from array import array
@@ -52,8 +53,8 @@ def main() -> int:
     for what, message in CASES.items():
         raw = serialize_message(message)
         times = 3 if len(raw) > 1_000_000 else 200
-        whole = _best_ms(lambda raw=raw: deserialize_message(raw, ChunkRequest), times)
-        bounded = _best_ms(lambda raw=raw: _bounded(raw), times)
+        whole = _best_ms(functools.partial(deserialize_message, raw, ChunkRequest), times)
+        bounded = _best_ms(functools.partial(_bounded, raw), times)
         print(f"{what:34} {len(raw) / 1e6:6.1f} {whole:17.2f} {bounded:9.2f} {_bounded(raw)}")
     return 0
 

@@ -86,7 +86,7 @@ class Served:
 def worker(folder: Path, replicas: int) -> Iterator[str]:
     """The endpoint of a worker, of a pool where there are replicas."""
     endpoint = f"ipc://{folder}/{replicas}"
-    command = [Path(sys.executable).with_name("kairos"), "worker", "--listen", endpoint]
+    command = [str(Path(sys.executable).with_name("kairos")), "worker", "--listen", endpoint]
     policies = [part for policy in POLICIES for part in ("--policy", policy)]
     pool = ["--pool", "ray", "--replicas", str(replicas)] if replicas else []
     with (folder / f"{replicas}.log").open("wb") as log:

@@ -1,7 +1,8 @@
 """Where the milliseconds of a round trip go: one robot, three cameras of 224 px, one small policy.
 
 As `overhead`, our side alone, with the functions between which time passes noted in all processes
-(`bench/support/stamps`). Noting them costs about 0.1 ms of the whole.
+(`bench/support/stamps`). Noting them costs about 0.1 ms of the whole. Blocks alternate with those
+of a relay of as many bytes through three processes that do nothing (`bench/support/relay.py`).
 """
 
 import subprocess
@@ -13,8 +14,10 @@ import numpy as np
 
 from bench.support.camera_policy import CHUNK, PLUGIN
 from bench.support.client_process import ClientProcess
-from bench.support.report import OURS, Result, new_figure
+from bench.support.relay import relay
+from bench.support.report import Result, new_figure
 from bench.support.servers import ROOT, Kairos, environment
+from kairos_ros.lab.metrics.figure_style import OURS
 
 STAGES = (
     ("robot: build the message", "request<"),
@@ -36,6 +39,8 @@ STAGES = (
 """What takes the time until the line of this name (`bench/support/stamps`), in their order."""
 FIRST = "request>"
 WARM_UP = 100
+BLOCK = 100
+RELAYED = {"jpeg": "the three JPEGs", "raw": "their pixels"}
 
 
 def run(folder: Path, *, quick: bool) -> Result:
@@ -52,13 +57,20 @@ def run(folder: Path, *, quick: bool) -> Result:
         ClientProcess(
             logs / "client.log", env, "bench.serving.overhead_client", "kairos", policy
         ) as client,
+        relay(logs, environment()) as idle,
     ):
         client.hear()  # connected
         client.tell(WARM_UP)
         client.hear()
         stamps.write_bytes(b"")
-        client.tell(count)
-        requests = client.hear()
+        requests: list[dict[str, int]] = []
+        relayed_ms: dict[str, list[float]] = {kind: [] for kind in RELAYED}
+        for _ in range(count // BLOCK):
+            client.tell(BLOCK)
+            requests += client.hear()
+            for kind, took_ms in relayed_ms.items():
+                idle.tell([BLOCK, kind])
+                took_ms += idle.hear()
     jpeg_ms = [(one["encoded_ns"] - one["sent_ns"]) / 1e6 for one in requests]
     stages_ms = np.array(list(_round_trips(stamps.read_text())))
     if len(stages_ms) < count / 2:
@@ -68,7 +80,13 @@ def run(folder: Path, *, quick: bool) -> Result:
     whole, model = sum(medians), medians[names.index("model")]
     rows = [[name, f"{ms:.2f}"] for name, ms in zip(names, medians, strict=True)]
     rows += [["together", f"{whole:.2f}"], ["without the model", f"{whole - model:.2f}"]]
-    data = {"stages_ms": dict(zip(names, medians, strict=True)), "requests": len(stages_ms)}
+    relay_ms = {kind: float(np.median(took_ms)) for kind, took_ms in relayed_ms.items()}
+    rows += [
+        [f"relay of {RELAYED[kind]} through three idle processes", f"{ms:.2f}"]
+        for kind, ms in relay_ms.items()
+    ]
+    stages = dict(zip(names, medians, strict=True))
+    data = {"stages_ms": stages, "requests": len(stages_ms), "relay_ms": relay_ms}
     return Result(
         ["stage", "ms, median"], rows, data, lambda path: _plot(path, names, medians, model)
     )

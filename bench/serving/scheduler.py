@@ -10,7 +10,7 @@ Medians of repeated runs, policies interleaved; "p90" is the slow end on this ma
 import argparse
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -32,11 +32,11 @@ CAPACITY = Capacity(
 )
 
 
-def overloaded_fleet(tasks_pending: int) -> tuple[TaskTable, dict[int, int], int, float]:
+def overloaded_fleet(tasks_pending: int) -> tuple[TaskTable, dict[Hashable, int], int, float]:
     """A table, arrival times by task, now, and the seconds that one recorded interval took."""
     rng = np.random.default_rng(0)
     tasks = TaskTable()
-    arrival: dict[int, int] = {}
+    arrival: dict[Hashable, int] = {}
     spent = 0.0
     for key in range(tasks_pending):
         clock = int(rng.integers(0, 20_000)) * MS

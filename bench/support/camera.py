@@ -1,12 +1,14 @@
 """Camera pictures with the statistics of real ones."""
 
 import numpy as np
+from numpy.typing import NDArray
 
 CAMERAS = ("front", "left", "wrist")
 SIZE = 224
+Floats = NDArray[np.float64]
 
 
-def picture(seed: int, size: int = SIZE) -> np.ndarray:
+def picture(seed: int, size: int = SIZE) -> NDArray[np.uint8]:
     """uint8 [size, size, 3]: amplitude falls with frequency as in natural pictures, with edges.
 
     As JPEG it takes about what a camera's picture of a table top takes (noise alone: three times
@@ -24,11 +26,13 @@ def picture(seed: int, size: int = SIZE) -> np.ndarray:
         luminance[inside] += rng.normal()
         colour[inside] += rng.normal(size=3)
     pixels = 120 + 40 * luminance[..., None] + 15 * colour
-    return np.clip(pixels, 0, 255).astype(np.uint8)
+    return np.asarray(np.clip(pixels, 0, 255), np.uint8)
 
 
-def _spectral(rng: np.random.Generator, amplitude: np.ndarray, size: int) -> np.ndarray:
+def _spectral(rng: np.random.Generator, amplitude: Floats, size: int) -> Floats:
     """A picture [size, size] of random phases, mean 0 and standard deviation 1."""
     waves = amplitude * np.exp(2j * np.pi * rng.random(amplitude.shape))
-    field = np.fft.irfft2(waves, s=(size, size))
-    return (field - field.mean()) / field.std()
+    field: Floats = np.fft.irfft2(waves, s=(size, size))
+    field -= field.mean()
+    field /= field.std()
+    return field

@@ -40,6 +40,11 @@ class ClientProcess:
             self._process.kill()
             self._process.wait()
 
+    def kill(self) -> None:
+        """SIGKILL, without a goodbye."""
+        self._process.kill()
+        self._process.wait()
+
     def tell(self, command: Any) -> None:
         assert self._process.stdin is not None
         self._process.stdin.write(json.dumps(command) + "\n")

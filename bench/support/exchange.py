@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
 
 from kairos_ros.core.exchange import Answer, Request
 
-Images = Mapping[str, bytes] | Mapping[str, np.ndarray]
+Images = Mapping[str, Any]
 """Camera key -> JPEG bytes or uint8 [height, width, 3], as the exchange sends them."""
 
 

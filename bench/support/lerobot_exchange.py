@@ -56,7 +56,7 @@ class LeRobotExchange:
         ports: Mapping[str, int],
         background: bool,
     ) -> None:
-        hardware = {f"joint_{i}": float for i in range(spec.state_dim)}
+        hardware: dict[str, Any] = {f"joint_{i}": float for i in range(spec.state_dim)}
         hardware |= {key.rpartition(".")[2]: (*size, 3) for key, size in spec.images.items()}
         features = hw_to_dataset_features(hardware, "observation", use_video=False)
         self._setup = pickle.dumps(

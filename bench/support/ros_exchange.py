@@ -14,9 +14,10 @@ from rclpy.signals import SignalHandlerOptions
 
 from bench.support.exchange import Images, Received
 from kairos_ros.core.exchange import Observation, Request
-from kairos_ros.lab.live_replay.topics import RobotTopics
-from kairos_ros.nodes.robot.messages import Identity, answer_from, request_message
+from kairos_ros.lab.live_replay.topics import ReplayTopics
+from kairos_ros.nodes.robot.messages import Identity, request_message
 from kairos_ros.robot.adapter import RobotSpec
+from kairos_ros.telemetry.answer import answer_of
 
 
 class RosExchange:
@@ -29,7 +30,7 @@ class RosExchange:
         node = rclpy.create_node(f"virtual_robots_{os.getpid()}")
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(node)
-        self._topics = RobotTopics(node, self._on_chunk)
+        self._topics = ReplayTopics(node, self._on_chunk)
         self._who: dict[str, Identity] = {}
         self._arrived: deque[Received] = deque()
 
@@ -49,7 +50,7 @@ class RosExchange:
         self._topics.send(request_message(self._who[robot], sent))
 
     def poll(self) -> list[Received]:
-        return [Received(answer_from(message), at) for message, at in self._topics.take()]
+        return [Received(answer_of(message), at) for message, at in self._topics.take()]
 
     def wait(self, timeout_s: float) -> list[Received]:
         self._topics.stay_alive()
@@ -64,4 +65,4 @@ class RosExchange:
         self._topics.close(robot)
 
     def _on_chunk(self, message: ActionChunk) -> None:
-        self._arrived.append(Received(answer_from(message), time.monotonic_ns()))
+        self._arrived.append(Received(answer_of(message), time.monotonic_ns()))

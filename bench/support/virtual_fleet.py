@@ -1,6 +1,7 @@
 """Virtual robots in several processes, started, measured and stopped together."""
 
 import contextlib
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,7 +11,7 @@ import numpy as np
 
 from bench.support.client_process import ClientProcess
 from bench.support.process_cost import cpu_s
-from bench.support.virtual_robot import Totals
+from bench.support.robot_counts import Report, Totals, Window
 
 ROBOTS_PER_PROCESS = 8
 
@@ -41,13 +42,17 @@ class VirtualFleet:
         self._stack = contextlib.ExitStack()
         self._processes: list[ClientProcess] = []
         self._running: list[ClientProcess] = []
+        self._where: dict[int, ClientProcess] = {}
+        self._logs, self._env, self._arguments = logs, env, arguments
         with contextlib.ExitStack() as stack:
             for first in range(0, robots, per_process):
-                options = ("--first", first, "--count", per_process, *arguments)
-                log = logs / f"robots_{first}.log"
-                process = ClientProcess(log, env, "bench.support.virtual_robot", *options)
-                self._processes.append(stack.enter_context(process))
+                self._processes.append(stack.enter_context(self._new(first)))
             self._stack = stack.pop_all()
+
+    def _new(self, first: int, log: str = "") -> ClientProcess:
+        options = ("--first", first, "--count", self._per_process, *self._arguments)
+        path = self._logs / f"robots_{log or first}.log"
+        return ClientProcess(path, self._env, "bench.support.virtual_robot", *options)
 
     def __enter__(self) -> "VirtualFleet":
         return self
@@ -62,6 +67,8 @@ class VirtualFleet:
             count = min(self._per_process, robots - self._per_process * len(self._running))
             if count <= 0:
                 break
+            first = self._per_process * len(self._running)
+            self._where |= dict.fromkeys(range(first, first + count), process)
             process.tell({"start": count})
             self._running.append(process)
         for process in self._running:
@@ -88,6 +95,48 @@ class VirtualFleet:
             client_cpu=client_s / seconds,
             server_cpu=server_s / seconds,
         )
+
+    def come(self, number: int) -> None:
+        """Robot `number` begins, in the process that has the fewest."""
+        count = Counter(dict.fromkeys(self._running, 0))
+        count.update(self._where.values())
+        process = self._where[number] = min(self._running, key=count.__getitem__)
+        process.tell({"come": number})
+
+    def go(self, number: int) -> None:
+        """Robot `number` says goodbye once it has its answers."""
+        self._where.pop(number).tell({"go": number})
+
+    def lose(self, at: int) -> list[int]:
+        """SIGKILL to a running process, which another one without robots takes the place of.
+
+        Returns the numbers of the robots that went with it.
+        """
+        lost = self._running[at]
+        lost.kill()
+        gone = [number for number, process in self._where.items() if process is lost]
+        for number in gone:
+            del self._where[number]
+        self._running[at] = self._stack.enter_context(self._new(0, f"again_{at}"))
+        return gone
+
+    def report(self) -> list[Report]:
+        """Of every process, since its last report."""
+        for process in self._running:
+            process.tell({"report": True})
+        told = [process.hear() for process in self._running]
+        return [
+            Report(Window(**one["window"]), Totals(**one["totals"]), one["robots"]) for one in told
+        ]
+
+    @property
+    def numbers(self) -> list[int]:
+        """Of the robots that came and were not told to go."""
+        return list(self._where)
+
+    def pids(self) -> dict[str, int]:
+        """Of the running processes, by what they are called."""
+        return {f"robots {n}": process.pid for n, process in enumerate(self._running, 1)}
 
     def stop(self) -> list[Totals]:
         """No more requests; what happened to all of them, per robot."""

@@ -94,7 +94,7 @@ def examine_memory(frames: Sequence[bytes]) -> int:
             tracemalloc.reset_peak()
             before, _ = tracemalloc.get_traced_memory()
             try:
-                kept = reader(decode(frames))
+                kept: object = reader(decode(frames))
             except WireError as error:
                 kept = str(error)
             peaks.append(tracemalloc.get_traced_memory()[1] - before)
@@ -108,7 +108,7 @@ def examine_memory(frames: Sequence[bytes]) -> int:
 
 def split(data: bytes) -> list[bytes]:
     """Frames from what a fuzzer gives: lengths of two bytes, each before its frame."""
-    frames = []
+    frames: list[bytes] = []
     while len(data) >= 2 and len(frames) < 64:
         size = int.from_bytes(data[:2], "little")
         frames.append(data[2 : 2 + size])
@@ -150,7 +150,7 @@ def seeds() -> list[list[bytes]]:
         "float32",
         8,
         (0.5,) * 7,
-        ((1, 0.1), (8, 0.3)),
+        warmup=((1, 0.1), (8, 0.3)),
     )
     messages = [
         infer_message(7, [request, request]),
@@ -182,7 +182,7 @@ TOKENS = (
 """Pieces of msgpack that claim much or mean something special."""
 
 
-VALUES = (
+VALUES: tuple[Any, ...] = (
     *(None, True, False, 0, -1, 1, 2**31, 2**63, 2**64 - 1, -(2**63), 0.5, 1e308),
     *(float("nan"), float("inf"), "", "x", "x" * 4096, "x" * 4097, "float32", "object", "é", b""),
     *([], {}, [[]], [0] * 4096, [0] * 4097, {"": ""}, [2**40], [1, 2], ["uint8", [4]], [["a"], 3]),

@@ -20,8 +20,9 @@ import numpy as np
 import zmq
 
 from bench.support.camera_policy import CHUNK
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import LOADED_WITHIN_S, environment
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 from kairos_ros.transport.endpoint import Insecure
 from kairos_ros.transport.frames import Message, decode, encode
 from kairos_ros.transport.inbox import Inbox
@@ -106,7 +107,7 @@ def _worker(folder: Path, port: int, *, keyed: bool) -> Iterator[Ask]:
 
         def exchange(message: Message) -> Message:
             dealer.send_multipart(encode(message), copy=False)
-            if not dealer.poll(1e3 * LOADED_WITHIN_S):
+            if not dealer.poll(round(1e3 * LOADED_WITHIN_S)):
                 raise RuntimeError(f"no answer of {name}: see {folder / 'logs'}")
             return decode(inbox.receive())
 

@@ -67,8 +67,7 @@ def run(transport: str, weather: Weather, tasks: int, folder: Path) -> FleetRun:
     env = environment(
         FASTDDS_BUILTIN_TRANSPORTS=transport,
         ROS_AUTOMATIC_DISCOVERY_RANGE="SUBNET",  # nothing leaves the two namespaces
-        **{LAUNCHER_PID: str(os.getpid())},
-    )
+    ) | {LAUNCHER_PID: str(os.getpid())}
     kairos = str(Path(sys.executable).with_name("kairos"))
     robots = [kairos, "replay", str(TRACES), "--external", "--policy", POLICY]
     robots += ["--robots", str(ROBOTS), "--tasks", str(tasks), "--out", str(folder / "run")]

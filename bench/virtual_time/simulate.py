@@ -64,7 +64,9 @@ def main() -> None:
     one = (given.robots, given.engines, given.load, given.hours)
     cases = [one] if given.robots else CASES
     for case in cases:
-        print(measure(*case, given.scheduling, given.seed), flush=True)
+        robots, engines, load, hours = case
+        line = measure(robots, engines, load, hours, given.scheduling, given.seed)
+        print(line, flush=True)
 
 
 if __name__ == "__main__":

@@ -75,10 +75,16 @@ class CommonValues:
         return parameters
 
     def node_arguments(self, spec: NodeSpec) -> dict[str, Any]:
-        """What `launch_ros.actions.Node` is given of a node, besides its names."""
+        """What `launch_ros.actions.Node` is given of a node, besides its names.
+
+        launch_ros takes no empty list. Every list of ours is empty unless somebody sets it.
+        """
         files = [str(file) for file in (spec.params_file, self.params_file) if file]
+        parameters = {
+            name: value for name, value in spec.parameters.items() if value not in ([], ())
+        }
         return {
-            "parameters": [*files, dict(spec.parameters)],
+            "parameters": [*files, parameters],
             "ros_arguments": ["--log-level", self.log_level],
             "respawn": self.respawn,
             "respawn_delay": RESPAWN_S,

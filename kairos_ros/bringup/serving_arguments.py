@@ -39,6 +39,7 @@ def engine_parameters(values: dict[str, str]) -> dict[str, Any]:
 SERVING_ARGUMENTS: Mapping[str, tuple[str, str]] = {
     "policy": ("", "LeRobot policy folder or hub id; empty: the one that ships with the package"),
     "policies": ("", "Instead, several: NAME=POLICY of each, separated by ; and the default first"),
+    "policy_options": ("", "For one of policies alone: NAME.OPTION=VALUE, separated by ;"),
     "scheduling": ("wait_ratio", "fifo, least_service, wait_ratio, oldest_task or admit"),
     "horizon": ("", "Default horizon policy, such as confidence:t=0.4; empty: as in serving.yaml"),
     **ENGINE_ARGUMENTS,
@@ -57,7 +58,7 @@ def serving_parameters(values: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigError(f"the serving node has no argument {name!r}; {hint}")
     given = {name: value for name, value in values.items() if value}
     found: dict[str, Any] = engine_parameters(given) | given
-    for name, separator in (("robots", ","), ("policies", ";")):
+    for name, separator in (("robots", ","), ("policies", ";"), ("policy_options", ";")):
         if name in found:
             listed = [text.strip() for text in found[name].split(separator)]
             found[name] = [text for text in listed if text]

@@ -63,6 +63,28 @@ def read_document(path: Path) -> MarkedYaml:
         raise FaultyFileError(path, [Fault(error.place, "", f"this is no YAML: {error}")]) from None
 
 
+def read_model[M: BaseModel](
+    path: Path,
+    document: MarkedYaml,
+    model: type[M],
+    *,
+    tags: Mapping[str, type[BaseModel]] | None = None,
+) -> M:
+    """A document as what it should hold. Raises FaultyFileError with everything that is wrong."""
+    try:
+        return model.model_validate(document.data)
+    except ValidationError as error:
+        raise FaultyFileError(path, faults_of(document, model, error, tags=tags)) from None
+
+
+def first_fault(error: ValidationError, root: type[BaseModel]) -> str:
+    """Field, value and what is allowed of the first of pydantic's errors, without a place."""
+    problem = error.errors(include_url=False)[0]
+    field = dotted(problem["loc"])
+    text = _told(problem, _declared(root, None, problem["loc"], {}), None)
+    return f"{field}: {text}" if field else text
+
+
 def fault_at(document: MarkedYaml, path: FieldPath, text: str) -> Fault:
     """A fault of the value at `path`."""
     return Fault(document.place(path), dotted(path), text)
@@ -115,32 +137,45 @@ def _fault(
     inner: type[BaseModel] | None,
     problem: Any,
 ) -> Fault:
+    text = _told(problem, declared, inner)
+    match problem["type"]:
+        case "missing":
+            return Fault(document.key_place(path[:-1]), dotted(path), text)
+        case "extra_forbidden":
+            return Fault(document.key_place(path), dotted(path), text)
+    return Fault(document.place(path), dotted(path), text)
+
+
+def _told(
+    problem: Any,
+    declared: tuple[type[BaseModel] | None, FieldInfo | None],
+    inner: type[BaseModel] | None,
+) -> str:
     section, field = declared
-    name, given = str(path[-1]) if path else "", _given(problem["input"])
+    given = _given(problem["input"])
     meaning = f" ({field.description})" if field is not None and field.description else ""
     match problem["type"]:
         case "missing":
-            place = document.key_place(path[:-1])
-            return Fault(place, dotted(path), f"it is missing{meaning}")
+            return f"it is missing{meaning}"
         case "extra_forbidden":
-            allowed = list(section.model_fields) if section else []
+            name, allowed = str(problem["loc"][-1]), list(section.model_fields) if section else []
             hint = did_you_mean(name, allowed)
-            text = f"there is no field {name!r} here{hint}; allowed are: {', '.join(allowed)}"
-            return Fault(document.key_place(path), dotted(path), text)
+            return f"there is no field {name!r} here{hint}; allowed are: {', '.join(allowed)}"
         case "literal_error":
             allowed = [str(choice) for choice in get_args(field.annotation)] if field else []
             allowed = allowed or [problem["ctx"]["expected"]]
             hint = did_you_mean(str(problem["input"]), allowed)
-            text = f"{given} is not allowed{hint}; allowed are: {', '.join(allowed)}"
+            return f"{given} is not allowed{hint}; allowed are: {', '.join(allowed)}"
         case "model_type" | "model_attributes_type":
             fields = ", ".join(inner.model_fields) if inner else ""
-            text = f"it must be a mapping of {fields}, not {given}"
+            return f"it must be a mapping of {fields}, not {given}"
+        case "json_invalid":
+            return str(problem["msg"])
         case "value_error":
-            text = problem["msg"].removeprefix("Value error, ")
+            return str(problem["msg"]).removeprefix("Value error, ")
         case _:
             wanted = problem["msg"].replace("Input should", "it must").replace("String", "it")
-            text = f"{wanted[0].lower()}{wanted[1:]}{meaning}, not {given}"
-    return Fault(document.place(path), dotted(path), text)
+            return f"{wanted[0].lower()}{wanted[1:]}{meaning}, not {given}"
 
 
 def _declared(

@@ -87,7 +87,7 @@ def parse_emulated(text: str) -> EmulatedSpec:
             options[key] = float(value)
         elif key == "offset":
             if not re.fullmatch(rf"-?{_NUMBER}", value):
-                raise ConfigError(f"emulated policy: {part!r} is no number such as 0.5")
+                raise ConfigError(f"emulated policy: {part!r} is not a number such as 0.5")
             options[key] = float(value)
         elif key == "images":
             options["images"] = dict(_camera(camera) for camera in value.split("|"))

@@ -11,6 +11,12 @@ from kairos_ros.document.text_file import read_yaml
 from kairos_ros.engine.seam import EngineOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
+OWN = {
+    field.name: type(field.default)
+    for field in fields(EngineOptions)
+    if field.name not in ("policy", "device")
+}
+"""Option that a policy may have for itself -> its type."""
 
 
 def registry_of(policies: Sequence[str], defaults: EngineOptions) -> dict[str, EngineOptions]:
@@ -27,6 +33,39 @@ def registry_of(policies: Sequence[str], defaults: EngineOptions) -> dict[str, E
             raise ConfigError(f"policy name {name!r} is used twice")
         registry[name] = replace(defaults, policy=policy)
     return registry
+
+
+def with_own_options(
+    registry: dict[str, EngineOptions], texts: Sequence[str]
+) -> dict[str, EngineOptions]:
+    """`NAME.OPTION=VALUE` texts say what holds for one policy alone. Raises ConfigError.
+
+    All have one device, since one schedule is made for it.
+    """
+    found = dict(registry)
+    for text in texts:
+        named, equals, value = text.partition("=")
+        name, _, option = named.rpartition(".")
+        if not equals or option not in OWN:
+            raise ConfigError(
+                f"policy option {text!r}: write NAME.OPTION=VALUE, where OPTION is one of "
+                f"{', '.join(OWN)}"
+            )
+        if name not in found:
+            known = ", ".join(found) or "none"
+            raise ConfigError(
+                f"policy option {text!r}: {name!r} is no policy of this host: {known}"
+            )
+        found[name] = replace(found[name], **{option: _read(text, value, OWN[option])})
+    return found
+
+
+def _read(text: str, value: str, kind: type) -> Any:
+    try:
+        return {"true": True, "false": False}[value] if kind is bool else kind(value)
+    except (KeyError, ValueError):
+        wanted = "true or false" if kind is bool else "a whole number"
+        raise ConfigError(f"policy option {text!r}: expected {wanted}") from None
 
 
 def read_registry(path: Path, defaults: EngineOptions) -> dict[str, EngineOptions]:

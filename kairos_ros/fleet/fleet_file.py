@@ -1,8 +1,8 @@
 """What a fleet file says (001 §3.3, Figure 3), plus what our robots and schedulers need.
 
 The names and the layout are the paper's. Ours are optional: of a robot group its names, adapter,
-rate and safe state; of a task its scene, horizon and scheduling policy; of a judge its cameras;
-and where models are served.
+rate and safe state; of a task its scene, horizon and scheduling policy, value and least rate; of
+a judge its cameras; the memory of a GPU; and where models are served.
 """
 
 from collections.abc import Mapping
@@ -39,6 +39,9 @@ class ServerCluster(_Section):
 
     num_servers: Annotated[int, Field(ge=1, le=100_000, description="servers, one GPU each")]
     gpu_type: Annotated[Text, Field(description="for example NVIDIA H200")]
+    gpu_memory_gb: Annotated[
+        float | None, Field(gt=0, le=100_000, description="of each GPU; not looked at without it")
+    ] = None
 
 
 class RobotGroup(_Section):
@@ -186,6 +189,12 @@ class TaskClass(_Section):
     scheduling: Annotated[
         str, Field(description="scheduling policy; the same in all tasks, the server's without it")
     ] = ""
+    value: Annotated[
+        float, Field(gt=0, le=1e9, description="what one action is worth to `kairos fleet plan`")
+    ] = 1.0
+    min_actions_per_s: Annotated[
+        float, Field(ge=0, le=1e6, description="that all robots of this task together must get")
+    ] = 0.0
 
     @property
     def rules(self) -> TaskRules:

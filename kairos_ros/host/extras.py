@@ -13,6 +13,7 @@ EXTRAS = {
     "vlm": ("httpx", "safetensors", "PIL"),
     "eval": ("rosbags", "mcap", "mcap_ros2", "matplotlib", "pandas", "plotly", "jinja2"),
     "web": ("starlette", "uvicorn"),
+    "plan": ("scipy",),
     "cluster": ("ray",),
 }
 """Extra -> modules; each module once, though other extras may bring it, too."""

@@ -9,7 +9,7 @@ import importlib
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 from rclpy.event_handler import SubscriptionEventCallbacks
 from rclpy.impl.implementation_singleton import rclpy_implementation as _rclpy
@@ -34,6 +34,8 @@ PICTURE_BYTES = 8_000_000
 """Largest picture, chunk or question with pictures."""
 FLEET_BYTES = 8_000_000
 """Largest state of a whole fleet."""
+MOST_WAITING = 1000
+"""Messages that are handled at once."""
 ELEMENTS = 5000
 """Most texts and messages in the lists of one message, counted through all levels."""
 
@@ -81,6 +83,18 @@ def subscribe(
         event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
         **(_only(robot) if robot else {}),
     )
+
+
+def take_waiting(subscription: Subscription) -> None:
+    """Handles what has come on a topic of `subscribe` and waits for the executor, which takes one
+    message at a time and goes round all topics in between. Only in the executor's thread."""
+    came = cast(Callable[[bytes], None], subscription.callback)
+    for _ in range(MOST_WAITING):
+        with subscription.handle:
+            taken = subscription.handle.take_message(subscription.msg_type, True)
+        if taken is None:
+            return
+        came(taken[0])
 
 
 def _only(robot: str) -> dict[str, Any]:

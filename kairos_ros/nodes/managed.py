@@ -1,5 +1,7 @@
 """A lifecycle node that configures and activates itself unless somebody else does."""
 
+import math
+import time
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -9,6 +11,9 @@ from rclpy.node import Node
 from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.nodes.parameters import NodeParameters, ParameterSpec
 
+FINALIZED_S = 3.0
+"""For so long a node that was shut down says that it is finalized: lifecycle managers ask after
+every transition, and nav2's shuts no other node down where nobody answers."""
 AUTOSTART = ParameterSpec("autostart", True, "Configure and activate at start")
 
 
@@ -25,7 +30,8 @@ class ManagedNode(LifecycleNode):
         self.configured = False
         self.active = False
         self.finalized = False
-        """A lifecycle manager has shut it down: its process ends."""
+        """A lifecycle manager has shut it down: its process ends soon."""
+        self._over_s = math.inf
         self.values.open_while(lambda: not self.configured)
         self.interrupted: Callable[[], bool] = lambda: False
         """The process is to end: what takes long gives up."""
@@ -33,6 +39,11 @@ class ManagedNode(LifecycleNode):
         self._trouble = ""
         self._bug: Exception | None = None
         self._of_setup: Entities | None = None
+
+    @property
+    def over(self) -> bool:
+        """Its process is to end now."""
+        return time.monotonic() >= self._over_s
 
     def set_up(self) -> None:
         """configure"""
@@ -95,11 +106,13 @@ class ManagedNode(LifecycleNode):
         self._do(self._deactivate)
         self.get_logger().info("finalized: this process ends")
         self.finalized = True
+        self._over_s = time.monotonic() + FINALIZED_S
         return TransitionCallbackReturn.SUCCESS
 
     def on_error(self, state: LifecycleState) -> TransitionCallbackReturn:
         """After a bug: what state the node is in is not known, so its process ends."""
         self.finalized = True
+        self._over_s = time.monotonic()
         return TransitionCallbackReturn.FAILURE
 
     def _do(self, step: Callable[[], None]) -> TransitionCallbackReturn:

@@ -73,20 +73,22 @@ class Stop:
 
     def __init__(self) -> None:
         self._is_set = False
-        self._ear, self._mouth = socket.socketpair()
-        self._mouth.setblocking(False)
+        self._reader, self._writer = socket.socketpair()
+        self._writer.setblocking(False)
 
     def set(self) -> None:
         self._is_set = True
         with contextlib.suppress(BlockingIOError):  # it has been told often enough
-            self._mouth.send(b".")
+            self._writer.send(b".")
 
     def is_set(self) -> bool:
         return self._is_set
 
     def wait(self, timeout_s: float | None = None) -> bool:
         """Returns at once when it is set, else after `timeout_s`; whether it is set."""
-        select.select([self._ear], [], [], timeout_s if timeout_s is None else max(timeout_s, 0.0))
+        select.select(
+            [self._reader], [], [], timeout_s if timeout_s is None else max(timeout_s, 0.0)
+        )
         return self._is_set
 
 

@@ -10,7 +10,12 @@ from kairos_ros.core.errors import KairosError
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.pipeline import Component, TaskRules, TaskState
 from kairos_ros.recording.reader import Bag, BagMessage, BagTopic
-from kairos_ros.recording.runs.pipeline import Judged, Moved, PipelineRecord, Planned
+from kairos_ros.recording.runs.pipeline import (
+    JudgementRecord,
+    PipelineRecord,
+    PlanRecord,
+    TransitionRecord,
+)
 from kairos_ros.robot.supervision.rules_text import parse_rules
 from kairos_ros.telemetry.decode import decode
 from kairos_ros.telemetry.events import (
@@ -70,7 +75,7 @@ def _tells(topic: BagTopic) -> bool:
     return topic.name.endswith(RULES) or (topic.type in _TELLING and not topic.name.endswith(TRUTH))
 
 
-def _judged(found: _Found) -> Iterator[Judged]:
+def _judged(found: _Found) -> Iterator[JudgementRecord]:
     for event in found.judged:
         key = event.key
         if (key.robot, key.session) not in found.sessions:
@@ -81,7 +86,7 @@ def _judged(found: _Found) -> Iterator[Judged]:
                 component, said = Component.SAFETY, "safe" if event.safe else "unsafe"
             case ProgressJudged():
                 component, said = Component.MONITOR, event.state.value
-        yield Judged(
+        yield JudgementRecord(
             robot=key.robot,
             task=_task(key),
             component=component,
@@ -94,10 +99,10 @@ def _judged(found: _Found) -> Iterator[Judged]:
         )
 
 
-def _planned(found: _Found) -> Iterator[Planned]:
+def _planned(found: _Found) -> Iterator[PlanRecord]:
     for key, message in found.asked.items():
         answer = found.plans.get(key)
-        yield Planned(
+        yield PlanRecord(
             robot=message.body.robot,
             task=_task(message.body),
             asked_s=message.at_s,
@@ -141,8 +146,8 @@ def _rules(found: _Found, message: BagMessage) -> None:
         found.rules[found.names.robot_of(message.topic)] = parse_rules(message.body.data)
 
 
-def _moved(event: ModeChanged) -> Moved:
-    return Moved(
+def _moved(event: ModeChanged) -> TransitionRecord:
+    return TransitionRecord(
         robot=event.key.robot,
         task=_task(event.key) if event.key.task else "",
         at_s=event.at_s,

@@ -4,36 +4,34 @@ Everything that touches the body or the loop happens in the thread that calls `C
 Other threads `post` events to it and read `Controller.report`, which is replaced, never changed.
 """
 
-import logging
 import queue
 import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
-from typing import Protocol, cast
+from typing import cast
 
 import numpy as np
 
 from kairos_ros.core.errors import KairosError
-from kairos_ros.core.exchange import Observation, Request
 from kairos_ros.core.pipeline import Component
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.robot.adapter import Homing, RobotAdapter, TaskGoal
-from kairos_ros.robot.body_error import BodyError
+from kairos_ros.robot.body_error import BodyCondition, BodyError
 from kairos_ros.robot.control_events import (
     Arrived,
     Cancel,
     Event,
-    Limited,
+    LimitsChanged,
     Malformed,
     Planned,
     Refused,
     ServerFound,
     ServerHeard,
     Start,
-    Stop,
+    StopControl,
 )
-from kairos_ros.robot.control_report import Report
+from kairos_ros.robot.control_report import ControlListener, Report, SupervisionListener
 from kairos_ros.robot.guard import ActionGuard
 from kairos_ros.robot.looks import Looks
 from kairos_ros.robot.loop import Act, Finished, Hold, Look, Loop, Send
@@ -47,7 +45,6 @@ from kairos_ros.robot.supervision.state_events import (
     TaskEnded,
     TaskStarted,
 )
-from kairos_ros.robot.supervision.state_machine import Transition
 from kairos_ros.robot.supervision.state_table import Mode
 from kairos_ros.robot.supervision.supervisor import (
     AskPlan,
@@ -58,36 +55,7 @@ from kairos_ros.robot.supervision.supervisor import (
 )
 from kairos_ros.robot.task import LIMITS, Task, TaskResult
 
-log = logging.getLogger(__name__)
 STOPPED = "failed: the robot node was stopped"
-
-
-class ControlListener(Protocol):
-    """Who gets what the controller produces. Called in the control thread; must not block."""
-
-    def send(self, request: Request) -> None:
-        """An observation was made for it."""
-
-    def changed(self, report: Report) -> None:
-        """The state, the task, its instruction, the mode or the server changed."""
-
-    def finished(self, result: TaskResult) -> None: ...
-
-    def period(self, state: Callable[[], np.ndarray]) -> None:
-        """A control period has begun; `state` reads the body's state, float32 [state_dim]."""
-
-    def unready(self) -> None:
-        """The same while the body is not to be used: before the first task, and after a fault."""
-
-
-class SupervisionListener(Protocol):
-    """Who gets what the supervisor of a robot produces; called as `ControlListener` is."""
-
-    def ask_plan(self, ask: AskPlan, observation: Observation, observed_ago_ns: int) -> None: ...
-
-    def moved(self, transition: Transition, task: str) -> None:
-        """The state machine made a transition, for the record. To be carried out here: `RESEND` to
-        safety or monitor, `CALL_HUMAN`. task: its id; empty before the first."""
 
 
 class Controller:
@@ -122,14 +90,10 @@ class Controller:
         self._warnings: queue.SimpleQueue[CellVerdict] = queue.SimpleQueue()
         self._deadline_ns = 0
         self._running = True
-        self._ready = False  # the body was reset once and is ours to hold
         self._done: Counter[bool] = Counter()  # tasks, by success
         self._missed = 0
         self._periods = 0
-        self._fault = ""
-        self._faults: Counter[str] = Counter()
-        self._absence = ""  # why the body of an idle robot cannot be used just now
-        self._absences: Counter[str] = Counter()
+        self._body = BodyCondition()
 
     def post(self, event: Event) -> None:
         """Hands an event to the control thread; from any thread.
@@ -195,9 +159,9 @@ class Controller:
                     self._end_postponed("canceled")
                 elif self._loop.task is not None and self._loop.task.id == task_id:
                     self._apply([self._loop.finish("canceled", _now())])
-            case Limited(limits):
+            case LimitsChanged(limits):
                 self._guard.limit(limits)
-            case Stop():
+            case StopControl():
                 self._running = False
             case _ if self._supervisor is None:
                 self._loop.dropped["not_supervised"] += 1
@@ -218,11 +182,10 @@ class Controller:
             self._guard.reset(self._adapter.state())
         except KairosError as error:
             if isinstance(error, BodyError):
-                self._note_fault(error)
+                self._body.failed(error)
             self._fail(task, f"failed: {error}")
             return
-        self._ready = True
-        self._fault = self._absence = ""
+        self._body.was_reset()
         self._deadline_ns = _now()  # a reset may take seconds; they are no missed periods
         self._goal = goal
         self._loop.start(task, self._deadline_ns)
@@ -267,7 +230,7 @@ class Controller:
         else:
             self._apply(effects)
         self._publish(now_ns)
-        if self._ready:
+        if self._body.is_ready:
             try:
                 self._listener.period(self._adapter.state)
             except KairosError as error:
@@ -298,24 +261,11 @@ class Controller:
 
     def _body_failed(self, error: KairosError) -> None:
         if self._loop.task is None and isinstance(error, BodyError) and error.passes:
-            self._note_absence(error)
+            self._body.is_absent(error)
             return
-        self._note_fault(error)
+        self._body.failed(error)
         if self._loop.task is not None:
             self._finish(self._loop.finish(f"failed: {error}", _now()).result)
-
-    def _note_absence(self, error: BodyError) -> None:
-        """Nothing is to be done, and the next task looks at the body anew."""
-        if not self._absence:
-            log.warning("idle, and a task would fail now: %s", error)
-            self._absences[error.reason] += 1
-        self._absence = str(error)
-
-    def _note_fault(self, error: KairosError) -> None:
-        log.error("the body failed: %s", error)
-        self._ready, self._absence = False, ""
-        self._fault = str(error)
-        self._faults[error.reason if isinstance(error, BodyError) else "other"] += 1
 
     def _carry_out(self, effect: SupervisedEffect) -> None:
         match effect:
@@ -340,16 +290,11 @@ class Controller:
                 self._adapter.act(action)
             case Hold():
                 self._guard.held()
-                if self._ready:
+                if self._body.is_ready:
                     self._adapter.hold()
-                    self._note_presence()
+                    self._body.is_back()
             case Finished(result):
                 self._finish(result)
-
-    def _note_presence(self) -> None:
-        if self._absence:
-            log.info("the body can be used again")
-            self._absence = ""
 
     def _reset_body(self) -> None:
         """For another attempt. What arrived meanwhile is heard before the attempt begins."""
@@ -357,7 +302,7 @@ class Controller:
             self._adapter.reset(self._goal)
             self._guard.reset(self._adapter.state())
         except KairosError as error:
-            self._note_fault(error)
+            self._body.failed(error)
             supervisor = cast(Supervisor, self._supervisor)  # who asked for the reset
             self._apply(supervisor.feed(ResetFailed(_now(), str(error))))
             return
@@ -407,10 +352,12 @@ class Controller:
             missed_periods=self._missed,
             periods=self._periods,
             network_ns=self._loop.latency.network_ns,
-            body_fault=self._fault,
-            body_faults=dict(self._faults),
-            body_absence=self._absence,
-            body_tolerated=dict(Counter(getattr(self._adapter, "tolerated", {})) + self._absences),
+            body_fault=self._body.fault,
+            body_faults=dict(self._body.faults),
+            body_absence=self._body.absence,
+            body_tolerated=dict(
+                Counter(getattr(self._adapter, "tolerated", {})) + self._body.absences
+            ),
             mode=state.mode if state else None,
             retries=state.retries if state else 0,
         )

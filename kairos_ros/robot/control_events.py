@@ -54,14 +54,14 @@ class Cancel:
 
 
 @dataclass(frozen=True, slots=True)
-class Limited:
+class LimitsChanged:
     """Other limits of the guard, which fit the robot."""
 
     limits: GuardLimits
 
 
 @dataclass(frozen=True, slots=True)
-class Stop:
+class StopControl:
     """Leave the arm holding and end the thread."""
 
 
@@ -95,8 +95,8 @@ Event = (
     | ServerFound
     | ServerHeard
     | Cancel
-    | Limited
-    | Stop
+    | LimitsChanged
+    | StopControl
     | Judgement
     | ResetDone
 )

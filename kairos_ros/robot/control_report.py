@@ -1,13 +1,18 @@
-"""What a robot is doing, as of one control period."""
+"""What a controller tells of its robot, and to whom."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Protocol
 
-from kairos_ros.core.exchange import Execution
+import numpy as np
+
+from kairos_ros.core.exchange import Execution, Observation, Request
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.server_status import ServerStatus
+from kairos_ros.robot.supervision.state_machine import Transition
 from kairos_ros.robot.supervision.state_table import Mode
-from kairos_ros.robot.task import Task
+from kairos_ros.robot.supervision.supervisor import AskPlan
+from kairos_ros.robot.task import Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,3 +68,31 @@ class Report:
     """Of a supervised robot."""
     retries: int = 0
     """Of the running task, by a supervised robot."""
+
+
+class ControlListener(Protocol):
+    """Who gets what the controller produces. Called in the control thread; must not block."""
+
+    def send(self, request: Request) -> None:
+        """An observation was made for it."""
+
+    def changed(self, report: Report) -> None:
+        """The state, the task, its instruction, the mode or the server changed."""
+
+    def finished(self, result: TaskResult) -> None: ...
+
+    def period(self, state: Callable[[], np.ndarray]) -> None:
+        """A control period has begun; `state` reads the body's state, float32 [state_dim]."""
+
+    def unready(self) -> None:
+        """The same while the body is not to be used: before the first task, and after a fault."""
+
+
+class SupervisionListener(Protocol):
+    """Who gets what the supervisor of a robot produces; called as `ControlListener` is."""
+
+    def ask_plan(self, ask: AskPlan, observation: Observation, observed_ago_ns: int) -> None: ...
+
+    def moved(self, transition: Transition, task: str) -> None:
+        """The state machine made a transition, for the record. To be carried out here: `RESEND` to
+        safety or monitor, `CALL_HUMAN`. task: its id; empty before the first."""

@@ -20,9 +20,8 @@ from kairos_ros.core.exchange import (
     Request,
     RequestId,
 )
-from kairos_ros.robot.answer_check import unwanted
 from kairos_ros.robot.latency import LatencyEstimate, lead_actions
-from kairos_ros.robot.run import Attempt, Chunk, Run
+from kairos_ros.robot.run import Attempt, Chunk, Run, unwanted
 from kairos_ros.robot.server_binding import ServerBinding
 from kairos_ros.robot.task import Task, TaskResult
 

@@ -4,29 +4,24 @@ Every event takes `now_ns`, integer nanoseconds of one monotonic clock, and retu
 caller to carry out: an `Answer` to send to its robot, or a `Submit` to hand to an engine.
 """
 
-import contextlib
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Literal
 
-from kairos_ros.core.errors import ConfigError, KairosError, RefusalCode
+from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Announcement, Answer, Refusal, Request
 from kairos_ros.core.horizon import HorizonPolicy
 from kairos_ros.core.placement import Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
-from kairos_ros.core.wait_ratio import first_execution_ns
+from kairos_ros.serving.admission import Admission
 from kairos_ros.serving.batching import Batching, Effect
-from kairos_ros.serving.checks import (
-    check_request,
-    chunk_problem,
-    with_policy_names,
-)
+from kairos_ros.serving.checks import chunk_problem
 from kairos_ros.serving.engine_slot import EngineSlot, Running, SlotMemory
 from kairos_ros.serving.engines import Engines, ServerTime
 from kairos_ros.serving.memory import MemoryKeeper
 from kairos_ros.serving.options import SECOND_NS, HorizonPolicies, ServingOptions
-from kairos_ros.serving.request_queue import PendingRequest, RequestQueue, executed
+from kairos_ros.serving.request_queue import PendingRequest, RequestQueue
 from kairos_ros.serving.served_policies import ServedPolicies
 from kairos_ros.serving.sessions import Session, Sessions
 from kairos_ros.serving.trimming import Served, answer_outcome
@@ -52,6 +47,9 @@ class Dispatcher:
         self._horizon_policies = HorizonPolicies(options)
         self.policies = ServedPolicies(options.policies, self._engines)
         self._batching = Batching(options, self.tasks, self._engines, self._queue, self.counters)
+        self._admission = Admission(
+            options, self.tasks, self._engines, self._queue, self.policies, self.counters
+        )
         self.memory = MemoryKeeper(
             options.memory_budget_mib, self._engines, self._queue, self._sessions
         )
@@ -77,6 +75,7 @@ class Dispatcher:
         self.options = options
         self._horizon_policies = HorizonPolicies(options)
         self._batching.change(options)
+        self._admission.change(options)
 
     @property
     def engines(self) -> Mapping[str, EngineSlot]:
@@ -124,11 +123,11 @@ class Dispatcher:
         if computed is not None or session.is_served(request):
             self.counters["late_refresh"] += 1
             if computed is not None and request.id.attempt > computed.request.id.attempt:
-                newer = self._checked(now_ns, request, session)
+                newer = self._admission.check(now_ns, request, session)
                 if isinstance(newer, Request):
                     computed.newer = newer, now_ns
             return []  # the chunk that is being computed, or on its way, answers this one, too
-        checked = self._checked(now_ns, request, session)
+        checked = self._admission.check(now_ns, request, session)
         if isinstance(checked, Refusal):
             return [self._refuse_round(checked, request, session)]
         horizon = request.horizon_policy or self.options.horizon_policy
@@ -137,7 +136,7 @@ class Dispatcher:
         if isinstance(policy, Refusal):
             return [self._refuse_round(policy, request, session)]
         session.instruction = request.instruction
-        self._account(now_ns, checked, session)
+        self._admission.account(now_ns, checked, session)
         return self._enqueue(now_ns, checked, session, policy) + self._batching.form(now_ns)
 
     def add_engine(
@@ -285,6 +284,14 @@ class Dispatcher:
             slot.died("", 0, None)
         return self._requeue_all(now_ns, slot, crashed=False) + self._batching.form(now_ns)
 
+    def may_lose(self, now_ns: int) -> bool:
+        """Whether `tick` would give up robots that it has not been told of for long."""
+        return self._sessions.may_lose(now_ns)
+
+    def stood_still(self, for_ns: int) -> None:
+        """The caller could hear nobody for so long; what robots said meanwhile comes late."""
+        self._sessions.stood_still(for_ns)
+
     def tick(self, now_ns: int) -> list[Effect]:
         """Deadlines, silent robots, observations that must be fetched again."""
         effects: list[Effect] = []
@@ -308,57 +315,6 @@ class Dispatcher:
         if waits:
             return waits
         return next((e.reason for e in self.in_engines() if e.session is session), session.reason)
-
-    def _checked(self, now_ns: int, request: Request, session: Session) -> Request | Refusal:
-        """The request as the policy of its task reads it, or why it cannot be answered. The first
-        request of a task decides its policy; weights that it names later are found by any name."""
-        key = session.task_key
-        if session.policy is not None and self.policies.has_changed(session.policy, request.policy):
-            session.policy = None
-        if session.policy is None:
-            named = self.policies.of(request.policy)
-            if isinstance(named, Refusal):
-                return named
-            session.policy = named
-        if why := self._engines.why_given_up(session.policy):
-            text = f"policy {session.policy} cannot be loaded, restart the serving node: {why}"
-            return Refusal(RefusalCode.ENGINE_DOWN, text)
-        served = self.policies.description(session.policy)
-        if served is None:
-            why = self._engines.why_not_up(now_ns, session.policy)
-            return Refusal(RefusalCode.ENGINE_DOWN, f"no engine is up yet: {why}", SECOND_NS)
-        if request.execution.round >= request.id.round:
-            return Refusal(
-                RefusalCode.MALFORMED,
-                f"asks for round {request.id.round} "
-                f"while executing round {request.execution.round}",
-            )
-        if len(self.pending) >= self.options.max_queue and key not in self.pending:
-            return Refusal(
-                RefusalCode.OVERLOADED, f"{len(self.pending)} requests are pending", SECOND_NS // 2
-            )
-        absent = session.interface.absent if session.interface else ()
-        bad = check_request(request, served, self.options.max_bytes, absent)
-        fewer = len(request.earlier) + 1 < served.observations
-        if bad is None and fewer and not served.keyframe_stride:
-            session.repeated += 1
-            self.counters["repeated_observation"] += 1
-        return bad or with_policy_names(request, served)
-
-    def _account(self, now_ns: int, request: Request, session: Session) -> None:
-        key, execution = session.task_key, request.execution
-        if key not in self.tasks:
-            engine = self._engines.described(session.policy or "")
-            chunk_size = engine.description.chunk_size if engine and engine.description else 0
-            first = first_execution_ns(
-                chunk_size, 1e9 / execution.period_ns if execution.period_ns else 30.0
-            )
-            l0 = engine.latency_ns[0] if engine and engine.latency_ns else 0
-            self.tasks.open(key, now_ns, kind=request.kind, first_exec_ns=first, l0_ns=l0)
-        if execution.started:
-            # KairosError: a round too old to matter any more
-            with contextlib.suppress(KairosError):
-                self.tasks.execution(key, execution.round, *executed(now_ns, execution))
 
     def _enqueue(
         self, now_ns: int, request: Request, session: Session, policy: HorizonPolicy

@@ -104,6 +104,15 @@ class Sessions:
         self.sessions[status.robot] = session
         return owner, session
 
+    def may_lose(self, now_ns: int) -> bool:
+        """Whether `lost` would look for robots that have fallen silent."""
+        return bool(self.sessions) and now_ns >= self._nobody_lost_until_ns
+
+    def stood_still(self, for_ns: int) -> None:
+        """Does not count a time in which nobody could be heard as anybody's silence."""
+        for session in self.sessions.values():
+            session.heard_ns += for_ns
+
     def lost(self, now_ns: int) -> list[Session]:
         """Removes and returns the sessions whose robots have fallen silent."""
         if now_ns < self._nobody_lost_until_ns:

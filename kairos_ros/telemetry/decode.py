@@ -13,10 +13,12 @@ from typing import Any
 import numpy as np
 
 from kairos_ros.core.errors import WireError
+from kairos_ros.core.exchange import Actions, Refetch, Refusal
 from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.core.pipeline import TaskState
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.wire_check import TEXT_BYTES, printable
+from kairos_ros.telemetry.answer import answer_of
 from kairos_ros.telemetry.events import (
     CellJudged,
     ChunkAnswered,
@@ -32,13 +34,11 @@ from kairos_ros.telemetry.events import (
     ProgressJudged,
     RobotReported,
     RobotScheduled,
-    TaskFinished,
+    TaskEndReported,
     TaskKey,
-    TaskStarted,
+    TaskStartReported,
 )
 
-_ACTIONS, _REFUSED = 0, 1
-"""ActionChunk.kind."""
 _STARTED = 0
 """TaskEvent.kind."""
 _PROGRESS = (TaskState.ONGOING, TaskState.DONE, TaskState.FAILED)
@@ -97,33 +97,33 @@ def chunk_requested(body: Any, robot: str, at_s: float) -> ChunkRequested:
 
 
 def chunk_answered(body: Any, robot: str, at_s: float) -> ChunkAnswered | None:
-    """None for a refetch, which is no answer."""
-    if body.kind not in (_ACTIONS, _REFUSED):
+    """None for a refetch, which is no answer. Raises as `answer_of`."""
+    answer = answer_of(body)
+    if isinstance(answer.body, Refetch):
         return None
-    actions = np.asarray(body.actions, np.float32)
-    shape = body.horizon, body.action_dim
-    fits = body.kind == _ACTIONS and actions.size > 0 and actions.size == shape[0] * shape[1]
+    nothing = Actions(np.zeros((0, 0), np.float32), np.zeros(0, np.float32))
+    told = answer.body if isinstance(answer.body, Actions) else nothing
     return ChunkAnswered(
         at_s=at_s,
-        key=_key(body),
-        round=body.round,
-        attempt=body.attempt,
-        refused=body.kind == _REFUSED,
-        reason=body.reason,
+        key=TaskKey(answer.id.robot, answer.id.session, answer.id.task),
+        round=answer.id.round,
+        attempt=answer.id.attempt,
+        refused=isinstance(answer.body, Refusal),
+        reason=answer.body.reason,
         horizon=body.horizon,
-        chunk_size=body.chunk_size,
+        chunk_size=told.chunk_size,
         action_dim=body.action_dim,
-        actions=actions.reshape(shape) if fits else None,
-        confidence=np.asarray(body.confidence, np.float32),
-        horizon_reason=body.horizon_reason,
-        queued_s=body.queued_s,
-        compute_s=body.compute_s,
-        server_s=body.server_s,
-        batch_size=body.batch_size,
-        tier=body.tier,
-        engine=body.engine,
-        policy=body.policy,
-        server=getattr(body, "server", ""),
+        actions=told.actions if told.actions.size else None,
+        confidence=told.confidence,
+        horizon_reason=told.horizon_reason,
+        queued_s=told.queued_ns / 1e9,
+        compute_s=told.compute_ns / 1e9,
+        server_s=told.server_ns / 1e9,
+        batch_size=told.batch_size,
+        tier=told.tier,
+        engine=told.engine,
+        policy=told.policy,
+        server=answer.server,
     )
 
 
@@ -154,9 +154,9 @@ def chunk_computed(body: Any, robot: str, at_s: float) -> ChunkComputed:
     )
 
 
-def task_event(body: Any, robot: str, at_s: float) -> TaskStarted | TaskFinished:
+def task_event(body: Any, robot: str, at_s: float) -> TaskStartReported | TaskEndReported:
     key = _key(body)
-    goal = TaskStarted(
+    goal = TaskStartReported(
         at_s=at_s,
         key=key,
         kind=body.task_kind or body.instruction,
@@ -168,7 +168,7 @@ def task_event(body: Any, robot: str, at_s: float) -> TaskStarted | TaskFinished
     )
     if body.kind == _STARTED:
         return goal
-    return TaskFinished(
+    return TaskEndReported(
         at_s=at_s,
         key=key,
         goal=goal,

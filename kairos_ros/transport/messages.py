@@ -8,10 +8,8 @@ Engine to client: `status {...}` (answers hello and ping), `echo`, `description 
 `received {batch}`, `result {batch, compute_s, outcomes}`, `error {batch | nil, code, reason}`.
 """
 
-import math
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from dataclasses import fields as fields_of
 from typing import Any
 
 import numpy as np
@@ -20,6 +18,19 @@ from numpy.typing import NDArray
 from kairos_ros.core.errors import RefusalCode, WireError
 from kairos_ros.core.exchange import Observation, no_actions
 from kairos_ros.core.wire_check import OBSERVATIONS
+from kairos_ros.transport.field_checks import (
+    Check,
+    checks_of,
+    is_point,
+    is_positive,
+    is_text,
+    list_of,
+    number,
+    refusal_code,
+    serial,
+    text,
+    tuple_of,
+)
 from kairos_ros.transport.frames import Message, check_all_taken, take_array
 
 MAX_REASON = 1000
@@ -212,7 +223,7 @@ def infer_message(
 
 def policy_of(message: Message) -> str:
     """The policy of the registry that a client's message is about; empty: the only one."""
-    return _text(message.fields, "policy") if "policy" in message.fields else ""
+    return text(message.fields, "policy") if "policy" in message.fields else ""
 
 
 def wants_receipt(message: Message) -> bool:
@@ -238,7 +249,7 @@ def ping_message(number: int, policy: str, padding: int = 0) -> Message:
 
 
 def ping_of(message: Message) -> int | None:
-    return _serial(message.fields.get("ping"))
+    return serial(message.fields.get("ping"))
 
 
 def echo_message(ping: Message) -> Message | None:
@@ -250,14 +261,14 @@ def echo_message(ping: Message) -> Message | None:
 def read_infer(message: Message) -> tuple[int, tuple[InferRequest, ...]]:
     batch = read_batch(message)
     arrays = iter(message.arrays)
-    requests = tuple(_request(row, arrays) for row in _list(message.fields, "requests"))
+    requests = tuple(_request(row, arrays) for row in list_of(message.fields, "requests"))
     check_all_taken(arrays)
     return batch, requests
 
 
 def batch_of(message: Message) -> int | None:
     """The batch that a message claims to be about, so that even its refusal can name it."""
-    return _serial(message.fields.get("batch"))
+    return serial(message.fields.get("batch"))
 
 
 def result_message(result: BatchResult) -> Message:
@@ -280,10 +291,10 @@ def result_message(result: BatchResult) -> Message:
 def read_result(message: Message) -> BatchResult:
     batch = read_batch(message)
     arrays = iter(message.arrays)
-    outcomes = tuple(_outcome(row, arrays) for row in _list(message.fields, "outcomes"))
+    outcomes = tuple(_outcome(row, arrays) for row in list_of(message.fields, "outcomes"))
     check_all_taken(arrays)
     fields = {"prepare_s": 0.0, **message.fields}
-    return BatchResult(batch, _number(fields, "compute_s"), outcomes, _number(fields, "prepare_s"))
+    return BatchResult(batch, number(fields, "compute_s"), outcomes, number(fields, "prepare_s"))
 
 
 def error_message(error: BatchError) -> Message:
@@ -292,7 +303,9 @@ def error_message(error: BatchError) -> Message:
 
 
 def read_error(message: Message) -> BatchError:
-    return BatchError(batch_of(message), _code(message.fields), _text(message.fields, "reason"))
+    return BatchError(
+        batch_of(message), refusal_code(message.fields), text(message.fields, "reason")
+    )
 
 
 def status_message(status: WorkerStatus) -> Message:
@@ -334,33 +347,20 @@ def read_description(message: Message) -> EngineDescription:
     return EngineDescription(
         **plain,
         images={key: (height, width) for key, (height, width) in sizes.items()},
-        instructions=_tuple(fields, "instructions", _is_text, "text"),
-        action_scale=_tuple(fields, "action_scale", _positive, "positive numbers"),
-        warmup=tuple(map(tuple, _list(fields, "warmup", _is_point, "[batch size, seconds]"))),
-        eager=tuple(map(tuple, _list(fields, "eager", _is_point, "[batch size, seconds]"))),
+        instructions=tuple_of(fields, "instructions", is_text, "text"),
+        action_scale=tuple_of(fields, "action_scale", is_positive, "positive numbers"),
+        warmup=tuple(map(tuple, list_of(fields, "warmup", is_point, "[batch size, seconds]"))),
+        eager=tuple(map(tuple, list_of(fields, "eager", is_point, "[batch size, seconds]"))),
     )
-
-
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str)
-
-
-def _positive(value: Any) -> bool:
-    return type(value) is float and 0 < value < math.inf
-
-
-def _is_point(value: Any) -> bool:
-    kinds = list(map(type, value)) if isinstance(value, list) else []
-    return kinds == [int, float] and value[0] > 0 and _positive(value[1])
 
 
 def _request(row: Any, arrays: Iterator[np.ndarray]) -> InferRequest:
     if not isinstance(row, dict):
         raise WireError("a request that is not a map")
-    keys = _list(row, "images", _is_text, "camera keys")
+    keys = list_of(row, "images", is_text, "camera keys")
     if len(set(keys)) != len(keys):
         raise WireError("images is not a list of different camera keys")
-    shrunk = _list(row, "shrunk", _is_text, "camera keys") if "shrunk" in row else []
+    shrunk = list_of(row, "shrunk", is_text, "camera keys") if "shrunk" in row else []
     if not set(keys).issuperset(shrunk):
         raise WireError("shrunk is not a list of cameras whose images are there")
     earlier = row.get("earlier", 0)
@@ -396,7 +396,7 @@ def _observation(keys: Sequence[str], arrays: Iterator[np.ndarray]) -> Observati
 def _outcome(row: Any, arrays: Iterator[np.ndarray]) -> InferOutcome:
     if not isinstance(row, dict):
         raise WireError("an outcome that is not a map")
-    code, reason = _code(row), _text(row, "reason")
+    code, reason = refusal_code(row), text(row, "reason")
     if code is not RefusalCode.NONE:
         return InferFailure(code, reason)
     chunk = take_array(arrays, np.float32, 2, "chunk")
@@ -406,76 +406,16 @@ def _outcome(row: Any, arrays: Iterator[np.ndarray]) -> InferOutcome:
     return InferResult(chunk, updates, reason)
 
 
-def _serial(value: Any) -> int | None:
-    return value if type(value) is int and 0 <= value < 2**63 else None
-
-
 def _plain(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
     """The plain fields of a dataclass, checked."""
     checks = CHECKS[kind].items()
     return {n: check(given, n) for n, check in checks if n in given or n not in OLDER}
 
 
-def _text(fields: Mapping[str, Any], key: str) -> str:
-    value = fields.get(key)
-    if not isinstance(value, str):
-        raise WireError(f"{key} is {type(value).__name__}, expected text")
-    return value
-
-
-def _count(fields: Mapping[str, Any], key: str) -> int:
-    value = fields.get(key)
-    if type(value) is not int or not 0 <= value < 2**64:
-        raise WireError(f"{key} is not a whole number from 0 to 2**64 - 1")
-    return value
-
-
-def _number(fields: Mapping[str, Any], key: str) -> float:
-    value: Any = fields.get(key)
-    if type(value) not in (int, float):
-        raise WireError(f"{key} is {type(value).__name__}, expected a number")
-    if not math.isfinite(value):
-        raise WireError(f"{key} is {value}, expected a finite number")
-    return float(value)
-
-
-def _list(
-    fields: Mapping[str, Any], key: str, fits: Callable[[Any], bool] | None = None, what: str = ""
-) -> list[Any]:
-    value = fields.get(key)
-    if not isinstance(value, list):
-        raise WireError(f"{key} is {type(value).__name__}, expected a list")
-    if fits and not all(map(fits, value)):
-        raise WireError(f"{key} holds something else than {what}")
-    return value
-
-
-def _flag(fields: Mapping[str, Any], key: str) -> bool:
-    value = fields.get(key)
-    if type(value) is not bool:
-        raise WireError(f"{key} is neither true nor false")
-    return value
-
-
-def _tuple(fields: Mapping[str, Any], key: str, *check: Any) -> tuple[Any, ...] | None:
-    return None if fields.get(key) is None else tuple(_list(fields, key, *check))
-
-
-def _code(fields: Mapping[str, Any]) -> RefusalCode:
-    value: Any = fields.get("code")
-    try:
-        return RefusalCode(value)
-    except ValueError as error:
-        raise WireError("code is not a refusal code that this side knows") from error
-
-
-Check = Callable[[Mapping[str, Any], str], Any]
-BY_TYPE: Mapping[Any, Check] = {str: _text, int: _count, float: _number, bool: _flag}
 CHECKS: Mapping[type, Mapping[str, Check]] = {
-    kind: {one.name: BY_TYPE[one.type] for one in fields_of(kind) if one.type in BY_TYPE}
-    for kind in (InferRequest, WorkerStatus, EngineDescription)
+    kind: checks_of(kind) for kind in (InferRequest, WorkerStatus, EngineDescription)
 }
-"""How the plain fields of each kind are checked, by their types; the others are by hand, above."""
+"""The plain fields of each kind; the others are checked by hand, above."""
 
 READERS = (read_infer, read_result, read_batch, read_error, read_status, read_description)
 """What reads the messages of a peer: a value or a WireError, whatever it said (`bench fuzz`)."""

@@ -105,3 +105,13 @@ def _bar(pen: Pen, at: Point, length: float, size: float, share: float) -> list[
         pen.box(0, at, (length, 0.035 * size, 0.02 * size), colours.EMPTY),
         pen.box(1, over, (round(filled, 3), 0.037 * size, 0.025 * size), colours.WAITING),
     ]
+
+
+def arms(scene: Scene) -> list[Shape]:
+    """Every robot whose looks and joints are known."""
+    return [
+        shape
+        for robot in scene.robots.values()
+        if robot.body is not None and len(robot.joints)
+        for shape in robot.body.draw(pen("arm", robot), robot.joint_names, robot.joints)
+    ]

@@ -5,7 +5,7 @@ from itertools import combinations, product
 from kairos_ros.viz import colours
 from kairos_ros.viz.bodies import Box
 from kairos_ros.viz.fleet_layer import centre, pen, scale, state_colour
-from kairos_ros.viz.scene import EVENT_SHOWN_S, VERDICT_OLD_S, Judged, RobotDrawing, Scene
+from kairos_ros.viz.scene import EVENT_SHOWN_S, VERDICT_OLD_S, LastVerdict, RobotDrawing, Scene
 from kairos_ros.viz.shape import Colour, Point, Shape
 
 WORDS = 60
@@ -46,7 +46,7 @@ def _robot(robot: RobotDrawing) -> list[Shape]:
     return [shape for shape in shapes if shape is not None]
 
 
-def verdict_colour(judged: Judged | None) -> Colour:
+def verdict_colour(judged: LastVerdict | None) -> Colour:
     if judged is None:
         return colours.faded(colours.UNJUDGED, 0.35)
     if judged.ago_s >= VERDICT_OLD_S:
@@ -54,7 +54,7 @@ def verdict_colour(judged: Judged | None) -> Colour:
     return colours.SAFE if judged.safe else colours.UNSAFE
 
 
-def verdict_text(judged: Judged) -> str:
+def verdict_text(judged: LastVerdict) -> str:
     if judged.ago_s >= VERDICT_OLD_S:
         return f"judge silent for {judged.ago_s:.0f} s"
     said = "safe" if judged.safe else "UNSAFE"

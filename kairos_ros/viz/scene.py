@@ -17,7 +17,7 @@ SILENT_S = 2.0
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class LastVerdict:
     """The newest verdict of a robot's safety service."""
 
     safe: bool
@@ -28,7 +28,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class LastTransition:
     """What a robot's state machine did last."""
 
     reason: str
@@ -38,7 +38,7 @@ class Transition:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
+class RobotPaths:
     """The paths of one robot."""
 
     running: ChunkPath | None = None
@@ -75,9 +75,9 @@ class RobotDrawing:
     """None: not known what it looks like."""
     joint_names: tuple[str, ...] = ()
     joints: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    chunks: Chunks = Chunks()
-    judged: Judged | None = None
-    transition: Transition | None = None
+    chunks: RobotPaths = RobotPaths()
+    judged: LastVerdict | None = None
+    transition: LastTransition | None = None
     machine: str = ""
     """Mode of its state machine: running, holding, returning_to_safe_state, retrying or
     waiting_for_human. Empty where it has none, or none was heard."""

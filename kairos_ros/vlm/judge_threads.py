@@ -59,9 +59,9 @@ class JudgementResult:
     message: str
     """Of the failure."""
     queued_s: float
-    """Owed since -> given to the model."""
+    """Due since -> given to the model."""
     latency_s: float
-    """Owed since -> now."""
+    """Due since -> now."""
     in_time: bool
     now_ns: int
 

@@ -18,7 +18,7 @@ from kairos_ros.core.errors import ConfigError
 
 
 class Requester(NamedTuple):
-    """To whom an answer is owed: there is one question at a time for each."""
+    """Who waits for the answer: there is one question at a time for each."""
 
     robot: str
     component: str
@@ -26,13 +26,13 @@ class Requester(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Obligation[Subject]:
-    """One answer that is owed."""
+    """One answer that somebody waits for."""
 
     requester: Requester
     subject: Subject
     """What to judge."""
     first_ns: int
-    """When the first picture came that is owed this answer; later ones took its place."""
+    """When the first picture came that this answer is due for; later ones took its place."""
     due_ns: int
     number: int
     """Counts up with every obligation that began to wait."""
@@ -77,7 +77,7 @@ class JudgementQueue[Subject]:
         return len(self._waiting)
 
     def put(self, requester: Requester, subject: Subject, now_ns: int, slo_ns: int) -> None:
-        """An answer about `subject` is owed within `slo_ns`."""
+        """An answer about `subject` is due within `slo_ns`."""
         older = self._waiting.get(requester)
         if older is not None:
             self.replaced[requester.component] += 1

@@ -378,6 +378,10 @@ def test_every_launch_file_takes_what_those_of_nav2_take(tmp_path):
     told = common.node_arguments(arm)
     assert told["parameters"] == [str(arm.params_file), str(file), dict(arm.parameters)]
     assert (told["ros_arguments"], told["respawn"]) == (["--log-level", "debug"], True)
+    no_options = robot(
+        "arm_1", adapter_options=[], deadline_s=1.0
+    )  # launch_ros takes no empty list
+    assert common.node_arguments(no_options)["parameters"][-1] == {"deadline_s": 1.0}
     unchanged = CommonValues.of({})
     assert unchanged.applied([server, arm]) == [server, arm]
 

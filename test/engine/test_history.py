@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
-from observations import jpeg, observation, options
+from observations import jpeg, observation, observed, options
 from tiny_policies import CAMERA, SIZE, STATE_DIM, TINY, WRIST
 
 from kairos_ros.core.errors import RefusalCode
@@ -58,7 +58,7 @@ def lerobots_chunks(engine, kind, folder) -> Iterator[tuple[int, np.ndarray]]:
         noise["noise"] = row_noise(generators, tiny.noise_shape, torch.device("cpu"))
     for period in range(PERIODS):
         now = observation(0, state=seen(period).state, images=seen(period).images)
-        batch = engine._batch(engine._rows.read([now]))
+        batch = observed(engine, [now])
         alone = {k: v[:, -1] if isinstance(v, torch.Tensor) else v for k, v in batch.items()}
         computes = not policy._queues["action"]
         torch.manual_seed(SEED)

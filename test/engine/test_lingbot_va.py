@@ -5,7 +5,7 @@ import logging
 import numpy as np
 import pytest
 import torch
-from observations import jpeg, observation, options
+from observations import jpeg, observation, observed, options
 from tiny_families.lingbot_va import FRAMES, PER_FRAME
 from tiny_policies import ACTION_DIM, CAMERA, CHUNK, INSTRUCTIONS, SIZE, save_policy
 
@@ -87,7 +87,7 @@ def by_lerobot(engine, folder, rows: list[int]) -> np.ndarray:
     for round_, count in enumerate(rows, 1):
         for _ in range(count):
             request = observation(1, images=arm.seen(len(actions)).images)
-            batch = loaded.preprocess(engine._batch(engine._rows.read([request])))
+            batch = loaded.preprocess(observed(engine, [request]))
             torch.manual_seed(100 + round_)  # it draws when its queue is empty
             batch = {CAMERA: batch[CAMERA][:, -1], "task": batch["task"]}
             actions.append(loaded.policy.select_action(batch))

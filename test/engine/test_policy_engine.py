@@ -8,7 +8,7 @@ import pytest
 import torch
 from lerobot.configs import FeatureType, PolicyFeature, PreTrainedConfig
 from lerobot.policies.vla_jepa.modeling_vla_jepa import VLAJEPAPolicy
-from observations import jpeg, observation, options
+from observations import jpeg, observation, observed, options
 from tiny_policies import (
     ACTION_DIM,
     CAMERA,
@@ -127,7 +127,7 @@ def untapped(engine_of, folder_of, kind) -> Untapped:
     robots = [observation(number) for number in range(3)]
     actions, noises, outcomes = [], [], []
     for together in [[robot] for robot in robots] if tiny.seeded else [robots]:
-        batch = loaded.preprocess(engine._batch(engine._rows.read(together)))
+        batch = loaded.preprocess(observed(engine, together))
         noise = None
         if tiny.noise_shape:
             generators = row_generators([robot.seed for robot in together])
@@ -244,7 +244,7 @@ def test_vla_jepa_without_its_world_model_says_in_bfloat16_what_lerobot_says_wit
     lerobot = VLAJEPAPolicy.from_pretrained(folder_of("vla_jepa"), config=config).eval()
     assert lerobot.model.video_predictor is not None
     robot = observation(0)
-    batch = engine._loaded.preprocess(engine._batch(engine._rows.read([robot])))
+    batch = engine._loaded.preprocess(observed(engine, [robot]))
     torch.manual_seed(robot.seed)
     chunk = engine._loaded.postprocess(lerobot.predict_action_chunk(batch))
     assert np.array_equal(engine.infer([robot])[0].chunk, chunk[0].numpy())
@@ -256,7 +256,7 @@ def test_tokens_of_pi0_fast_that_are_no_actions_are_not_taken_for_actions_of_zer
     action = torch.tensor([0, 259])
     assert np.isfinite(decode([action], **shape)).all()
     for other in ([], [0, -1], [260]):
-        with pytest.raises(PolicyError, match="are no actions"):
+        with pytest.raises(PolicyError, match="not valid actions"):
             decode([action, torch.tensor(other)], **shape)
 
 
@@ -274,6 +274,30 @@ def test_a_row_that_overflows_fails_alone(engine_of):
     assert isinstance(good, InferResult)
     assert failed.code is RefusalCode.ENGINE_FAILED
     assert "NaN or infinity" in failed.reason
+
+
+def test_the_next_batch_is_copied_to_the_device_before_it_is_its_turn(engine_of, monkeypatch):
+    engine, requests = engine_of("act"), [observation(0), observation(1)]
+    expected = engine.infer(requests)
+    prepared = engine.prepare(requests)
+    monkeypatch.setattr(engine, "_copied", None)
+    for outcome, same in zip(prepared(), expected, strict=True):
+        assert np.array_equal(outcome.chunk, same.chunk)
+
+
+def test_a_batch_that_cannot_be_copied_ahead_is_copied_when_it_is_its_turn(engine_of, monkeypatch):
+    engine, requests = engine_of("act"), [observation(0), observation(1)]
+    expected, copied, full = engine.infer(requests), engine._copied, [True]
+
+    def copy(rows):
+        if full and full.pop():
+            raise torch.OutOfMemoryError("no room beside the running batch")
+        return copied(rows)
+
+    monkeypatch.setattr(engine, "_copied", copy)
+    for outcome, same in zip(engine.infer(requests), expected, strict=True):
+        assert np.array_equal(outcome.chunk, same.chunk)
+    assert not full
 
 
 def test_a_lost_device_is_not_blamed_on_an_observation(folder_of, monkeypatch):

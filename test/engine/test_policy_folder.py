@@ -19,7 +19,7 @@ from kairos_ros.core.errors import ConfigError, PolicyError
 from kairos_ros.engine.policies import policy_folder
 from kairos_ros.engine.policies.policy_folder import PROCESSORS, read_policy_folder
 from kairos_ros.engine.policies.served import REFUSED
-from kairos_ros.engine.worker.loading import load_engine, memory_needed
+from kairos_ros.engine.worker.loading import load_engine, load_registry, memory_needed
 from kairos_ros.transport.messages import InferResult
 
 pytestmark = pytest.mark.slow
@@ -111,7 +111,7 @@ def test_a_registered_step_that_runs_code_from_the_hub_is_refused(copy):
     add_step(copy, step)
     assert "may load models or code" in refused(copy)
     edit(copy / PROCESSORS[0], lambda d: d["steps"][-1]["config"].update(trust_remote_code=True))
-    assert "wants to run code from the hub" in refused(copy)
+    assert "would run code from the hub" in refused(copy)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_a_registered_step_that_runs_code_from_the_hub_is_refused(copy):
     [
         ("no object", "no JSON object"),
         ({"registry_name": "device_processor", "config": ["x"]}, "no JSON object"),
-        ({"registry_name": 3}, "a step without a name"),
-        ({"config": {}}, "a step without a name"),
-        ({"registry_name": None, "class": "os.system"}, "a step without a name"),
+        ({"registry_name": 3}, "a step has no name"),
+        ({"config": {}}, "a step has no name"),
+        ({"registry_name": None, "class": "os.system"}, "a step has no name"),
         ({"registry_name": "nobody_has_it"}, "nobody registers the processor step"),
         ({"registry_name": "device_processor", "state_file": "../secret"}, "no file beside it"),
         ({"registry_name": "device_processor", "state_file": "/etc/passwd"}, "no file beside it"),
@@ -187,6 +187,28 @@ def test_a_configuration_that_lerobot_cannot_make_is_refused_with_the_reason(cop
     assert "NoneType" in refused(copy)
 
 
+@pytest.mark.parametrize("part", ["input_features", "output_features"])
+def test_features_that_are_no_object_are_refused(copy, part):
+    edit(copy / "config.json", lambda data: data.update({part: 1}))
+    assert f"{part} in config.json is no JSON object" in refused(copy)
+
+
+@pytest.mark.parametrize(("field", "value"), [("norm_map", 0), ("eps", "none")])
+def test_what_nobody_expects_in_a_folder_refuses_it_and_no_other(copy, field, value):
+    """One that LeRobot meets while it makes the steps, and one only when it computes."""
+
+    def spoil(data):
+        (step,) = (s for s in data["steps"] if s["registry_name"] == "unnormalizer_processor")
+        step["config"][field] = value
+
+    edit(copy / "policy_postprocessor.json", spoil)
+    registry = {"bad": options(copy), "good": options("emulated:chunk=5")}
+    engines, reasons = load_registry(registry, lambda _: None)
+    assert list(engines) == ["good"]
+    assert f"policy {copy} does not load: " in reasons["bad"]
+    assert "\n" not in reasons["bad"]
+
+
 @pytest.mark.parametrize("name", PROCESSORS)
 def test_a_policy_without_the_statistics_that_scale_it_is_refused(copy, name):
     edit(copy / name, lambda data: [step.pop("state_file", None) for step in data["steps"]])
@@ -211,7 +233,7 @@ def scaled_by(folder, **numbers):
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_statistics_that_are_no_numbers_are_refused(copy, number):
     scaled_by(copy, std=number)
-    assert "std of observation.state has numbers that are none" in refused(copy)
+    assert "std of observation.state has values that are not finite" in refused(copy)
 
 
 def test_a_state_that_never_changed_in_training_is_served_as_lerobot_does_with_a_warning(
@@ -333,7 +355,7 @@ def test_a_tokenizer_of_pi0_fast_that_brings_code_is_refused(folder_of, tmp_path
     folder = Path(shutil.copytree(named, tmp_path / "tokenizer"))
     (folder / "some_config.json").write_text('{"auto_map": {"AutoProcessor": "code.Code"}}')
     edit(copy / "config.json", lambda data: data.update({tokenizer: str(folder)}))
-    assert "brings code of its own (auto_map), which is not run" in refused(copy)
+    assert "contains code (auto_map), which is not run" in refused(copy)
     edit(copy / "config.json", lambda data: data.pop(tokenizer))
     assert f"has no {tokenizer}" in refused(copy)
 

@@ -30,7 +30,7 @@ from kairos_ros.engine.client.events import (
 from kairos_ros.engine.client.link_monitor import LinkTiming
 from kairos_ros.engine.client.remote_spec import RemoteSpec, parse_remote
 from kairos_ros.engine.client.wan_image import PerCamera, WanImages, for_link
-from kairos_ros.engine.registry import read_registry, registry_of
+from kairos_ros.engine.registry import read_registry, registry_of, with_own_options
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker.process import WorkerExit
 from kairos_ros.transport.key_file import Role
@@ -457,9 +457,9 @@ def test_an_engine_elsewhere_is_one_line_of_parameters(hosts, tmp_path):
         ("far=tcp://gpu:7411,jpeg=100", "not a number from 1 to 95"),
         ("far=tcp://gpu:7411,jpeg=80|wrist", "'' is not a number"),
         ("far=tcp://gpu:7411,size=160", "jpeg=80,size=160"),
-        ("far=tcp://gpu:7411,lossless,jpeg=80", "lossless goes without"),
-        ("far=tcp://gpu:7411,lossless=no", "lossless has no value"),
-        ("far=tcp://127.0.0.1:7411,insecure_loopback=false", "insecure_loopback has no value"),
+        ("far=tcp://gpu:7411,lossless,jpeg=80", "lossless excludes"),
+        ("far=tcp://gpu:7411,lossless=no", "lossless takes no value"),
+        ("far=tcp://127.0.0.1:7411,insecure_loopback=false", "insecure_loopback takes no value"),
         ("far=tcp://gpu:7411,profile=/none.json", "no profile /none.json"),
         ("far=tcp://gpu:7411,server_key=moon", "no server 'moon'"),
     ],
@@ -534,3 +534,28 @@ def test_a_registry_file_that_is_wrong_is_refused_with_what_is_wrong(tmp_path, t
 def test_policies_on_the_command_line_need_names_of_their_own(policies, says):
     with pytest.raises(ConfigError, match=says):
         registry_of(policies, EngineOptions(""))
+
+
+def test_an_option_may_be_of_one_policy_alone():
+    registry = registry_of(["pick=x", "place.v2=y"], EngineOptions("", rtc=True, max_batch=8))
+    own = ["pick.rtc=false", "place.v2.max_batch=4", "place.v2.tokenizer=/a=b"]
+    found = with_own_options(registry, own)
+    assert found["pick"] == EngineOptions("x", max_batch=8)
+    assert found["place.v2"] == EngineOptions("y", rtc=True, max_batch=4, tokenizer="/a=b")
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("pick.rtc", "write NAME.OPTION=VALUE"),
+        ("rtc=true", "'' is no policy of this host: pick"),
+        ("place.rtc=true", "'place' is no policy of this host: pick"),
+        ("pick.policy=y", "OPTION is one of dtype, threads"),
+        ("pick.device=cuda:1", "OPTION is one of dtype, threads"),
+        ("pick.rtc=yes", "expected true or false"),
+        ("pick.max_batch=many", "expected a whole number"),
+    ],
+)
+def test_an_option_of_one_policy_that_is_wrong_is_refused_with_what_is_wrong(text, says):
+    with pytest.raises(ConfigError, match=says):
+        with_own_options(registry_of(["pick=x"], EngineOptions("")), [text])

@@ -132,16 +132,19 @@ def test_the_order_of_settings_does_not_name_another_cell():
 
 RUN_CELLS = """
 import json, sys
+from kairos_ros.host.share import share
 from kairos_ros.lab.study.cell import Cell
 from kairos_ros.lab.study.simulated import run_cell
 for cell in (
-    {"placement": "hybrid", "scheduling": "wait_ratio", "hedge_budget": 0.1, "refetch": True},
-    {"workload": "metaworld", "horizon": "dynamic", "accounting": "observation"},
+    {"placement": "hybrid", "scheduling": "wait_ratio", "hedge_budget": 0.1, "refetch": True,
+     "policy": str(share() / "models" / "metaworld_flow")},
+    {"workload": "vam-bridge", "horizon": "dynamic", "accounting": "observation"},
 ):
     run_cell(Cell(tasks=2, **cell))
 print(json.dumps([m.__file__ for n, m in sys.modules.items() if n.startswith("kairos_ros.")]))
 """
 DECIDE_NOTHING = {
+    "document/faults.py",
     "document/marked_yaml.py",
     "document/text_file.py",
     "lab/metrics/cells.py",
@@ -166,18 +169,13 @@ def test_all_that_a_simulated_cell_imports_is_covered_by_the_version_of_its_sour
     assert ours - covered == DECIDE_NOTHING
 
 
-@pytest.mark.slow
-def test_other_recorded_traces_make_other_cells(tmp_path, monkeypatch):
-    from kairos_ros.lab.sim.workloads import RECORDED
-    from kairos_ros.lab.study import cell
+def test_other_recorded_traces_make_other_cells(tmp_path):
+    from kairos_ros.lab.sim.recorded import TRACES, traces_version
 
-    monkeypatch.setattr(cell, "share", lambda: tmp_path)
     versions = set()
     for content in (b"monday", b"tuesday"):
-        for file, *_ in RECORDED.values():
-            (tmp_path / "config" / file).parent.mkdir(parents=True, exist_ok=True)
-            (tmp_path / "config" / file).write_bytes(content)
-        versions.add(cell.code_version.__wrapped__())
+        (tmp_path / TRACES).write_bytes(content)
+        versions.add(traces_version(tmp_path))
     assert len(versions) == 2
 
 

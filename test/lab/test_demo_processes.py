@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from kairos_ros.msg import ActionChunk
 
 from kairos_ros.lab.testbed.fleet_client import FleetClient
 from kairos_ros.lab.testbed.live import LiveFleet
@@ -299,3 +300,17 @@ def test_a_robot_whose_last_task_failed_is_free_again_in_the_next_run():
         client.begin()
         assert client.free() == ["arm_1"]
         assert client.records == []
+
+
+def test_a_chunk_of_an_unknown_kind_is_dropped_by_whoever_watches_a_fleet():
+    with FleetClient(LiveFleet({"arm_1": RobotView("arm_1")})) as client:
+        client.watch_chunks()
+        publisher = client.publisher("/arm_1/action_chunk", ActionChunk)
+        answer = {"robot": "arm_1", "horizon": 1, "action_dim": 1, "actions": [0.5]}
+        until = time.monotonic() + 30
+        while not client.chunks:
+            assert time.monotonic() < until
+            publisher.publish(ActionChunk(kind=9, **answer))
+            publisher.publish(ActionChunk(kind=ActionChunk.ACTIONS, **answer))
+            client.spin(0.1)
+        client.withdraw(publisher)

@@ -12,28 +12,29 @@ import pytest
 from kairos_ros.bringup.plan import robot
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.lab.drill.drill import possible
-from kairos_ros.lab.drill.evidence import BodyTask, body_tasks, prove
-from kairos_ros.lab.drill.exchange import Exchange, SeenChunk, SeenRequest, TaskEnd, TaskKey
 from kairos_ros.lab.drill.faults import FAULTS, choose
 from kairos_ros.lab.drill.figure import draw
 from kairos_ros.lab.drill.guard import guard_of
-from kairos_ros.lab.drill.message_verdict import judge_messages
-from kairos_ros.lab.drill.motion import commands, longest_hold_s, longest_silence_s, spans
-from kairos_ros.lab.drill.policy_turns import Turn, given, mislabelled
+from kairos_ros.lab.drill.proof.evidence import BodyTask, body_tasks, prove
+from kairos_ros.lab.drill.proof.exchange import Exchange, SeenChunk, SeenRequest, TaskEnd
+from kairos_ros.lab.drill.proof.message_verdict import judge_messages
+from kairos_ros.lab.drill.proof.motion import commands, longest_hold_s, longest_silence_s, spans
+from kairos_ros.lab.drill.proof.policy_turns import Turn, given, mislabelled
+from kairos_ros.lab.drill.proof.verdict import BodyLogs, Check, FaultLimits, Window, judge
 from kairos_ros.lab.drill.report import failures, markdown, write
 from kairos_ros.lab.drill.run import FaultResult, read_body
-from kairos_ros.lab.drill.verdict import Body, Check, Limits, Window, judge
 from kairos_ros.lab.testbed.tied_program import TIED_PROGRAM
 from kairos_ros.recording.runs.run import Span
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.sim.sim import SimAdapter, gymnasium_body
 from kairos_ros.robot.body_log import BodyEvent, BodyLog, LoggedBody, log_path, read_body_log
+from kairos_ros.telemetry.events import TaskKey
 
 KEY = TaskKey("arm_1", "s", "1")
 DRAW = np.random.default_rng(1)
 FIRST, SECOND, FOREIGN = (DRAW.uniform(-1, 1, (n, 4)).astype(np.float32) for n in (6, 8, 8))
 PERIOD_NS = 33_000_000
-LIMITS = Limits()
+LIMITS = FaultLimits()
 
 
 def anything(action, state):
@@ -158,12 +159,12 @@ def test_a_task_on_a_policy_that_new_tasks_did_not_get_then_fails_the_robot():
     life = of_policies(honest(), "new", "new")
     end_s = life.now_ns / 1e9
     window = Window(0.0, end_s, end_s, TURNS)
-    body = Body("arm_1", {"s": [BodyEvent("task", 0, "1"), *life.events]})
-    found = judge(body, exchange_of(life), anything, window, Limits(wait_s=60))
+    body = BodyLogs("arm_1", {"s": [BodyEvent("task", 0, "1"), *life.events]})
+    found = judge(body, exchange_of(life), anything, window, FaultLimits(wait_s=60))
     assert found.wrong == ("task 1: 12 actions of policy new, not old",)
     assert failed(found) == ["no wrong action"]
     soon = replace(window, turns=(Turn("old"), Turn("new", 0.05, 0.4)))
-    found = judge(body, exchange_of(life), anything, soon, Limits(wait_s=60))
+    found = judge(body, exchange_of(life), anything, soon, FaultLimits(wait_s=60))
     assert (found.wrong, found.policies) == ((), {"1": "new"})
 
 
@@ -249,7 +250,7 @@ def verdict(life, exchange=None, limits=LIMITS, begin_s=0.0):
     log = [BodyEvent("task", 0, life.key.task), *life.events]
     end_s = life.now_ns / 1e9
     window = Window(begin_s, end_s, end_s)
-    body = Body(life.key.robot, {life.key.session: log})
+    body = BodyLogs(life.key.robot, {life.key.session: log})
     return judge(body, exchange or exchange_of(life), anything, window, limits)
 
 
@@ -287,7 +288,7 @@ def test_a_body_that_is_told_nothing_for_too_long_fails():
     life = honest()
     life.now_ns += 2_000_000_000
     assert failed(verdict(life.hold())) == ["moving or holding"]
-    assert verdict(life, limits=Limits(silence_s=3.0)).passed
+    assert verdict(life, limits=FaultLimits(silence_s=3.0)).passed
 
 
 def test_a_robot_that_is_not_served_after_the_fault_fails():
@@ -301,7 +302,7 @@ def test_a_robot_that_waits_in_vain_until_its_task_is_over_fails_though_the_next
     exchange.asked[later].append(SeenRequest(13.7, later, 1, 0, state(0)))
     exchange.answered[later].append(SeenChunk(13.8, later, 1, 0, FIRST, "edge", "edge"))
     window = Window(0.3, 14.0, 14.0)
-    found = judge(Body("arm_1", {"s": starved.events}), exchange, anything, window, LIMITS)
+    found = judge(BodyLogs("arm_1", {"s": starved.events}), exchange, anything, window, LIMITS)
     assert found.wait_s == pytest.approx(13.2, abs=0.1)
     assert "served again" in failed(found)
 
@@ -328,10 +329,12 @@ def test_a_robot_whose_process_is_ended_is_judged_by_what_the_next_one_does():
         "t": [BodyEvent("task", round(later_s * 1e9), "1"), *moved],
     }
     window = Window(0.5, 10.5, 10.5)
-    found = judge(Body("arm_1", logs), exchange, anything, window, Limits(wait_s=60), victim=True)
+    found = judge(
+        BodyLogs("arm_1", logs), exchange, anything, window, FaultLimits(wait_s=60), victim=True
+    )
     assert found.passed
     assert found.wait_s == pytest.approx(9.6, abs=0.1)
-    whole = judge(Body("arm_1", logs), exchange, anything, window, Limits(wait_s=60))
+    whole = judge(BodyLogs("arm_1", logs), exchange, anything, window, FaultLimits(wait_s=60))
     assert "no wrong action" in failed(whole)
 
 
@@ -441,7 +444,7 @@ def words(executed=(6, 6), outcome="succeeded", pulse_s=0.2, activity="executing
     exchange.pulses["arm_1"] += np.arange(0.0, end_s, pulse_s).tolist()
     window = Window(0.0, end_s, end_s)
     told = [Span("arm_1", 0.0, end_s, activity)]
-    return judge_messages("arm_1", exchange, told, window, Limits(silence_s=0.3))
+    return judge_messages("arm_1", exchange, told, window, FaultLimits(silence_s=0.3))
 
 
 def test_a_robot_without_a_body_log_is_judged_by_its_words_and_nothing_is_proven():

@@ -77,7 +77,7 @@ def test_a_difference_is_of_the_same_episodes_and_has_its_intervals():
 def config(tmp_path):
     file = tmp_path / "horizon.yaml"
     file.write_text(
-        "question: how long?\npolicy: models/metaworld_flow\nfirst_seed: 4000000\n"
+        "kind: horizon\nquestion: how long?\npolicy: models/metaworld_flow\nfirst_seed: 4000000\n"
         "disturbances: [0.0]\nstatic: [10, 50]\npolicies: ['tail_agreement:t=1.5']\n"
         "sizes:\n  tiny: {episodes: 2, tasks: [reach-v3]}\n"
     )
@@ -108,13 +108,13 @@ def test_plot_only_draws_what_has_run_and_runs_nothing(config, tmp_path, monkeyp
     pytest.importorskip("lerobot")
     config.write_text(config.read_text().replace("tiny", "quick"))
     out, finished = tmp_path / "out", {"success": [1, 0], "rounds": [4, 4], "actions": [40, 40]}
-    monkeypatch.setattr(horizon_study, "_run_cell", lambda key: pytest.fail("a cell ran"))
+    monkeypatch.setattr(horizon_study, "run_cell", lambda key: pytest.fail("a cell ran"))
     with pytest.raises(ConfigError, match=r"3 of 3 cells are not in .*cells\.jsonl"):
         study_command(str(config), out, "quick", plot_only=True)
-    monkeypatch.setattr(horizon_study, "_run_cell", lambda key: finished)
+    monkeypatch.setattr(horizon_study, "run_cell", lambda key: finished)
     study_command(str(config), out, "quick")
     (out / "horizon.csv").unlink()
-    monkeypatch.setattr(horizon_study, "_run_cell", lambda key: pytest.fail("a cell ran"))
+    monkeypatch.setattr(horizon_study, "run_cell", lambda key: pytest.fail("a cell ran"))
     monkeypatch.setattr(horizon_study, "source_version", lambda parts: "newer")
     study_command(str(config), out, "quick", plot_only=True)
     assert len((out / "horizon.csv").read_text().splitlines()) == 7
@@ -134,7 +134,7 @@ def test_every_rule_is_held_against_the_tuned_static_horizons(config, tmp_path, 
         lost = key["rule"].startswith("calibrated@")
         return {"success": [1, not lost], "rounds": [4 if tuned else 2] * 2, "actions": [40, 40]}
 
-    monkeypatch.setattr(horizon_study, "_run_cell", cell)
+    monkeypatch.setattr(horizon_study, "run_cell", cell)
     study_command(str(config), tmp_path / "out", "quick")
     text = (tmp_path / "out" / "finding.md").read_text()
     row = next(line for line in text.splitlines() if line.startswith("| `calibrated`"))

@@ -1,4 +1,4 @@
-"""What safety, monitor and planner owed to robots and what they kept, worked out by hand."""
+"""What safety, monitor and planner had to answer, and what they answered in time, by hand."""
 
 import math
 from dataclasses import replace
@@ -10,7 +10,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback
 from kairos_ros.lab.metrics.obligations import describe, invocations_of, judge, promised
 from kairos_ros.lab.metrics.slo import Slo, attainment
-from kairos_ros.recording.runs.pipeline import Judged, PipelineRecord, Planned
+from kairos_ros.recording.runs.pipeline import JudgementRecord, PipelineRecord, PlanRecord
 from kairos_ros.recording.runs.run import FleetRun, RoundRecord, TaskRecord
 
 SAFETY = Slo("safety", 0.5, period_s=0.5)
@@ -22,7 +22,7 @@ def task(robot, given_s=0.0, ended_s=5.0):
 
 
 def said(pictured_s, latency_s=0.1, robot="arm_1", component=Component.SAFETY):
-    return Judged(robot, "s/1", component, pictured_s, pictured_s + latency_s, "safe")
+    return JudgementRecord(robot, "s/1", component, pictured_s, pictured_s + latency_s, "safe")
 
 
 def run(judged=(), plans=(), looks_s=None, given=None, tasks=None, rounds=()):
@@ -77,10 +77,10 @@ def test_a_picture_that_comes_a_little_early_or_late_is_no_reason_to_miss_one():
 
 def test_plans_that_never_came_count_once_they_are_late():
     plans = [
-        Planned("arm_1", "s/1", 0.0, 0.4, "tidy up", "open the drawer"),
-        Planned("arm_1", "s/1", 2.0, 3.5, "tidy up", "close the drawer"),
-        Planned("arm_1", "s/1", 3.6, math.nan, "tidy up"),
-        Planned("arm_1", "s/1", 4.5, math.nan, "tidy up"),
+        PlanRecord("arm_1", "s/1", 0.0, 0.4, "tidy up", "open the drawer"),
+        PlanRecord("arm_1", "s/1", 2.0, 3.5, "tidy up", "close the drawer"),
+        PlanRecord("arm_1", "s/1", 3.6, math.nan, "tidy up"),
+        PlanRecord("arm_1", "s/1", 4.5, math.nan, "tidy up"),
     ]
     slo = Slo("system2", 1.0)
     # the task ended 1.4 s after the third question, which is late, and 0.5 s after the fourth

@@ -12,7 +12,7 @@ from kairos_ros.lab.metrics.monitor_score import confusions
 from kairos_ros.lab.metrics.reactions import cause_of, mode_spans, reactions, stop_times
 from kairos_ros.lab.metrics.slo import Slo
 from kairos_ros.lab.report.page import render
-from kairos_ros.recording.runs.pipeline import Judged, Moved, PipelineRecord
+from kairos_ros.recording.runs.pipeline import JudgementRecord, PipelineRecord, TransitionRecord
 from kairos_ros.recording.runs.run import FleetRun, TaskRecord
 from kairos_ros.recording.runs.run_source import NamedRun
 
@@ -23,7 +23,7 @@ OTHER = replace(TASK, robot="arm_2", scene="door-open-v3", ended_s=8.0)
 
 def moved(at_s, before, after, trigger, component="", effects=(), reacted_s=0.01, age_s=math.nan):
     reason = f"{component or 'the cell'}: {trigger}"
-    return Moved(
+    return TransitionRecord(
         "arm_1", "s/1", at_s, before, after, trigger, component, reason, effects, reacted_s, age_s
     )
 
@@ -60,7 +60,9 @@ MOVES = (
 
 def judged(said, truth, answered_s=2.0, robot="arm_1"):
     at = answered_s - 0.1
-    return Judged(robot, "s/1", Component.MONITOR, at, answered_s, said.value, "monitor", truth)
+    return JudgementRecord(
+        robot, "s/1", Component.MONITOR, at, answered_s, said.value, "monitor", truth
+    )
 
 
 JUDGED = (

@@ -18,7 +18,7 @@ from kairos_ros.lab.metrics.slo import (
 )
 from kairos_ros.lab.metrics.stalls import stall_causes
 from kairos_ros.recording.runs.observation_age import observation_ages_s
-from kairos_ros.recording.runs.pipeline import Moved, PipelineRecord
+from kairos_ros.recording.runs.pipeline import PipelineRecord, TransitionRecord
 from kairos_ros.recording.runs.run import FleetRun, RoundRecord, TaskRecord
 from kairos_ros.recording.runs.run_files import save_run
 from kairos_ros.recording.runs.summary import summarise
@@ -112,7 +112,7 @@ def test_a_round_that_was_given_up_counts_once_it_had_waited_for_longer_than_pro
     # the cell was unsafe 0.2 s and 0.8 s after the requests; the next round was asked for later
     lost = replace(FIRST, answered_s=NEVER, executed=0, horizon=0)
     rounds = [replace(lost, round=i, requested_s=at) for i, at in enumerate((1.0, 3.0), start=1)]
-    stop = Moved(
+    stop = TransitionRecord(
         robot="arm_1", task="a", at_s=1.2, before="running", after="holding", reason="a hand",
         trigger="stop_and_replan", component="safety", effects=("stop", "replan"),
         reacted_s=0.01, frame_age_s=0.1,

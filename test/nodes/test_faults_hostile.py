@@ -226,8 +226,8 @@ TOPICS_OF = {
     "serving": "/kairos/serving",
     "vlm": "/kairos/vlm",
     "planner": "/kairos/planner",
-    "viz": "/kairos/viz_topics",
-    "recorder": "/kairos/recorder_topics",
+    "viz": "/kairos/_viz_topics",
+    "recorder": "/kairos/_recorder_topics",
     "robot": "/arm_1/robot",
 }
 OF_ROS = ("rcl_interfaces", "type_description_interfaces")

@@ -1,16 +1,20 @@
 """The plan against the graph that comes of it: names of nodes, and what their parameters say."""
 
+import graph_page
 import pytest
 from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import DescribeParameters, GetParameters, ListParameters
+from task_rules import rules
 from wire import PATIENCE_S, done, in_executor, until
 
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.bringup.plan import NodeSpec
-from kairos_ros.bringup.robot import one_robot
+from kairos_ros.robot.supervision.rules_text import rules_text
 
 POLICY = "emulated:latency_ms=5,chunk=20,state=3,dim=1"
 NODES = ("serving", "robot", "viz", "recorder", "safety", "monitor", "planner", "driver")
+
+NEEDS_A_URDF = ("/ROBOT/joint_states",)
 
 pytestmark = pytest.mark.slow
 
@@ -18,15 +22,9 @@ pytestmark = pytest.mark.slow
 @pytest.fixture(scope="module")
 def specs(start_for_module, tmp_path_factory) -> dict[str, NodeSpec]:
     """One of each node, running."""
-    arm = {"adapter_options": ["env_id=Pendulum-v1"]}
+    arm = {"adapter_options": ["images={corner3: [96, 96]}"], "rules": rules_text(rules())}
     bag = tmp_path_factory.mktemp("runs") / "bag"
     planned = bringup.plan(1, serve={"policy": POLICY}, robot_parameters=arm, view=True, record=bag)
-    planned = [
-        one_robot("arm_1", adapter_options=arm["adapter_options"][0])
-        if spec.name == "robot"
-        else spec
-        for spec in planned
-    ]
     planned += [bringup.vlm(name, model="embedded:factory_judge") for name in NODES[4:6]]
     planned += [bringup.vlm("planner", model="openai:http://127.0.0.1:9/v1#none")]
     planned += [NodeSpec("sim_driver_node", "driver", namespace="so101")]
@@ -83,3 +81,20 @@ def test_all_parameters_of_a_node_come_in_one_reply_as_ros2_param_dump_asks_for_
     assert ours
     for client in clients.values():
         in_executor(wire.executor, client.destroy)
+
+
+def test_the_docs_list_what_is_in_the_graph_with_who_offers_and_who_reads_it(specs, wire):
+    wanted = graph_page.listed(graph_page.PAGE.read_text())
+    assert len(wanted) > 20
+    wanted = {row for row in wanted if row.name not in NEEDS_A_URDF}
+    try:
+        until(lambda: graph_page.found(wire.node) == wanted)
+    except AssertionError:
+        found = graph_page.found(wire.node)
+        lacks, gone = found - wanted, wanted - found
+        raise AssertionError(
+            "docs/ros.md lacks\n"
+            + "\n".join(sorted(map(str, lacks)))
+            + "\nand has\n"
+            + "\n".join(sorted(map(str, gone)))
+        ) from None

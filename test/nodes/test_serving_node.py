@@ -179,6 +179,8 @@ def test_a_node_that_is_stopped_while_its_engine_loads_leaves_at_once(start):
         ({"policies": ["a=" + POLICY], "policy": POLICY}, "leave out one: policy is for one"),
         ({"policies": ["a=" + POLICY, "b=/nowhere/policy"]}, "there is no policy folder /nowhere"),
         ({"policies": ["a"]}, "name engines elsewhere in parameter engines"),
+        ({"policies": ["a=" + POLICY], "policy_options": ["b.rtc=true"]}, "'b' is no policy of"),
+        ({"policy": POLICY, "policy_options": ["a.rtc=true"]}, "those of parameter policies"),
         ({"policy": "/nowhere/policy"}, "there is no policy folder /nowhere/policy"),
         ({"policy": "emulated:speed=3"}, "unknown option 'speed=3'"),
         ({"policy": POLICY, "scheduling": "lottery"}, "lottery"),

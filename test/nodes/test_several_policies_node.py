@@ -1,5 +1,7 @@
 """One serving node, several policies: real nodes, real workers, emulated policies."""
 
+import os
+import signal
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
@@ -9,7 +11,7 @@ from threading import Barrier
 import pytest
 import yaml
 from kairos_ros.msg import ActionChunk, ServerStatus
-from wire import Operator, WireRobot, until, until_served
+from wire import Operator, WireRobot, until, until_served, workers_of
 
 from kairos_ros.bringup.fleet import fleet_plan
 from kairos_ros.bringup.plan import NodeSpec, serving
@@ -158,6 +160,44 @@ def test_a_swap_in_the_middle_of_tasks_moves_no_arm_by_the_wrong_policy(start, w
     }
     counts = [len(by) for robot in ROBOTS for by in executed(tmp_path, robot).values()]
     assert counts == [ACTIONS] * 5
+
+
+@pytest.mark.slow
+def test_a_swap_while_both_engines_start_again_moves_no_arm_by_the_wrong_policy(
+    start, wire, tmp_path
+):
+    server = start(serving(policies=[f"old={OLD}", f"new={NEW}"], horizon="static:10"))
+    wire.serving_since("")
+    body = {"adapter_options": ["env_id=Pendulum-v1"], "body_log": str(tmp_path), "policy": "old"}
+    start(NodeSpec("robot_node", "robot", "arm_1", body))
+    operator = Operator(wire, "arm_1")
+
+    def give():
+        return operator.give(instruction="swing", max_actions=ACTIONS)
+
+    def moved(actions):
+        until(lambda: wire.status_of("arm_1").actions_executed >= actions, what="for the arm")
+
+    def kill_both():
+        for worker in workers_of(server):
+            os.kill(worker, signal.SIGKILL)
+
+    try:
+        first = give()
+        moved(30)
+        kill_both()
+        swap_command("old=new")
+        ended = [operator.result(first)]
+        second = give()
+        moved(ACTIONS + 30)
+        restore_command("old")
+        kill_both()
+        ended += [operator.result(second), operator.result(give())]
+    finally:
+        operator.close()
+    assert [result.outcome for result in ended] == ["max_actions"] * 3
+    told = {task: set(by) for task, by in executed(tmp_path, "arm_1").items()}
+    assert told == {"1": {"old"}, "2": {"new"}, "3": {"old"}}
 
 
 def test_swaps_that_several_clients_make_at_once_are_all_kept_or_refused(start, wire):

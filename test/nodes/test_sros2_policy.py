@@ -25,9 +25,9 @@ ENCLAVE = {
     "/kairos/monitor": "/kairos/monitor",
     "/kairos/planner": "/kairos/planner",
     "/kairos/recorder": "/kairos/recorder",
-    "/kairos/recorder_topics": "/kairos/recorder",
+    "/kairos/_recorder_topics": "/kairos/recorder",
     "/kairos/viz": "/kairos/viz",
-    "/kairos/viz_topics": "/kairos/viz",
+    "/kairos/_viz_topics": "/kairos/viz",
 }
 POLICY_XML = ElementTree.parse(POLICY)
 GOAL_SERVICES = ("send_goal", "get_result", "cancel_goal")
@@ -92,10 +92,10 @@ def graph(wire, start_for_module, tmp_path_factory):
         ("/arm_1/robot", "subscribe", "/kairos/server_status"),
         ("/arm_1/robot", "subscribe", "/arm_1/action_chunk"),
         ("/arm_1/robot", "reply", "/arm_1/execute_task/_action/send_goal"),
-        ("/kairos/recorder_topics", "subscribe", "/arm_1/chunk_request"),
+        ("/kairos/_recorder_topics", "subscribe", "/arm_1/chunk_request"),
         ("/kairos/recorder", "reply", "/kairos/recorder/change_state"),
         ("/kairos/viz", "publish", "/kairos/markers/chunks"),
-        ("/kairos/viz_topics", "subscribe", "/arm_1/chunk_request"),
+        ("/kairos/_viz_topics", "subscribe", "/arm_1/chunk_request"),
         ("/kairos/safety", "publish", "/arm_1/safety_verdict"),
         ("/kairos/monitor", "publish", "/arm_1/task_progress"),
         ("/kairos/planner", "publish", "/arm_1/plan"),

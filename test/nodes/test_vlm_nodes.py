@@ -56,10 +56,10 @@ def jpeg(level):
     return encoded(np.full((32, 32, 3), level, np.uint8))
 
 
-class Oracle:
+class ScriptedModel:
     """Says what it is told to say, of everything."""
 
-    model = "oracle"
+    model = "scripted"
 
     def __init__(self):
         self.says = {"safe": "safe", "ongoing": "ongoing"}
@@ -83,19 +83,19 @@ class Oracle:
 
 
 @pytest.fixture(scope="module")
-def oracle():
-    oracle = Oracle()
-    oracle.server = JudgeServer(oracle)
-    oracle.endpoint = f"openai:{oracle.server.url}#oracle"
-    yield oracle
-    oracle.server.close()
+def scripted():
+    scripted = ScriptedModel()
+    scripted.server = JudgeServer(scripted)
+    scripted.endpoint = f"openai:{scripted.server.url}#scripted"
+    yield scripted
+    scripted.server.close()
 
 
 @pytest.fixture(autouse=True)
-def all_is_well(oracle):
-    oracle.says = {"safe": "safe", "ongoing": "ongoing"}
-    oracle.delay_s = 0.0
-    oracle.server.faults.clear()
+def all_is_well(scripted):
+    scripted.says = {"safe": "safe", "ongoing": "ongoing"}
+    scripted.delay_s = 0.0
+    scripted.server.faults.clear()
 
 
 class Cell:
@@ -145,14 +145,14 @@ class Cell:
         return self.heard[SafetyVerdict]
 
 
-def judges_of(oracle):
+def judges_of(scripted):
     return vlm(
         "vlm",
         **{
-            "safety.model": oracle.endpoint,
+            "safety.model": scripted.endpoint,
             "safety.freq_hz": 10.0,
             "safety.slo_ms": 2000.0,
-            "monitor.model": oracle.endpoint,
+            "monitor.model": scripted.endpoint,
             "monitor.freq_hz": 5.0,
             "robots": ["cell_1", "cell_2", "arm_1"],
             "window_s": 600.0,
@@ -161,9 +161,9 @@ def judges_of(oracle):
 
 
 @pytest.fixture(scope="module")
-def judges(start_for_module, oracle):
+def judges(start_for_module, scripted):
     """Safety, monitor and planner in one process; for one robot, a planner in another."""
-    judges = start_for_module(judges_of(oracle))
+    judges = start_for_module(judges_of(scripted))
     start_for_module(
         vlm("planner", skills=[PUSH, "open the drawer", "open the door"], robots=["cell_4"])
     )
@@ -175,7 +175,7 @@ def values_of(wire, component, node="/kairos/vlm"):
     return {one.key: one.value for one in status.values}
 
 
-def test_a_verdict_says_which_picture_of_which_task_it_is_about(judges, wire, oracle):
+def test_a_verdict_says_which_picture_of_which_task_it_is_about(judges, wire, scripted):
     cell = Cell(wire, "cell_1")
     last = cell.shows_until(lambda: len(cell.verdicts) > 3 and cell.heard[TaskProgress])
     verdict, progress = cell.verdicts[-1], cell.heard[TaskProgress][-1]
@@ -183,23 +183,25 @@ def test_a_verdict_says_which_picture_of_which_task_it_is_about(judges, wire, or
         assert (said.robot, said.session, said.task) == ("cell_1", "s", "1")
         assert said.frame.nanosec == 7
         assert 1 <= said.frame.sec <= last
-        assert (said.service, said.model) == ("/kairos/vlm", "oracle")
+        assert (said.service, said.model) == ("/kairos/vlm", "scripted")
         assert said.probability == pytest.approx(0.9, abs=0.01)
         assert 0 <= said.queued_s <= said.latency_s < 60
     assert verdict.safe
     assert progress.state == TaskProgress.ONGOING
     stamps = [said.frame.sec for said in cell.verdicts]
     assert stamps == sorted(set(stamps)), "in the order of their pictures, each once"
-    asked = oracle.asked[-1]
+    asked = scripted.asked[-1]
     assert asked.instruction == PUSH
 
-    oracle.says = {"safe": "unsafe", "ongoing": "failed"}
+    scripted.says = {"safe": "unsafe", "ongoing": "failed"}
     cell.shows_until(lambda: not cell.verdicts[-1].safe)
     cell.shows_until(lambda: cell.heard[TaskProgress][-1].state == TaskProgress.FAILED)
     cell.announce(RobotStatus.LEAVING)
 
 
-def test_a_judge_that_fails_says_nothing_is_counted_and_is_heard_again_later(judges, wire, oracle):
+def test_a_judge_that_fails_says_nothing_is_counted_and_is_heard_again_later(
+    judges, wire, scripted
+):
     cell = Cell(wire, "cell_2")
     cell.shows_until(lambda: cell.verdicts)
     failed_before = int(values_of(wire, "safety").get("failed, bad_picture", 0))
@@ -216,11 +218,11 @@ def test_a_judge_that_fails_says_nothing_is_counted_and_is_heard_again_later(jud
     )
 
     def safety_was_failed():
-        oracle.server.faults.append("500")  # the monitor's questions get some of them
+        scripted.server.faults.append("500")  # the monitor's questions get some of them
         return int(values_of(wire, "safety").get("failed, server_error", 0)) > 0
 
     cell.shows_until(safety_was_failed)
-    oracle.server.faults.clear()
+    scripted.server.faults.clear()
     heard = len(cell.verdicts)
     cell.shows_until(lambda: len(cell.verdicts) > heard + 2)
     values = values_of(wire, "safety")
@@ -279,9 +281,9 @@ def test_the_planner_answers_in_words_that_the_action_model_knows(judges, wire):
     cell.announce(RobotStatus.LEAVING)
 
 
-def test_a_question_that_overtakes_the_status_of_its_task_is_answered(start, wire, oracle):
+def test_a_question_that_overtakes_the_status_of_its_task_is_answered(start, wire, scripted):
     skills = ["close the drawer", "open the door"]
-    start(vlm("planner", model=oracle.endpoint, skills=skills, robots=["cell_6", "cell_7"]))
+    start(vlm("planner", model=scripted.endpoint, skills=skills, robots=["cell_6", "cell_7"]))
     other, cell = Cell(wire, "cell_6"), Cell(wire, "cell_7")
     plans = {one: one.heard[Plan] for one in (other, cell)}
     shown = {"images": [CompressedImage(format="jpeg", data=jpeg(90))]}
@@ -295,7 +297,7 @@ def test_a_question_that_overtakes_the_status_of_its_task_is_answered(start, wir
 
     until(heard_by_the_planner, what="for the planner to find both cells")
     time.sleep(0.5)
-    oracle.delay_s = 1.0
+    scripted.delay_s = 1.0
     other.ask(2, "close the drawer", **shown)
     time.sleep(0.3)  # the model is busy with it
     cell.task = "2"
@@ -306,7 +308,7 @@ def test_a_question_that_overtakes_the_status_of_its_task_is_answered(start, wir
 
 
 def test_no_more_requests_are_with_an_endpoint_than_the_node_may_have_in_flight(start, wire):
-    slow = Oracle()
+    slow = ScriptedModel()
     slow.delay_s = 0.3
     server = JudgeServer(slow)
     names = [f"crowd_{number}" for number in range(6)]
@@ -417,13 +419,13 @@ def call(client, request):
     return done(client.call_async(request))
 
 
-def test_an_arm_runs_while_its_cell_is_safe_and_holds_when_it_is_not(arm, wire, oracle):
+def test_an_arm_runs_while_its_cell_is_safe_and_holds_when_it_is_not(arm, wire, scripted):
     begun = arm.operator.give(**GOAL)
     runs(arm)
     before = executed(wire)
     until(lambda: executed(wire) > before, what="for motion")
 
-    oracle.says["safe"] = "unsafe"
+    scripted.says["safe"] = "unsafe"
     stop = until(lambda: [e for e in arm.events if e.reason.startswith("unsafe")])[0]
     assert (stop.component, stop.after, stop.trigger) == ("safety", "holding", "stop_and_replan")
     assert stop.effects[0] == "stop"
@@ -436,27 +438,29 @@ def test_an_arm_runs_while_its_cell_is_safe_and_holds_when_it_is_not(arm, wire, 
     until(lambda: len(arm.heard[SafetyVerdict]) > verdicts + 5)
     assert executed(wire) == held, "it moves although its cell is not safe"
 
-    oracle.says["safe"] = "safe"
+    scripted.says["safe"] = "safe"
     runs(arm)
     until(lambda: executed(wire) > held, what="for it to go on")
 
-    oracle.says["ongoing"] = "done"
+    scripted.says["ongoing"] = "done"
     result = arm.operator.result(begun)
     assert (result.success, result.outcome) == (True, "succeeded")
     until(lambda: ["stop", "succeed"] in [list(e.effects) for e in arm.events])
 
 
-def test_what_a_planner_says_is_what_the_action_model_is_told(arm, wire, oracle):
+def test_what_a_planner_says_is_what_the_action_model_is_told(arm, wire, scripted):
     asked = []
     hear = lambda request: asked.append((request.round, request.instruction, list(request.images)))  # noqa: E731
-    ears = wire.node.create_subscription(ChunkRequest, "/arm_1/chunk_request", hear, qos.EXCHANGE)
+    listening = wire.node.create_subscription(
+        ChunkRequest, "/arm_1/chunk_request", hear, qos.EXCHANGE
+    )
     begun = arm.operator.give(**(GOAL | {"instruction": "Please open the drawer"}))
     until(lambda: any(round >= 8 for round, *_ in asked), what="for eight rounds")
-    judged = lambda: {q.instruction for q in oracle.asked if "done" in q.answers}  # noqa: E731
+    judged = lambda: {q.instruction for q in scripted.asked if "done" in q.answers}  # noqa: E731
     until(lambda: "open the drawer" in judged(), what="for the monitor to judge by the plan")
-    oracle.says["ongoing"] = "done"
+    scripted.says["ongoing"] = "done"
     assert arm.operator.result(begun).success
-    in_executor(wire.executor, lambda: wire.node.destroy_subscription(ears))
+    in_executor(wire.executor, lambda: wire.node.destroy_subscription(listening))
 
     words = {instruction for _, instruction, _ in asked}
     assert words == {"open the drawer"}, "no chunk is asked for in the goal's own words"
@@ -478,11 +482,11 @@ def test_a_verdict_for_another_robot_session_or_picture_changes_nothing(arm, wir
 
 
 def test_a_robot_whose_judge_falls_silent_stops_by_itself_and_needs_no_human_if_it_comes_back(
-    arm, wire, oracle
+    arm, wire, scripted
 ):
     begun = arm.operator.give(**GOAL)
     runs(arm)
-    oracle.delay_s = 5.0  # slower than the rules allow, and than the endpoint's own patience
+    scripted.delay_s = 5.0  # slower than the rules allow, and than the endpoint's own patience
     late = until(
         lambda: [e for e in arm.events if e.component == "safety" and "overdue" in e.reason]
     )[0]
@@ -494,16 +498,16 @@ def test_a_robot_whose_judge_falls_silent_stops_by_itself_and_needs_no_human_if_
     assert len(arm.heard[SafetyVerdict]) <= heard + 1, "a verdict was made up"
     assert executed(wire) == held
 
-    oracle.delay_s = 0.0
+    scripted.delay_s = 0.0
     runs(arm)
-    oracle.says["ongoing"] = "done"
+    scripted.says["ongoing"] = "done"
     assert arm.operator.result(begun).success
 
 
 def test_a_person_in_the_cell_stops_the_arm_whatever_a_second_service_says(
-    arm, wire, oracle, start
+    arm, wire, scripted, start
 ):
-    """The judge that ships sees the person in the pictures; the oracle says safe throughout."""
+    """The judge that ships sees the person in the pictures; the scripted says safe throughout."""
     start(vlm("safety", robots=["arm_1"]))
     begun = arm.operator.give(**GOAL)
     runs(arm)
@@ -523,15 +527,15 @@ def test_a_person_in_the_cell_stops_the_arm_whatever_a_second_service_says(
         assert not call(arm.disturb, Disturb.Request(robot="arm_1", what=wrong)).ok
     assert call(arm.disturb, Disturb.Request(robot="arm_1", what="clear")).ok
     runs(arm)
-    oracle.says["ongoing"] = "done"
+    scripted.says["ongoing"] = "done"
     assert arm.operator.result(begun).success
 
 
-def test_a_task_that_fails_is_retried_and_then_a_human_must_say_who_and_why(arm, wire, oracle):
+def test_a_task_that_fails_is_retried_and_then_a_human_must_say_who_and_why(arm, wire, scripted):
     begun = arm.operator.give(**GOAL)
     runs(arm)
     first = len(arm.events)
-    oracle.says["ongoing"] = "failed"
+    scripted.says["ongoing"] = "failed"
     after = lambda: [e.after for e in arm.events[first:]]  # noqa: E731
     until(lambda: "retrying" in after(), what="for the retry")
     until(lambda: mode(arm) == "waiting_for_human", what="for the limit")
@@ -540,7 +544,7 @@ def test_a_task_that_fails_is_retried_and_then_a_human_must_say_who_and_why(arm,
     assert "all 1 retries are used up" in called.reason
     until(lambda: ("kairos: arm_1", DiagnosticStatus.ERROR) in {(n, v) for n, v, _ in wire.said})
 
-    oracle.says["ongoing"] = "ongoing"
+    scripted.says["ongoing"] = "ongoing"
     held = executed(wire)
     for wrong, said in (
         (Release.Request(robot="arm_1", name="", reason="checked"), "needs a name"),
@@ -560,13 +564,13 @@ def test_a_task_that_fails_is_retried_and_then_a_human_must_say_who_and_why(arm,
     until(lambda: executed(wire) > held, what="for it to go on")
     again = call(arm.release, Release.Request(robot="arm_1", name="Ada", reason="once more"))
     assert not again.ok
-    assert "waits for nobody" in again.message
-    oracle.says["ongoing"] = "done"
+    assert "does not wait for a human" in again.message
+    scripted.says["ongoing"] = "done"
     assert arm.operator.result(begun).success
 
 
 def test_judges_that_are_killed_are_missed_by_their_robot_and_welcome_again(
-    arm, judges, start_for_module, oracle
+    arm, judges, start_for_module, scripted
 ):
     begun = arm.operator.give(**GOAL)
     runs(arm)
@@ -575,9 +579,9 @@ def test_judges_that_are_killed_are_missed_by_their_robot_and_welcome_again(
     until(lambda: "overdue" in arm.events[-1].reason, what="for the robot to miss them")
     assert mode(arm) == "holding"
     assert not begun.done()
-    start_for_module(judges_of(oracle))
+    start_for_module(judges_of(scripted))
     runs(arm)
-    oracle.says["ongoing"] = "done"
+    scripted.says["ongoing"] = "done"
     assert arm.operator.result(begun).success
 
 
@@ -623,7 +627,7 @@ def test_the_bag_of_all_this_tells_what_judges_said_and_what_the_robot_did(arm, 
     planned = {p.instruction for p in record.plans}
     assert planned >= {"open the drawer"}
 
-    # the emulated policy never pushes the puck: whatever the oracle said, the task was ongoing
+    # the emulated policy never pushes the puck: whatever the scripted said, the task was ongoing
     (score,) = confusions(run)
     assert score.scene == GOAL["scene"]
     assert {truth for truth, _ in score.counts} == {TaskState.ONGOING}

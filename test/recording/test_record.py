@@ -467,7 +467,7 @@ def test_who_listens_is_told_the_whole_chunk_behind_every_answer(start, wire, st
     before = wire.fleet[-1].server if wire.fleet else ""
     node = start(serving(policy=policy, horizon="tail_agreement"))
     wire.serving_since(before)
-    robot = WireRobot(wire, "teller", state=[0.0, 0.0, 0.0]).join()
+    robot = WireRobot(wire, "arm_told", state=[0.0, 0.0, 0.0]).join()
     heard: list[ChunkUpdates] = []
     listener = wire.node.create_subscription(
         ChunkUpdates, "/kairos/chunk_updates", heard.append, qos.EVENTS
@@ -478,7 +478,7 @@ def test_who_listens_is_told_the_whole_chunk_behind_every_answer(start, wire, st
         answer = robot.ask(next(rounds))
         time.sleep(0.05)
     said = heard[-1]
-    assert (said.robot, said.round, said.horizon) == ("teller", answer.round, answer.horizon)
+    assert (said.robot, said.round, said.horizon) == ("arm_told", answer.round, answer.horizon)
     assert len(said.chunk) == said.chunk_size * said.action_dim
     assert list(said.chunk[: len(answer.actions)]) == list(answer.actions)
     assert said.steps == steps

@@ -10,7 +10,8 @@ from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.lerobot.lerobot_torch import torch_deferred
 from kairos_ros.robot.adapters.registry import make_adapter
 from kairos_ros.robot.body_error import BodyError
-from kairos_ros.robot.control import Controller, Start, Stop
+from kairos_ros.robot.control import Controller
+from kairos_ros.robot.control_events import Start, StopControl
 from kairos_ros.robot.guard import ActionGuard
 from kairos_ros.robot.latency import LatencyEstimate
 from kairos_ros.robot.loop import Loop, LoopConfig
@@ -203,7 +204,7 @@ def test_everything_but_the_first_connection_happens_in_the_control_thread(turtl
     thread.start()
     control.post(Start(Task("1", "walk"), TaskGoal("walk")))
     assert outside.asked.wait(30)
-    control.post(Stop())
+    control.post(StopControl())
     thread.join()
     assert {ident for _, ident, _ in turtle.calls} == {thread.ident}
     assert turtle.calls[-1][0] == "disconnect"

@@ -17,7 +17,7 @@ from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.robot.adapters.sim.sim import SimAdapter, gymnasium_body
 from kairos_ros.robot.body_log import BodyLog, LoggedBody
 from kairos_ros.robot.control import Controller
-from kairos_ros.robot.control_events import Arrived, Cancel, Planned, Start, Stop
+from kairos_ros.robot.control_events import Arrived, Cancel, Planned, Start, StopControl
 from kairos_ros.robot.guard import ActionGuard, GuardLimits
 from kairos_ros.robot.latency import LatencyEstimate
 from kairos_ros.robot.loop import Loop, LoopConfig
@@ -65,7 +65,7 @@ class Cell:
         return self
 
     def __exit__(self, *_):
-        self.controller.post(Stop())
+        self.controller.post(StopControl())
         self.thread.join()
 
     def begin(self, task):

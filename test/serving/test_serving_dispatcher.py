@@ -255,6 +255,15 @@ def test_a_leaving_robot_frees_its_id_at_once():
     assert began.session == "s-a2"
 
 
+def test_a_time_in_which_nobody_could_be_heard_is_no_silence():
+    dispatcher = serving()
+    dispatcher.stood_still(2 * LEASE_NS)
+    dispatcher.tick(2 * LEASE_NS)
+    assert dispatcher.counters["robot_lost"] == 0
+    dispatcher.tick(3 * LEASE_NS)
+    assert dispatcher.counters["robot_lost"] == 6
+
+
 def test_a_silent_robot_is_forgotten_with_its_requests():
     dispatcher = serving()
     dispatcher.request(0, ask("a"))

@@ -2,6 +2,7 @@
 
 import io
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from PIL import Image
@@ -44,3 +45,8 @@ def jpeg(generator: np.random.Generator, size: tuple[int, int]) -> bytes:
     buffer = io.BytesIO()
     Image.fromarray(coarse).resize(size[::-1]).save(buffer, "JPEG")
     return buffer.getvalue()
+
+
+def observed(engine: Any, requests: list[InferRequest]) -> dict[str, Any]:
+    """What the engine's policy is given of them, before LeRobot's preprocessor."""
+    return engine._tensors.batch(engine._copied(engine._rows.read(requests)))

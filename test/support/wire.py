@@ -273,9 +273,14 @@ ATTEMPTS = itertools.count(100_000)
 
 def worker_of(server) -> int:
     """Process id of the serving node's only child."""
-    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    (pid,) = (int(child) for task in tasks for child in task.read_text().split())
+    (pid,) = workers_of(server)
     return pid
+
+
+def workers_of(server) -> list[int]:
+    """Process ids of the serving node's children."""
+    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/children")
+    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 def until_served(robot: WireRobot, round: int) -> ActionChunk:

@@ -64,7 +64,7 @@ from kairos_ros.telemetry.events import (
 )
 from kairos_ros.telemetry.fleet_view import FleetView
 from kairos_ros.viz import colours
-from kairos_ros.viz.arm_layer import arms
+from kairos_ros.viz.fleet_layer import arms
 from kairos_ros.viz.places import Grid
 
 POLICY = "emulated:latency_ms=30,chunk=50,state=39,dim=4"
@@ -150,7 +150,7 @@ def nodes(start_for_module, wire):
 def quiet(nodes, wire):
     """What the viz node listened to while nobody looked, and how it said so."""
     until(lambda: wire.diagnostic("kairos: viz", "robots") == "1", what="for viz to see the arm")
-    heard = {topic for topic in PER_ROBOT if "viz_topics" in listeners(wire, topic)}
+    heard = {topic for topic in PER_ROBOT if "_viz_topics" in listeners(wire, topic)}
     return heard, wire.reports["kairos: viz"].message
 
 

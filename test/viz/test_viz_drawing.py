@@ -15,23 +15,22 @@ from kairos_ros.robot.adapters.contract.contract_file import contract_path, read
 from kairos_ros.robot.description.kinematics import Chain
 from kairos_ros.telemetry.events import EngineReported
 from kairos_ros.viz import colours
-from kairos_ros.viz.arm_layer import arms
 from kairos_ros.viz.bodies import MetaWorldBody, UrdfBody, two_bones
 from kairos_ros.viz.chunk_layer import chunks, dashes, part
 from kairos_ros.viz.chunk_paths import ChunkPath, ChunkPaths
-from kairos_ros.viz.fleet_layer import fleet
+from kairos_ros.viz.fleet_layer import arms, fleet
 from kairos_ros.viz.places import Grid, Slots
 from kairos_ros.viz.safety_layer import safety
 from kairos_ros.viz.scene import (
-    Chunks,
-    Judged,
+    LastTransition,
+    LastVerdict,
     RobotDrawing,
+    RobotPaths,
     Scene,
     Serving,
-    Transition,
 )
 from kairos_ros.viz.scheduler_layer import WIDTH_M, scheduler
-from kairos_ros.viz.shape import USED, Kind, Pen, turned_from_z
+from kairos_ros.viz.shape import USED, MarkerKind, Pen, turned_from_z
 from kairos_ros.viz.shown import Shown
 
 STATE = np.zeros(39, np.float32)
@@ -71,7 +70,7 @@ def length(shape):
     """In m, of all lines of a shape."""
     points = np.array(shape.points)
     steps = np.linalg.norm(np.diff(points, axis=0), axis=1)
-    return float((steps if shape.kind is Kind.STRIP else steps[::2]).sum())
+    return float((steps if shape.kind is MarkerKind.STRIP else steps[::2]).sum())
 
 
 def test_a_displacing_arm_goes_a_centimetre_per_action_and_stays_in_its_zone():
@@ -132,7 +131,7 @@ def test_two_arms_on_one_base_have_a_path_each():
     assert np.linalg.norm(left[-1] - left[0]) > 0.05
     np.testing.assert_allclose(right, np.repeat(right[:1], 5, axis=0))
     path = ChunkPath(1, np.stack([left, right]), 4, np.ones(4), "")
-    shown = chunks(scene(robot(chunks=Chunks(path, done=1.0))))
+    shown = chunks(scene(robot(chunks=RobotPaths(path, done=1.0))))
     assert len(of(shown, "chunk: now")) == 2
     assert len({shape.key for shape in shown}) == len(shown)
 
@@ -169,7 +168,7 @@ def test_an_elbow_is_above_and_as_far_from_both_ends_as_the_bones_are_long():
 
 
 def test_executed_to_come_and_trimmed_are_the_whole_path_once():
-    view = robot(chunks=Chunks(straight(actions=10, horizon=6), done=2.5))
+    view = robot(chunks=RobotPaths(straight(actions=10, horizon=6), done=2.5))
     shown = chunks(scene(view))
     (executed,), to_come = of(shown, "chunk: executed"), of(shown, "chunk: to come")
     assert length(executed) == pytest.approx(0.025, abs=1e-4)
@@ -183,21 +182,21 @@ def test_executed_to_come_and_trimmed_are_the_whole_path_once():
 
 
 def test_an_executed_chunk_leaves_nothing_to_come():
-    shown = chunks(scene(robot(chunks=Chunks(straight(), done=99.0))))
+    shown = chunks(scene(robot(chunks=RobotPaths(straight(), done=99.0))))
     assert not of(shown, "chunk: to come")
     assert not of(shown, "chunk: cut")
     assert length(of(shown, "chunk: executed")[0]) == pytest.approx(0.06, abs=1e-4)
 
 
 def test_what_was_stopped_is_not_to_come_any_more():
-    shown = chunks(scene(robot(chunks=Chunks(straight(horizon=6), done=2.0, end=4))))
+    shown = chunks(scene(robot(chunks=RobotPaths(straight(horizon=6), done=2.0, end=4))))
     assert sum(map(length, of(shown, "chunk: to come"))) == pytest.approx(0.02, abs=1e-4)
     assert of(shown, "chunk: cut")[1].text == "4 of 10"
 
 
 def test_the_less_sure_an_action_is_the_greyer_is_its_path():
     chunk = replace(straight(horizon=6), confidence=np.array([1.0, 1.0, 0.6, 0.6, 0.1, 0.1]))
-    (path,) = of(chunks(scene(robot(chunks=Chunks(chunk, done=1.5)))), "chunk: to come")
+    (path,) = of(chunks(scene(robot(chunks=RobotPaths(chunk, done=1.5)))), "chunk: to come")
     assert len(path.colours) == len(path.points) == 6
     grey = [math.dist(ink, colours.TO_COME) for ink in path.colours]
     assert grey[0] == 0
@@ -207,13 +206,13 @@ def test_the_less_sure_an_action_is_the_greyer_is_its_path():
 
 @given(st.floats(0, 6))
 def test_every_point_to_come_has_a_shade(done):
-    shown = of(chunks(scene(robot(chunks=Chunks(straight(), done=done)))), "chunk: to come")
+    shown = of(chunks(scene(robot(chunks=RobotPaths(straight(), done=done)))), "chunk: to come")
     assert all(len(shape.colours) == len(shape.points) for shape in shown)
     assert bool(shown) == (done < 6)
 
 
 def test_the_next_chunk_is_shown_up_to_its_horizon():
-    shown = chunks(scene(robot(chunks=Chunks(straight(), next=straight(horizon=4)))))
+    shown = chunks(scene(robot(chunks=RobotPaths(straight(), next=straight(horizon=4)))))
     assert length(of(shown, "chunk: next")[0]) == pytest.approx(0.04, abs=1e-4)
 
 
@@ -238,49 +237,49 @@ def test_dashes_come_in_pairs_and_never_run_past_the_end(count, dash):
 def test_a_chunk_is_put_together_in_whatever_order_its_parts_come():
     actions, whole = toward_x(6), toward_x(10)
     parts = [
-        lambda book: book.requested(KEY, 1, STATE),
-        lambda book: book.answered(KEY, 1, actions, np.linspace(1, 0, 6), "why"),
-        lambda book: book.whole(KEY, 1, whole),
+        lambda paths: paths.requested(KEY, 1, STATE),
+        lambda paths: paths.answered(KEY, 1, actions, np.linspace(1, 0, 6), "why"),
+        lambda paths: paths.whole(KEY, 1, whole),
     ]
     for order in permutations(parts):
-        book = ChunkPaths()
+        paths = ChunkPaths()
         for number, tell in enumerate(order):
-            known = book.path(KEY, MetaWorldBody())
+            known = paths.path(KEY, MetaWorldBody())
             told = {parts.index(one) for one in order[:number]}
             assert (known is not None) == ({0, 1} <= told)
-            tell(book)
-        path = book.path(KEY, MetaWorldBody())
+            tell(paths)
+        path = paths.path(KEY, MetaWorldBody())
         assert path.points.shape == (1, 11, 3)
         assert path.horizon == 6
 
 
 def test_a_chunk_starts_from_the_observation_that_it_was_made_from():
-    book, moved = ChunkPaths(), STATE.copy()
+    paths, moved = ChunkPaths(), STATE.copy()
     moved[0] = 0.1
-    book.requested(KEY, 0, STATE)
-    book.requested(KEY, 1, moved)
-    book.whole(KEY, 0, toward_x(10))  # of an observation that was fetched again
-    book.answered(KEY, 1, toward_x(6), np.ones(6), "")
-    path = book.path(KEY, MetaWorldBody())
+    paths.requested(KEY, 0, STATE)
+    paths.requested(KEY, 1, moved)
+    paths.whole(KEY, 0, toward_x(10))  # of an observation that was fetched again
+    paths.answered(KEY, 1, toward_x(6), np.ones(6), "")
+    path = paths.path(KEY, MetaWorldBody())
     assert path.points[0, 0, 0] == pytest.approx(0.1)
     assert path.points.shape[1] == 7
 
 
 def test_old_rounds_are_forgotten():
-    book = ChunkPaths()
+    paths = ChunkPaths()
     for number in range(100):
-        book.requested((*KEY[:2], number), 0, STATE)
-        book.answered((*KEY[:2], number), 0, toward_x(3), np.ones(3), "")
-    assert book.path((*KEY[:2], 99), MetaWorldBody()) is not None
-    assert book.path((*KEY[:2], 50), MetaWorldBody()) is None
+        paths.requested((*KEY[:2], number), 0, STATE)
+        paths.answered((*KEY[:2], number), 0, toward_x(3), np.ones(3), "")
+    assert paths.path((*KEY[:2], 99), MetaWorldBody()) is not None
+    assert paths.path((*KEY[:2], 50), MetaWorldBody()) is None
 
 
 def test_a_chunk_that_leads_nowhere_finite_is_not_drawn():
-    book, broken = ChunkPaths(), toward_x(3)
+    paths, broken = ChunkPaths(), toward_x(3)
     broken[1, 1] = np.nan
-    book.requested(KEY, 0, STATE)
-    book.answered(KEY, 0, broken, np.ones(3), "")
-    assert book.path(KEY, MetaWorldBody()) is None
+    paths.requested(KEY, 0, STATE)
+    paths.answered(KEY, 0, broken, np.ones(3), "")
+    assert paths.path(KEY, MetaWorldBody()) is None
 
 
 unit = st.floats(-1, 1)
@@ -305,9 +304,9 @@ def test_every_shape_of_a_busy_scene_is_sound_and_has_a_key_of_its_own():
         robot(
             joint_names=tuple(f"state_{i}" for i in range(39)),
             joints=STATE,
-            chunks=Chunks(straight(), 1.5, straight()),
-            judged=Judged(n % 2 == 0, math.nan, 0.1, 0.2),
-            transition=Transition("unsafe " * 30, 0.5),
+            chunks=RobotPaths(straight(), 1.5, straight()),
+            judged=LastVerdict(n % 2 == 0, math.nan, 0.1, 0.2),
+            transition=LastTransition("unsafe " * 30, 0.5),
             wait_ratio=n / 8,
         )
         for n in range(9)
@@ -331,9 +330,9 @@ def test_a_verdict_colours_the_zone_and_a_silent_judge_takes_the_colour_away():
         shown = safety(scene(robot(judged=judged)))
         return of(shown, "zone")[0].colour, [s.text for s in of(shown, "verdict")]
 
-    assert looks(Judged(True, 0.97, 0.086, 0.5)) == (colours.SAFE, ["safe 97 % · 86 ms"])
-    assert looks(Judged(False, 0.9, 0.1, 0.5)) == (colours.UNSAFE, ["UNSAFE 90 % · 100 ms"])
-    assert looks(Judged(False, 0.9, 0.1, 4.0)) == (colours.UNJUDGED, ["judge silent for 4 s"])
+    assert looks(LastVerdict(True, 0.97, 0.086, 0.5)) == (colours.SAFE, ["safe 97 % · 86 ms"])
+    assert looks(LastVerdict(False, 0.9, 0.1, 0.5)) == (colours.UNSAFE, ["UNSAFE 90 % · 100 ms"])
+    assert looks(LastVerdict(False, 0.9, 0.1, 4.0)) == (colours.UNJUDGED, ["judge silent for 4 s"])
     assert looks(None)[1] == []
 
 
@@ -341,9 +340,9 @@ def test_what_a_judge_caused_is_told_for_a_while_and_the_course_of_tasks_is_not(
     def told(transition):
         return [s.text for s in of(safety(scene(robot(transition=transition))), "reaction")]
 
-    assert told(Transition("unsafe", 1.0)) == ["unsafe"]
-    assert told(Transition("unsafe", 10.0)) == []
-    assert told(Transition("succeeded", 1.0, told=False)) == []
+    assert told(LastTransition("unsafe", 1.0)) == ["unsafe"]
+    assert told(LastTransition("unsafe", 10.0)) == []
+    assert told(LastTransition("succeeded", 1.0, told=False)) == []
 
 
 def test_a_robot_that_waits_for_a_human_says_so_whatever_its_loop_does():

@@ -9,6 +9,7 @@ import os
 import struct
 import time
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 import torch.nn.functional as F  # noqa: N812
@@ -38,7 +39,7 @@ class CameraFlowPolicy(FlowMLPPolicy):
     config_class = CameraFlowConfig
     name = "camera_flow"
 
-    def __init__(self, config: CameraFlowConfig, **kwargs) -> None:
+    def __init__(self, config: CameraFlowConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
         seen = len(config.image_features) * 3 * POOLED * POOLED
         self.look = nn.Linear(seen, config.robot_state_feature.shape[0])
@@ -46,7 +47,7 @@ class CameraFlowPolicy(FlowMLPPolicy):
         self._laps = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT) if path else None
 
     @torch.no_grad()
-    def predict_action_chunk(self, batch, **kwargs):
+    def predict_action_chunk(self, batch: dict[str, Any], **kwargs: Any) -> torch.Tensor:
         begin = time.monotonic_ns()
         pictures = [batch[key] for key in self.config.image_features]
         seen = [F.adaptive_avg_pool2d(picture, POOLED).flatten(1) for picture in pictures]

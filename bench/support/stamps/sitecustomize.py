@@ -11,9 +11,13 @@ import importlib.machinery
 import os
 import sys
 import time
+from collections.abc import Callable, Sequence
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
 
-POINTS = {
-    "bench.support.ros_exchange": {"request_message": "request", "answer_from": "answer"},
+POINTS: dict[str, dict[str, str]] = {
+    "bench.support.ros_exchange": {"request_message": "request", "answer_of": "answer"},
     "kairos_ros.nodes.bounded": {"read": "read"},
     "kairos_ros.serving.dispatcher": {"Dispatcher.request": "schedule"},
     "kairos_ros.engine.client.engine_link": {
@@ -42,14 +46,16 @@ class Finder(importlib.abc.MetaPathFinder):
     def __init__(self, file: int) -> None:
         self._file = file
 
-    def find_spec(self, fullname, path, target=None):
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
         spec = (
             importlib.machinery.PathFinder.find_spec(fullname, path) if fullname in POINTS else None
         )
-        if spec is not None:
+        if spec is not None and spec.loader is not None:
             execute = spec.loader.exec_module
 
-            def exec_module(module):
+            def exec_module(module: ModuleType) -> None:
                 execute(module)
                 for point, name in POINTS[fullname].items():
                     owner, _, attribute = point.rpartition(".")
@@ -57,12 +63,12 @@ class Finder(importlib.abc.MetaPathFinder):
                     noted = self._noted(getattr(holder, attribute), name.encode())
                     setattr(holder, attribute, noted)
 
-            spec.loader.exec_module = exec_module
+            setattr(spec.loader, "exec_module", exec_module)  # noqa: B010
         return spec
 
-    def _noted(self, function, name):
+    def _noted(self, function: Callable[..., Any], name: bytes) -> Callable[..., Any]:
         @functools.wraps(function)
-        def noted(*args, **kwargs):
+        def noted(*args: Any, **kwargs: Any) -> Any:
             os.write(self._file, b"%s> %d\n" % (name, time.monotonic_ns()))
             try:
                 return function(*args, **kwargs)

@@ -38,6 +38,7 @@ from kairos_ros.engine.policies.weights import fingerprint, verify_weights
 from kairos_ros.engine.seam import EngineOptions, Progress
 
 log = logging.getLogger(__name__)
+OF_SEVERAL = "or for this one of several policies in policy_options: NAME."
 DTYPES = ("auto", "float32", "bfloat16")
 
 
@@ -104,7 +105,8 @@ def load_policy(options: EngineOptions, progress: Progress) -> LoadedPolicy:
         dtype, autocast = family.dtype, False
     if options.compile and not family.step:
         raise PolicyError(
-            f"compile: policies of type {config.type!r} cannot be compiled here; leave it out"
+            f"compile: policies of type {config.type!r} cannot be compiled here; "
+            f"leave it out, {OF_SEVERAL}compile=false"
         )
     progress(f"loading {config.type} on {device}")
     policy_class = _third_party(options, get_policy_class, config.type)
@@ -240,7 +242,9 @@ def _check_scale(
     numbers = {name: np.asarray(value, np.float64) for name, value in stats.items()}
     for name, values in numbers.items():
         if not np.isfinite(values).all():
-            raise PolicyError(f"policy {options.policy}: {name} of {key} has numbers that are none")
+            raise PolicyError(
+                f"policy {options.policy}: {name} of {key} has values that are not finite"
+            )
     match mode:
         case NormalizationMode.MEAN_STD:
             spread = numbers["std"]

@@ -3,7 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
 
@@ -13,10 +13,12 @@ import torch
 from kairos_ros.core.errors import PolicyError, RefusalCode
 from kairos_ros.core.profile import SATURATION_GAIN, saturation
 from kairos_ros.core.wire_check import OBSERVATIONS
+from kairos_ros.engine.policies.batch_tensors import BatchTensors, CopiedRows
 from kairos_ros.engine.policies.compiled import bucket, compile_step, require_same
 from kairos_ros.engine.policies.device_memory import MIB, most_taken_mib
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
-from kairos_ros.engine.policies.policy import LoadedPolicy, load_policy
+from kairos_ros.engine.policies.policy import OF_SEVERAL, LoadedPolicy, load_policy
+from kairos_ros.engine.policies.policy_folder import one_line
 from kairos_ros.engine.policies.rows import Row, RowReader
 from kairos_ros.engine.policies.sampler import KeepingSampler, Sampler
 from kairos_ros.engine.policies.saved_policy import STATE_FEATURES
@@ -46,6 +48,15 @@ WARM_UP_S = 10.0
 
 Points = tuple[tuple[int, float], ...]
 """(batch size, seconds), ascending."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Pass:
+    """Requests of one forward pass, and where in their batch they stand."""
+
+    places: list[int]
+    rows: list[Row]
+    copied: CopiedRows | None
 
 
 def load_policy_engine(options: EngineOptions, progress: Progress) -> "PolicyEngine":
@@ -98,7 +109,12 @@ class PolicyEngine:
                 f"keep at most {OBSERVATIONS}"
             )
         own_resize = loaded.family.resize
-        self._resize = own_resize(config) if own_resize and inputs.any_size else None
+        self._tensors = BatchTensors(
+            loaded.device,
+            self._state_dims,
+            self.description.observations,
+            own_resize(config) if own_resize and inputs.any_size else None,
+        )
         self._offset, self._gain = loaded.units(self.description.action_dim)
         self._rows = RowReader(self.description)
         self._rtc = options.rtc
@@ -113,31 +129,52 @@ class PolicyEngine:
         self.description = replace(self.description, steps=steps, action_scale=self._scale())
 
     @property
+    def state_features(self) -> tuple[str, ...]:
+        """That a request's state is made of, in this order."""
+        return tuple(self._state_dims)
+
+    @property
     def states_mib(self) -> int:
         """Most memory that the states of tasks may come to take."""
         return self._keeping.states_bytes // MIB if self._keeping else 0
 
     def prepare(self, requests: Sequence[InferRequest]) -> PreparedBatch:
-        """Decodes the pictures, several at a time; that may be done beside a forward pass."""
-        return partial(self._infer, self._rows.read(requests))
+        """Decodes the pictures, several at a time, and copies them to the device; that may be done
+        beside a forward pass."""
+        prepared = self._rows.read(requests)
+        alone = self._keeping is not None
+        passes: dict[tuple[object, ...], tuple[list[int], list[Row]]] = {}  # one per set of cameras
+        for place, row in enumerate(prepared):
+            if isinstance(row, Row):
+                places, rows = passes.setdefault((alone and place, *row.images), ([], []))
+                places.append(place)
+                rows.append(row)
+        return partial(self._infer, prepared, [self._pass(*one) for one in passes.values()])
 
     def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
         """One outcome per request, in order. Raises EngineLostError when the device is lost."""
         return self.prepare(requests)()
 
-    def _infer(self, prepared: list[Row | InferFailure]) -> list[InferOutcome]:
-        outcomes: dict[int, InferOutcome] = {}
-        passes: dict[tuple[object, ...], list[int]] = {}  # one for each set of cameras
-        alone = self._keeping is not None
-        for place, row in enumerate(prepared):
-            if isinstance(row, Row):
-                passes.setdefault((alone and place, *row.images), []).append(place)
-            else:
-                outcomes[place] = row
-        for places in passes.values():
-            rows = [row for place in places if isinstance(row := prepared[place], Row)]
-            outcomes |= zip(places, self._infer_rows(rows), strict=True)
+    def _infer(self, prepared: list[Row | InferFailure], passes: list[_Pass]) -> list[InferOutcome]:
+        outcomes: dict[int, InferOutcome] = {
+            place: row for place, row in enumerate(prepared) if isinstance(row, InferFailure)
+        }
+        for one in passes:
+            outcomes |= zip(one.places, self._infer_rows(one.rows, one.copied), strict=True)
         return [outcomes[place] for place in range(len(prepared))]
+
+    def _pass(self, places: list[int], rows: list[Row]) -> _Pass:
+        try:
+            return _Pass(places, rows, self._copied(rows))
+        except Exception:  # whose fault it is shows when it is done again, in its turn
+            return _Pass(places, rows, None)
+
+    def _copied(self, rows: list[Row]) -> CopiedRows:
+        """Padded to a batch that is compiled."""
+        if self._compiled:
+            largest = self.description.max_batch
+            rows = rows + rows[-1:] * (bucket(len(rows), largest) - len(rows))
+        return self._tensors.copied(rows)
 
     def warm_up(self, size: int) -> int:
         """Runs a batch of zero observations; returns the number of sampler steps.
@@ -146,10 +183,10 @@ class PolicyEngine:
         """
         described = self.description
         try:
-            chunk, updates = self._forward([self._blank()] * size)
+            chunk, updates = self._forward(self._copied([self._blank()] * size), size)
         except Exception as error:
             raise PolicyError(
-                f"{described.policy_id} fails on a zero observation: {error}"
+                f"{described.policy_id} fails on a zero observation: {one_line(error)}"
             ) from error
         shape = (size, described.chunk_size, described.action_dim)
         whole = shape if not described.keyframe_stride else (size, chunk.shape[1], shape[2])
@@ -189,12 +226,12 @@ class PolicyEngine:
         loaded, eager = self._loaded, self.description.warmup
         assert loaded.family.step is not None  # load_policy refuses the others
         largest = saturation(*zip(*eager, strict=True))
-        before, _ = self._chunk([self._blank()])
+        before, _ = self._chunk(self._copied([self._blank()]))
         step = compile_step(loaded.family.step(loaded.policy), loaded.device)
         self._compiled = True
         progress("compiling (up to minutes, the first time)")
         try:
-            after, _ = self._chunk([self._blank()])
+            after, _ = self._chunk(self._copied([self._blank()]))
             self.measure(lambda stage: progress(f"compiling: {stage}"), largest)
         except Exception as error:  # whatever torch and its C++ compiler raise
             cause = error.__cause__ if isinstance(error, PolicyError) else error
@@ -255,9 +292,10 @@ class PolicyEngine:
         """Raises PolicyError for a policy that real-time chunking cannot serve."""
         if not self._loaded.family.guided:
             raise PolicyError(
-                f"rtc: policies of type {self._loaded.config.type!r} cannot be guided; leave it out"
+                f"rtc: policies of type {self._loaded.config.type!r} cannot be guided; leave "
+                f"it out, {OF_SEVERAL}rtc=false"
             )
-        self._check_affine(options, "rtc: leave it out")
+        self._check_affine(options, f"rtc: leave it out, {OF_SEVERAL}rtc=false")
 
     def _check_affine(self, options: EngineOptions, why: str) -> None:
         """Raises PolicyError for a policy whose actions in robot units do not tell the model's."""
@@ -268,40 +306,36 @@ class PolicyEngine:
                 f"the observation; {why}"
             )
 
-    def _infer_rows(self, rows: list[Row]) -> list[InferOutcome]:
+    def _infer_rows(self, rows: list[Row], copied: CopiedRows | None = None) -> list[InferOutcome]:
         """All rows at once; if that fails, each alone, so that the culprit fails alone."""
-        if not rows:
-            return []
         try:
-            chunk, updates = self._forward(rows)
+            chunk, updates = self._forward(copied or self._copied(rows), len(rows))
         except Exception as error:  # whatever a policy raises
             if isinstance(error, torch.AcceleratorError):
                 raise EngineLostError(f"the device failed: {error}") from error
             if len(rows) > 1:
                 log.warning("a batch of %d failed (%s): trying rows alone", len(rows), error)
-                return [outcome for row in rows for outcome in self._infer_rows([row])]
+                return [self._infer_rows([row])[0] for row in rows]
             reason = f"the policy failed: {type(error).__name__}: {error}"
             return [InferFailure(RefusalCode.ENGINE_FAILED, reason)]
         anew = self._begun_anew
         return [_outcome(chunk[row], updates[:, row], anew) for row in range(len(rows))]
 
     @torch.inference_mode()
-    def _forward(self, rows: list[Row]) -> tuple[np.ndarray, np.ndarray]:
-        """Chunk float32 [B, N, D] in robot units and updates float32 [K, B, N, D]."""
-        count = len(rows)
-        if self._compiled:
-            rows = rows + rows[-1:] * (bucket(count, self.description.max_batch) - count)
-        chunk, updates = self._chunk(rows)
+    def _forward(self, copied: CopiedRows, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of the first `count` rows: chunk float32 [B, N, D] in robot units and updates float32
+        [K, B, N, D]."""
+        chunk, updates = self._chunk(copied)
         chunk = self._loaded.postprocess(chunk)[:count]
         return chunk.float().cpu().numpy(), updates[:, :count].float().cpu().numpy()
 
     @torch.inference_mode()
-    def _chunk(self, rows: list[Row]) -> tuple[torch.Tensor, torch.Tensor]:
+    def _chunk(self, copied: CopiedRows) -> tuple[torch.Tensor, torch.Tensor]:
         """Chunk float32 [B, N, D] and updates [K, B, N, D] in the model's units."""
         loaded = self._loaded
-        batch = loaded.preprocess(self._batch(rows))
+        batch = loaded.preprocess(self._tensors.batch(copied))
         with torch.autocast(loaded.device.type, torch.bfloat16, enabled=loaded.autocast):
-            chunk, updates = self._sample(batch, [row.request for row in rows])
+            chunk, updates = self._sample(batch, [row.request for row in copied.rows])
         return chunk.float(), updates
 
     def _sample(
@@ -309,7 +343,7 @@ class PolicyEngine:
     ) -> tuple[torch.Tensor, torch.Tensor]:
         if self._keeping:
             (request,) = requests
-            executed = torch.from_numpy(request.executed).reshape(-1, len(self._gain))
+            executed = torch.tensor(request.executed).reshape(-1, len(self._gain))
             executed = (executed - self._offset) / self._gain
             chunk, updates, self._begun_anew = self._keeping.go_on(batch, request, executed)
             if self._begun_anew:
@@ -323,50 +357,13 @@ class PolicyEngine:
             return cast(Sampler, self._sampler).sample(batch, seeds)
         shape = self.description.chunk_size, self.description.action_dim
         committed = committed_of(
-            [torch.from_numpy(request.committed) for request in requests],
+            [torch.tensor(request.committed) for request in requests],
             shape,
             self._offset,
             self._gain,
         )
         guided = cast(GuidedSampler, self._sampler)
         return guided.sample(batch, seeds, committed)
-
-    def _batch(self, rows: list[Row]) -> dict[str, Any]:
-        """The observations as LeRobot's preprocessors read them: states [B, D] and images
-        [B, 3, H, W] in 0..1, or [B, observations, ...], oldest first, where the policy reads
-        several. All rows have the same cameras."""
-        states = np.array([row.states for row in rows])
-        batch: dict[str, Any] = dict(
-            zip(
-                self._state_dims,
-                torch.from_numpy(states)
-                .to(self._loaded.device)
-                .split(list(self._state_dims.values()), dim=-1),
-                strict=True,
-            )
-        )
-        for key in rows[0].images:
-            pixels = self._pixels([image for row in rows for image in row.images[key]])
-            batch[key] = pixels.unflatten(0, (len(rows), self.description.observations))
-        if self.description.observations == 1:
-            batch = {key: value.squeeze(1) for key, value in batch.items()}
-        batch["task"] = [row.request.instruction for row in rows]
-        return batch
-
-    def _pixels(self, images: list[np.ndarray]) -> torch.Tensor:
-        """uint8 [height, width, 3] each as float32 [B, 3, H, W] in 0..1. Images of different sizes
-        are resized as the policy itself would; it does that with images of one size."""
-        device = self._loaded.device
-        if len({image.shape for image in images}) == 1 or self._resize is None:
-            stacked = np.stack(images) if len(images) > 1 else images[0][None]
-            return _unit(torch.from_numpy(stacked).to(device))
-        rows = [torch.from_numpy(image[None]).to(device) for image in images]
-        return torch.cat([self._resize(_unit(row)) for row in rows])
-
-
-def _unit(pixels: torch.Tensor) -> torch.Tensor:
-    """uint8 [B, H, W, 3] as float32 [B, 3, H, W] in 0..1."""
-    return pixels.permute(0, 3, 1, 2).float().div_(255)
 
 
 def _outcome(chunk: np.ndarray, updates: np.ndarray, begun_anew: str) -> InferOutcome:

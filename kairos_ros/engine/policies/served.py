@@ -69,6 +69,8 @@ def _lingbot_keyframes(config: Config) -> int:
 
 
 def _lingbot_objection(config: Config, _steps: Steps) -> str:
+    if not isinstance(config.get("wan_pretrained_path"), str):
+        return "its config.json has no wan_pretrained_path"
     per_frame = config.get("action_per_frame", 4)
     if type(per_frame) is not int or per_frame < 4 or per_frame % 4:
         return f"action_per_frame is {per_frame!r:.40}; its VAE needs a multiple of 4"

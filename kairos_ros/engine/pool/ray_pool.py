@@ -57,7 +57,7 @@ class RayPlan:
     """HOST:PORT of a cluster's head, or auto for the one this host is in; empty: a private Ray."""
 
 
-class Engines:
+class EngineActor:
     """The actor: in a process of Ray's, on whichever host Ray chose."""
 
     def __init__(self) -> None:
@@ -86,7 +86,7 @@ class RayReplica:
         self._registry = dict(registry)
         self._limit_s = BATCH_MIN_S
         self._actor: Any = (
-            ray.remote(Engines)
+            ray.remote(EngineActor)
             .options(num_cpus=cpus, num_gpus=gpus, max_restarts=-1, max_task_retries=0)
             .remote()
         )

@@ -13,7 +13,7 @@ from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
 from kairos_ros.engine.emulated import PREFIX, EmulatedEngine, parse_emulated
 from kairos_ros.engine.paced import PREFIX as PACED
 from kairos_ros.engine.paced import PacedEngine, parse_paced
-from kairos_ros.engine.policies.policy_folder import read_policy_folder
+from kairos_ros.engine.policies.policy_folder import one_line, read_policy_folder
 from kairos_ros.engine.seam import Engine, EngineOptions, Progress
 from kairos_ros.host.extras import require
 
@@ -63,13 +63,15 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
     if options.policy.startswith(("/", ".", "~")) and not Path(options.policy).is_dir():
         raise PolicyError(f"there is no policy folder {options.policy}")
     require("torch", "lerobot")
-    read_policy_folder(options)  # refuses here what it can, because importing torch takes seconds
+    with _judged(options.policy):  # refuses what it can, because importing torch takes seconds
+        read_policy_folder(options)
     if options.compile:  # torch looks when it is imported
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_compiled_cache()))
     progress("importing torch")
     with _no_garbage():
         from kairos_ros.engine.policies.policy_engine import load_policy_engine
-    return load_policy_engine(options, progress)
+    with _judged(options.policy):
+        return load_policy_engine(options, progress)
 
 
 def memory_needed(options: EngineOptions) -> int:
@@ -81,7 +83,22 @@ def memory_needed(options: EngineOptions) -> int:
         return memory_needed(replace(options, policy=parse_paced(options.policy).policy))
     if options.policy.startswith(PREFIX):
         return parse_emulated(options.policy).memory_mib
-    return -(-read_policy_folder(options).weights.stat().st_size // MIB)
+    with _judged(options.policy):
+        return -(-read_policy_folder(options).weights.stat().st_size // MIB)
+
+
+@contextmanager
+def _judged(policy: str) -> Iterator[None]:
+    """A folder comes from whoever made the policy: whatever it makes its readers raise refuses it,
+    once and alone. Raises PolicyError, and what else is a KairosError."""
+    try:
+        yield
+    except KairosError:
+        raise
+    except Exception as error:
+        log.exception("policy %s does not load", policy)
+        why = f"{type(error).__name__}: {one_line(error)}"
+        raise PolicyError(f"policy {policy} does not load: {why}") from error
 
 
 @contextmanager

@@ -13,10 +13,13 @@ from kairos_ros.host.extras import require
 from kairos_ros.host.share import share
 
 if TYPE_CHECKING:
-    from kairos_ros.lab.study.definition import Combination, Size, Study
+    from kairos_ros.lab.study.definition import Combination, Study
 
-HORIZON = "horizon"
-"""This study runs episodes of a real policy instead of simulated fleets."""
+EPISODES = ("horizon", "best_horizon", "borne_horizon", "consecutive_rounds", "live_delays")
+"""Of studies that look at a policy's episodes instead of simulated fleets: `kind` of the file."""
+FACTORY = "factory"
+"""Of the study of planned fleets with all their models."""
+POLICY = "models/metaworld_flow"
 FILE = "cells.jsonl"
 
 
@@ -34,6 +37,17 @@ def study_command(
         Literal["quick", "full"],
         typer.Option(help="quick: a first look in half a minute; full: every seed."),
     ] = "full",
+    seeds: Annotated[
+        int | None,
+        typer.Option(min=1, help="Of simulated fleets: only so many of the size's seeds."),
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            help="Policy folder, here or of the installed package, whose episodes and recorded "
+            f"traces are studied [default: the study's, else {POLICY}]."
+        ),
+    ] = "",
     processes: Annotated[
         int, typer.Option(min=1, max=256, help="Cells that are simulated at the same time.")
     ] = 1,
@@ -59,17 +73,23 @@ def study_command(
     if not study:
         raise ConfigError("name a study, or a file; 'kairos study --list' shows the shipped ones")
     path = study_file(study)
-    if path.stem == HORIZON:
-        folder = out or Path("runs/studies") / path.stem
-        _run_horizon(path, folder, size, processes, plot_only)
+    folder = out or Path("runs/studies") / _name(path.stem, policy)
+    if (kind := _kind(path)) == FACTORY:
+        _run_factory(path, folder, size, processes, plot_only)
         return
-    from kairos_ros.lab.study.definition import combinations, read_study
+    if kind:
+        _run_episodes(kind, path, folder, policy, size, processes, plot_only)
+        return
+    from kairos_ros.lab.horizons.cells import policy_folder
+    from kairos_ros.lab.study.definition import combinations, of_policy, read_study
 
     content = read_study(path)
-    folder = out or Path("runs/studies") / path.stem
-    cells = combinations(content, size, str(path))
+    cells = of_policy(combinations(content, size, str(path)), policy_folder(policy or POLICY))
+    cells = [c for c in cells if seeds is None or c.cell.seed < seeds]
     stopped = False if plot_only else _run(folder, cells, processes, path.stem)
-    _write(folder, content, cells, path.stem, size)
+    asked = [f"kairos study {path.stem} --size {size}", f"--seeds {seeds}" if seeds else ""]
+    asked.append(f"--policy {policy}" if policy else "")
+    _write(folder, content, cells, " ".join(filter(None, asked)))
     if stopped:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130)
@@ -140,9 +160,7 @@ def _run(folder: Path, cells: "list[Combination]", processes: int, name: str) ->
     return False
 
 
-def _write(
-    folder: Path, study: "Study", cells: "list[Combination]", name: str, size: "Size"
-) -> None:
+def _write(folder: Path, study: "Study", cells: "list[Combination]", command: str) -> None:
     from kairos_ros.lab.metrics.cells import read_cells
     from kairos_ros.lab.study.cell import code_version
     from kairos_ros.lab.study.figure import draw_study
@@ -152,14 +170,12 @@ def _write(
     results = read_cells(folder / FILE)
     frame = tidy(cells, results)
     if frame.empty:
-        typer.echo(f"{folder} holds no result of {name} at size {size}", err=True)
+        typer.echo(f"{folder} holds no result of {command}", err=True)
         return
     frame.to_csv(folder / "cells.csv", index=False)
     seeds = frame["seed"].nunique()
-    subtitle = (
-        f"kairos study {name} --size {size}; medians and whole range of {seeds} seeds, "
-        f"{len(frame)} of {len(cells)} cells"
-    )
+    drawn = f"medians and whole range of {seeds} seeds" if seeds > 1 else "one seed"
+    subtitle = f"{command}; {drawn}, {len(frame)} of {len(cells)} cells"
     draw_study(folder / "figure.png", study, frame, headline(study, frame), subtitle)
     text = finding(study, frame)
     notes = []
@@ -171,7 +187,7 @@ def _write(
     if outdated:
         notes.append(f"{outdated} cells were run by other code than this.")
     took_min = sum(results[c.cell.key].took_s for c in cells if c.cell.key in results) / 60
-    notes.append(f"`kairos study {name} --size {size}`: {len(frame)} cells, {took_min:.1f} min.")
+    notes.append(f"`{command}`: {len(frame)} cells, {took_min:.1f} min.")
     (folder / "finding.md").write_text(f"{text}\n{' '.join(notes)}\n")
     typer.echo(text.split("\n\n")[0])
     typer.echo(f"\n{folder}/: cells.csv, figure.png, finding.md")
@@ -185,13 +201,63 @@ def _list_studies() -> None:
         typer.echo(f"{name:16} {' '.join(str(content.get('question', '')).split())}")
 
 
-def _run_horizon(path: Path, out: Path, size: str, processes: int, plot_only: bool) -> None:
-    from kairos_ros.lab.horizons.study import run_horizon_study
+def _name(study: str, policy: str) -> str:
+    """Of the folder of results: those of another policy do not overwrite the shipped one's."""
+    return study if policy in ("", POLICY) else f"{study}_{Path(policy).name}"
+
+
+def _kind(path: Path) -> str:
+    """One of `EPISODES`, `FACTORY`, or nothing. What is wrong with the file, its reader says."""
+    import yaml
 
     try:
-        run_horizon_study(
+        content = yaml.safe_load(path.read_text())
+    except (OSError, ValueError, yaml.YAMLError):
+        return ""
+    kind = content.get("kind", "") if isinstance(content, dict) else ""
+    return kind if kind in (FACTORY, *EPISODES) else ""
+
+
+def _run_episodes(
+    kind: str, path: Path, out: Path, policy: str, size: str, processes: int, plot_only: bool
+) -> None:
+    require("metaworld")
+    from kairos_ros.lab.horizons import study
+    from kairos_ros.lab.paper import best_horizon, borne_horizon, consecutive_rounds, live_delays
+
+    runs = {
+        "horizon": study.run_horizon_study,
+        "best_horizon": best_horizon.run,
+        "borne_horizon": borne_horizon.run,
+        "consecutive_rounds": consecutive_rounds.run,
+        "live_delays": live_delays.run,
+    }
+    try:
+        runs[kind](
+            path,
+            out,
+            typer.echo,
+            policy=policy,
+            size=size,
+            processes=processes,
+            plot_only=plot_only,
+        )
+    except KeyboardInterrupt:
+        typer.echo("stopped; the same command continues", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(f"\n{out}/")
+
+
+def _run_factory(
+    path: Path, out: Path, size: Literal["quick", "full"], processes: int, plot_only: bool
+) -> None:
+    from kairos_ros.lab.factory.study import run_factory_study
+
+    try:
+        run_factory_study(
             path, out, typer.echo, size=size, processes=processes, plot_only=plot_only
         )
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130) from None
+    typer.echo(f"\n{out}/")

@@ -122,9 +122,13 @@ def train_command(
 
 
 def evaluate_command(
-    policy: Annotated[Path, typer.Option(help="Policy folder to evaluate and write into.")] = Path(
-        "models/metaworld_flow"
-    ),
+    policy: Annotated[
+        Path,
+        typer.Option(
+            help="Policy folder to evaluate and write into; with --scenes also a hub id, and "
+            "nothing is written into it."
+        ),
+    ] = Path("models/metaworld_flow"),
     tasks: Annotated[
         str, typer.Option(help="Comma-separated Meta-World tasks; empty means all known ones.")
     ] = "",
@@ -146,8 +150,78 @@ def evaluate_command(
     processes: Annotated[
         int, typer.Option(min=0, help="Parallel processes; 0 means all cores.")
     ] = 0,
+    scenes: Annotated[
+        str,
+        typer.Option(
+            help="Suites of other simulators, comma-separated, for any LeRobot policy: metaworld, "
+            "metaworld_easy to _very_hard, pusht, aloha, libero_spatial, _object, _goal, _10, _90; "
+            "or single scenes such as libero_spatial/3."
+        ),
+    ] = "",
+    out: Annotated[
+        Path | None,
+        typer.Option(help="With --scenes: folder of results [default: runs/evaluate/POLICY]."),
+    ] = None,
+    arms: Annotated[
+        int, typer.Option(min=1, max=256, help="With --scenes: simulators in each process.")
+    ] = 1,
+    first_seed: Annotated[
+        int, typer.Option(min=0, help="With --scenes: as --seed of lerobot-eval.")
+    ] = 1000,
+    lead: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="With --scenes: actions executed while a chunk is made; 0: arms wait for it.",
+        ),
+    ] = 0,
+    max_actions: Annotated[
+        int, typer.Option(min=0, help="With --scenes: of an episode; 0: as the scene says.")
+    ] = 0,
+    jpeg: Annotated[
+        bool, typer.Option("--jpeg", help="With --scenes: pictures as robots send them, not exact.")
+    ] = False,
+    rename: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --scenes: FEATURE=POLICYS_FEATURE, as --rename_map of lerobot-eval; "
+            "repeatable."
+        ),
+    ] = None,
+    scene_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="With --scenes: KEY=VALUE of LeRobot's environment, such as "
+            "observation_height=256; repeatable."
+        ),
+    ] = None,
+    device: Annotated[str, typer.Option(help="With --scenes: auto, cpu, cuda or cuda:N.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="With --scenes: auto, float32 or bfloat16.")] = "auto",
 ) -> None:
-    """Measure success against executed horizon; writes evaluation JSON, plot and model card."""
+    """Measure success against executed horizon; writes evaluation JSON and plot, for the demo's
+    policies also the model card. With --scenes, any LeRobot policy on other simulators' scenes; the
+    same command continues a stopped one."""
+    if scenes:
+        from kairos_ros.lab.commands.evaluate_scenes import evaluate_on_scenes
+
+        evaluate_on_scenes(
+            policy,
+            scenes,
+            horizons,
+            out,
+            episodes=episodes,
+            first_seed=first_seed,
+            lead=lead,
+            jpeg=jpeg,
+            rename=rename or [],
+            scene_option=scene_option or [],
+            processes=processes or os.cpu_count() or 1,
+            arms=arms,
+            max_actions=max_actions,
+            device=device,
+            dtype=dtype,
+        )
+        return
     from kairos_ros.lab.training.card import write_card
     from kairos_ros.lab.training.evaluate import HORIZONS, evaluate, load_evaluation
     from kairos_ros.lab.training.look import look_called

@@ -6,9 +6,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from sensor_msgs.msg import JointState
 
+from kairos_ros.core.exchange import Actions
 from kairos_ros.lab.testbed.fleet_client import FleetClient
 from kairos_ros.msg import ActionChunk, ChunkRequest
 from kairos_ros.nodes.qos import EXCHANGE, TELEMETRY
+from kairos_ros.telemetry.answer import answer_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,7 @@ class ArmRecorder:
         self._observed_s[key] = self._now_s() - message.observed_ago_s
 
     def _on_chunk(self, message: ActionChunk) -> None:
-        at_s = self._observed_s.get((message.task, message.round, message.attempt))
-        if message.kind == ActionChunk.ACTIONS and at_s is not None:
-            actions = np.asarray(message.actions, np.float32)
-            chunk = RecordedChunk(at_s, actions.reshape(message.horizon, message.action_dim))
-            self.recording.chunks.append(chunk)
+        answer = answer_of(message)
+        at_s = self._observed_s.get((answer.id.task, answer.id.round, answer.id.attempt))
+        if isinstance(answer.body, Actions) and at_s is not None:
+            self.recording.chunks.append(RecordedChunk(at_s, answer.body.actions))

@@ -15,10 +15,10 @@ from lifecycle_msgs.srv import ChangeState
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.engine.paced import PREFIX
-from kairos_ros.lab.drill.exchange import Exchange, SeenChunk
 from kairos_ros.lab.drill.hostile_clients import WorkerAccess
-from kairos_ros.lab.drill.policy_turns import Turn
-from kairos_ros.lab.drill.verdict import Check
+from kairos_ros.lab.drill.proof.exchange import Exchange, SeenChunk
+from kairos_ros.lab.drill.proof.policy_turns import Turn
+from kairos_ros.lab.drill.proof.verdict import Check
 from kairos_ros.lab.testbed.cloud import NAME, POLICY, WAN, Cloud
 from kairos_ros.lab.testbed.display import EventDisplay
 from kairos_ros.lab.testbed.processes import FleetError, Interrupted, TookTooLongError, wait_until

@@ -8,7 +8,7 @@ import numpy as np
 import yaml
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.lab.drill.evidence import Guard
+from kairos_ros.lab.drill.proof.evidence import Guard
 from kairos_ros.nodes.robot.parameters import guard_limits
 from kairos_ros.robot.adapters.sim.metaworld_scenes import ACTION_DIM, STATE_DIM
 from kairos_ros.robot.guard import ActionGuard

@@ -3,9 +3,11 @@ back."""
 
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor
+from threading import Event
 
 from kairos_ros.lab.drill.drill_testbed import BACK_WITHIN_S, EDGE_ENGINE, UP, DrillTestbed
-from kairos_ros.lab.drill.policy_turns import Turn, mislabelled
+from kairos_ros.lab.drill.proof.policy_turns import Turn, mislabelled
 from kairos_ros.lab.testbed.cloud import POLICY
 from kairos_ros.nodes.policy_swaps import change_swaps
 from kairos_ros.nodes.serving.parameters import EDGE
@@ -27,8 +29,6 @@ def policy_swap(drill: DrillTestbed) -> None:
     drill.until(up, BACK_WITHIN_S, "waiting for both policies")
     own, other = (drill.engine(name).policy for name in (EDGE_ENGINE, OTHER_ENGINE))
     drill.turns.append(Turn(own))
-    half = (len(drill.testbed.live.robots) + 1) // 2
-    drill.until(lambda: len(_moved_by(drill, own)) >= half, BACK_WITHIN_S, "waiting for tasks")
     drill.begins(f"kairos policy swap {POLICY}={OTHER}, in the middle of tasks")
     try:
         _give(drill, {POLICY: OTHER}, other, "swapped")
@@ -44,13 +44,33 @@ def policy_swap(drill: DrillTestbed) -> None:
 
 
 def _give(drill: DrillTestbed, swaps: dict[str, str], policy: str, what: str) -> None:
-    """Has new tasks get `policy`, and notes how many robots have a task of another one."""
-    asked_s = time.monotonic()
-    drill.meanwhile(lambda: change_swaps(lambda _: swaps), "setting policy_swaps")
-    done_s = time.monotonic()
+    """Has new tasks get `policy`, at a moment in which half of the robots have a task of another
+    one. The client has found the serving node by then, so that the tasks do not end meanwhile."""
     before = drill.turns[-1].policy
-    drill.turns.append(Turn(policy, asked_s, done_s))
-    count = len(_moved_by(drill, before))
+    half = (len(drill.testbed.live.robots) + 1) // 2
+    found, go = Event(), Event()
+
+    def change(_: dict[str, str]) -> dict[str, str]:
+        found.set()
+        go.wait()
+        return swaps
+
+    with ThreadPoolExecutor(1) as pool:
+        doing = pool.submit(change_swaps, change)
+        try:
+            drill.until(lambda: found.is_set() or doing.done(), BACK_WITHIN_S, "reading swaps")
+            drill.until(
+                lambda: doing.done() or len(_moved_by(drill, before)) >= half,
+                BACK_WITHIN_S,
+                "waiting for tasks",
+            )
+            count = len(_moved_by(drill, before))
+            asked_s = time.monotonic()
+        finally:
+            go.set()
+        drill.until(doing.done, 2 * BACK_WITHIN_S, "setting policy_swaps")
+        doing.result()
+    drill.turns.append(Turn(policy, asked_s, time.monotonic()))
     drill.expect(f"{what} in the middle of tasks", count > 0, f"of {count} robots")
 
 

@@ -9,8 +9,8 @@ from typing import Any
 from rich.table import Table
 from rich.text import Text
 
+from kairos_ros.lab.drill.proof.verdict import RobotVerdict
 from kairos_ros.lab.drill.run import FaultResult
-from kairos_ros.lab.drill.verdict import RobotVerdict
 
 SCHEMA = 1
 COLUMNS = {

@@ -8,7 +8,7 @@ from itertools import cycle
 import numpy as np
 
 from kairos_ros.lab.drill.drill_testbed import BACK_WITHIN_S, DrillTestbed
-from kairos_ros.lab.drill.exchange import SeenServer
+from kairos_ros.lab.drill.proof.exchange import SeenServer
 from kairos_ros.msg import ActionChunk, ChunkRequest, ServerStatus
 from kairos_ros.nodes.qos import EXCHANGE
 

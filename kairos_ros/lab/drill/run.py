@@ -7,11 +7,11 @@ from pathlib import Path
 
 from kairos_ros.core.errors import KairosError
 from kairos_ros.lab.drill.drill_testbed import DrillTestbed
-from kairos_ros.lab.drill.evidence import Guard
-from kairos_ros.lab.drill.exchange import Exchange
-from kairos_ros.lab.drill.faults import Fault
-from kairos_ros.lab.drill.message_verdict import judge_messages
-from kairos_ros.lab.drill.verdict import Body, Check, RobotVerdict, Window, judge
+from kairos_ros.lab.drill.faults import DrillFault
+from kairos_ros.lab.drill.proof.evidence import Guard
+from kairos_ros.lab.drill.proof.exchange import Exchange
+from kairos_ros.lab.drill.proof.message_verdict import judge_messages
+from kairos_ros.lab.drill.proof.verdict import BodyLogs, Check, RobotVerdict, Window, judge
 from kairos_ros.lab.testbed.processes import Interrupted
 from kairos_ros.robot.body_log import log_path, read_body_log
 
@@ -21,7 +21,7 @@ SETTLE_S = 0.5
 """Until the last messages about a task have come."""
 
 
-JudgeAll = Callable[[Window, Fault], Sequence[RobotVerdict]]
+JudgeAll = Callable[[Window, DrillFault], Sequence[RobotVerdict]]
 """Judges the robots once a fault is over."""
 
 
@@ -50,7 +50,7 @@ class FaultResult:
         return fleet and not self.dead and robots
 
 
-def run_fault(drill: DrillTestbed, fault: Fault, judge_all: JudgeAll) -> FaultResult:
+def run_fault(drill: DrillTestbed, fault: DrillFault, judge_all: JudgeAll) -> FaultResult:
     """Makes one fault, waits for the tasks that felt it, and judges. Raises Interrupted."""
     began = time.monotonic()
     drill.checks, drill.turns = [], []
@@ -94,7 +94,7 @@ def run_fault(drill: DrillTestbed, fault: Fault, judge_all: JudgeAll) -> FaultRe
 def judge_bodies(drill: DrillTestbed, guard: Guard, bodies: Path) -> JudgeAll:
     """Judges every robot by the log of its body."""
 
-    def judge_all(window: Window, fault: Fault) -> list[RobotVerdict]:
+    def judge_all(window: Window, fault: DrillFault) -> list[RobotVerdict]:
         return [
             judge(
                 read_body(bodies, robot, drill.exchange),
@@ -113,7 +113,7 @@ def judge_bodies(drill: DrillTestbed, guard: Guard, bodies: Path) -> JudgeAll:
 def judge_by_messages(drill: DrillTestbed) -> JudgeAll:
     """Judges every robot that had a task by what it said."""
 
-    def judge_all(window: Window, fault: Fault) -> list[RobotVerdict]:
+    def judge_all(window: Window, fault: DrillFault) -> list[RobotVerdict]:
         client = drill.testbed.client
         told = [
             replace(s, start_s=s.start_s + client.origin_s, end_s=s.end_s + client.origin_s)
@@ -128,11 +128,11 @@ def judge_by_messages(drill: DrillTestbed) -> JudgeAll:
     return judge_all
 
 
-def read_body(folder: Path, robot: str, exchange: Exchange) -> Body:
+def read_body(folder: Path, robot: str, exchange: Exchange) -> BodyLogs:
     """The logs of all sessions of a robot, in order."""
     paths = {session: log_path(folder, robot, session) for session in exchange.sessions(robot)}
     logs = {session: list(read_body_log(p)) for session, p in paths.items() if p.exists()}
-    return Body(robot, logs)
+    return BodyLogs(robot, logs)
 
 
 def passed(results: Sequence[FaultResult]) -> bool:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.interrupt import Interrupt
 from kairos_ros.lab.drill.drill_testbed import DrillTestbed
-from kairos_ros.lab.drill.exchange import Exchange
 from kairos_ros.lab.drill.hostile_clients import WorkerAccess
+from kairos_ros.lab.drill.proof.exchange import Exchange
 from kairos_ros.lab.testbed.display import EventDisplay
 from kairos_ros.lab.testbed.fleet_client import FleetClient
 from kairos_ros.lab.testbed.live import LiveFleet

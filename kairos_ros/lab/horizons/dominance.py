@@ -5,11 +5,13 @@ task, the same ones for every rule, so that what is common to them cancels.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from kairos_ros.core.horizon import TUNED
 
 RESAMPLES = 2000
 WITHIN = 0.01
@@ -39,7 +41,24 @@ class Outcomes:
 
 
 @dataclass(frozen=True, slots=True)
-class Verdict:
+class Measured:
+    """All rules under one disturbance, on the same episodes."""
+
+    disturbance: float
+    tasks: tuple[str, ...]
+    static: Mapping[str, Outcomes]
+    dynamic: Mapping[str, Outcomes]
+    tuned: Outcomes | None = None
+    """Of `static:tuned`, the baseline, and its horizons by task."""
+    tuned_horizons: Mapping[str, int] = field(default_factory=dict)
+
+    @property
+    def rules(self) -> dict[str, Outcomes]:
+        return {**self.static, **({TUNED: self.tuned} if self.tuned else {}), **self.dynamic}
+
+
+@dataclass(frozen=True, slots=True)
+class RuleComparison:
     """One dynamic rule against the static horizons."""
 
     rule: str
@@ -105,7 +124,9 @@ def best_per_task(static: Mapping[str, Outcomes]) -> tuple[list[str], Outcomes]:
     return names, Outcomes(*chosen)
 
 
-def judge(static: Mapping[str, Outcomes], rule: str, ours: Outcomes, seed: int = 0) -> Verdict:
+def judge(
+    static: Mapping[str, Outcomes], rule: str, ours: Outcomes, seed: int = 0
+) -> RuleComparison:
     """`ours` against all of `static`, with 95 % intervals of RESAMPLES resamples."""
     names = list(static)
     best, reference = names.index(best_static(static)), names.index(longest_equal(static))
@@ -118,7 +139,7 @@ def judge(static: Mapping[str, Outcomes], rule: str, ours: Outcomes, seed: int =
         rate[-1] - _curve(horizon[:-1], rate[:-1], horizon[-1])
         for rate, horizon in zip(rates, horizons, strict=True)
     ]
-    return Verdict(
+    return RuleComparison(
         rule=rule,
         reference=names[reference],
         ratio=ours.horizon / at_horizon[reference],

@@ -4,19 +4,23 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from kairos_ros.lab.horizons.dominance import Outcomes, difference, horizon_interval, judge
+from kairos_ros.lab.horizons.dominance import (
+    Measured,
+    Outcomes,
+    difference,
+    horizon_interval,
+    judge,
+)
 from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 from kairos_ros.recording.runs.summary import wilson_95
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-    from kairos_ros.lab.horizons.study import Measured
-
 STYLES = {"confidence": ("s", "#7fb7b4"), "tail_agreement": ("^", "#3f9590")}
 
 
-def write_figure(path: Path, results: Sequence["Measured"]) -> None:
+def write_figure(path: Path, results: Sequence[Measured]) -> None:
     """PNG; bars are 95 % intervals."""
     import matplotlib
 
@@ -33,7 +37,7 @@ def write_figure(path: Path, results: Sequence["Measured"]) -> None:
     plt.close(figure)
 
 
-def _panel(axes: "Axes", measured: "Measured") -> None:
+def _panel(axes: "Axes", measured: Measured) -> None:
     _curve(axes, "static", measured.static, "o", BASELINE)
     if measured.tuned:
         _curve(axes, "static:tuned", {"static:tuned": measured.tuned}, "D", BASELINE, size=9)
@@ -83,7 +87,7 @@ def _curve(
     )
 
 
-def _title(measured: "Measured") -> str:
+def _title(measured: Measured) -> str:
     where = (
         f"noise of {measured.disturbance:g} on every executed action"
         if measured.disturbance

@@ -1,11 +1,11 @@
 """What the horizon study shows, in words and one table."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 from kairos_ros.lab.horizons.dominance import (
+    Measured,
     Outcomes,
-    Verdict,
+    RuleComparison,
     best_per_task,
     best_static,
     difference,
@@ -14,20 +14,17 @@ from kairos_ros.lab.horizons.dominance import (
     task_gap,
 )
 
-if TYPE_CHECKING:
-    from kairos_ros.lab.horizons.study import Measured
 
-
-def finding(results: Sequence["Measured"]) -> str:
+def finding(results: Sequence[Measured]) -> str:
     """A paragraph and a table for each disturbance."""
     return "\n".join(_section(measured) for measured in results)
 
 
-def verdicts(measured: "Measured") -> list[Verdict]:
+def verdicts(measured: Measured) -> list[RuleComparison]:
     return [judge(measured.static, name, o) for name, o in measured.dynamic.items()]
 
 
-def _section(measured: "Measured") -> str:
+def _section(measured: Measured) -> str:
     best, equal = best_static(measured.static), longest_equal(measured.static)
     judged = verdicts(measured)
     names, hindsight = best_per_task(measured.static)
@@ -87,7 +84,7 @@ def _points(value: float, interval: tuple[float, float]) -> str:
     return f"{100 * value:+.1f} ({100 * low:+.1f} to {100 * high:+.1f})"
 
 
-def _sentence(verdict: Verdict, measured: "Measured") -> str:
+def _sentence(verdict: RuleComparison, measured: Measured) -> str:
     ours = measured.dynamic[verdict.rule]
     (low, high), (gap_low, gap_high) = verdict.ratio_95, verdict.gap_95
     return (
@@ -109,7 +106,7 @@ def _against_tuned(ours: Outcomes, tuned: Outcomes | None) -> str:
     )
 
 
-def _per_task(measured: "Measured", names: list[str], hindsight: Outcomes) -> list[str]:
+def _per_task(measured: Measured, names: list[str], hindsight: Outcomes) -> list[str]:
     """Each task against the baseline; without one, against its best static horizon."""
     rules = [name for name in measured.dynamic if name.startswith("calib")]
     base, title = hindsight, "best static, in hindsight"

@@ -6,23 +6,22 @@ in `cells.jsonl`; then `horizon.csv` (tidy, a row per task and rule and one over
 """
 
 import csv
-import hashlib
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
-import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import CALIBRATED, TUNED, HorizonPolicy, parse_horizon
-from kairos_ros.host.share import share
-from kairos_ros.lab.horizons.dominance import Outcomes, horizon_interval
+from kairos_ros.core.horizon import CALIBRATED, TUNED, parse_horizon
+from kairos_ros.document.faults import read_document, read_model
+from kairos_ros.lab.horizons.cells import BLOCK, joined, named_rules, policy_folder, run_cell
+from kairos_ros.lab.horizons.dominance import Measured, Outcomes, horizon_interval
 from kairos_ros.lab.horizons.finding import finding
+from kairos_ros.lab.horizons.matched import beside_paper
 from kairos_ros.lab.metrics.cells import Key, cell_name, read_cells, run_cells, source_version
-from kairos_ros.lab.training.bench import EPISODES, arms, policy_under_test
+from kairos_ros.lab.training.bench import EPISODES, policy_under_test
 from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.serving.calibration_file import read_calibration
@@ -31,10 +30,6 @@ COLUMNS = (
     "disturbance", "task", "rule", "episodes", "successes", "success", "success_low",
     "success_high", "mean_executed_horizon", "horizon_low", "horizon_high", "rounds_per_episode",
 )  # fmt: skip
-
-
-BLOCK = 16
-"""Episodes per cell: what one policy call can serve together, and so that a study can grow."""
 
 
 class _Section(BaseModel):
@@ -52,6 +47,7 @@ class StudySize(_Section):
 class HorizonStudy(_Section):
     """The content of the study file."""
 
+    kind: Literal["horizon"] = "horizon"
     question: str
     policy: str
     first_seed: Annotated[int, Field(ge=0)]
@@ -63,24 +59,11 @@ class HorizonStudy(_Section):
     tuned: str = ""
     """Calibration file in the policy folder: its `static:tuned` is the baseline."""
     calibrated: dict[str, str] = {}
+    paper: Annotated[dict[str, str], Field(max_length=2)] = {}
+    """What 000 gives for `matched accuracy` and `matched horizon`; then both are written, too."""
+    differs: str = ""
+    """From 000's experiment."""
     sizes: dict[str, StudySize]
-
-
-@dataclass(frozen=True, slots=True)
-class Measured:
-    """All rules under one disturbance, on the same episodes."""
-
-    disturbance: float
-    tasks: tuple[str, ...]
-    static: Mapping[str, Outcomes]
-    dynamic: Mapping[str, Outcomes]
-    tuned: Outcomes | None = None
-    """Of `static:tuned`, the baseline, and its horizons by task."""
-    tuned_horizons: Mapping[str, int] = field(default_factory=dict)
-
-    @property
-    def rules(self) -> dict[str, Outcomes]:
-        return {**self.static, **({TUNED: self.tuned} if self.tuned else {}), **self.dynamic}
 
 
 def run_horizon_study(
@@ -88,11 +71,14 @@ def run_horizon_study(
     out: Path,
     report: Callable[[str], None] = print,
     *,
+    policy: str = "",
     size: str = "full",
     processes: int = 1,
     plot_only: bool = False,
 ) -> list[Measured]:
     """Runs what is missing in `out` and writes table, figure and finding there.
+
+    policy: folder; empty: the study's.
 
     Raises ConfigError for a wrong study file, before anything runs, and, with `plot_only`, where
     anything is missing: rules are compared on the same episodes, so all have to be there.
@@ -101,7 +87,7 @@ def run_horizon_study(
     if size not in study.sizes:
         raise ConfigError(f"{config}: sizes has no {size!r}, only {', '.join(study.sizes)}")
     chosen = study.sizes[size]
-    folder = _policy_folder(study.policy)
+    folder = policy_folder(policy or study.policy)
     rules = _rules(study, folder)
     horizons = _tuned_horizons(folder / study.tuned, chosen.tasks) if study.tuned else {}
     policy_id = policy_under_test(str(folder)).policy_id
@@ -131,16 +117,16 @@ def run_horizon_study(
         name = next(name for name, rule in rules.items() if rule == key["rule"])
         report(f"{key['task']} {name} sigma={key['disturbance']:g}: {ok:.0%} ({left} cells left)")
 
-    code = source_version((*EPISODES, "lab/horizons/study.py"))
+    code = source_version((*EPISODES, "lab/horizons/cells.py"))
     file = out / "cells.jsonl"
     cells = iter(
         _kept(file, keys, code, report)
         if plot_only
-        else run_cells(file, keys, _run_cell, code=code, processes=processes, finished=tell)
+        else run_cells(file, keys, run_cell, code=code, processes=processes, finished=tell)
     )
     rows = [
         [
-            {rule: _joined([next(cells) for _ in blocks]) for rule in rules}
+            {rule: joined([next(cells) for _ in blocks]) for rule in rules}
             for _ in study.disturbances
         ]
         for _ in chosen.tasks
@@ -155,6 +141,8 @@ def run_horizon_study(
         )
     write_table(out / "horizon.csv", results)
     text = finding(results)
+    if study.paper:
+        text += beside_paper(results[0], study.paper, study.differs)
     (out / "finding.md").write_text(text)
     from kairos_ros.lab.horizons.figure import write_figure
 
@@ -175,17 +163,9 @@ def _kept(file: Path, keys: list[Key], code: str, report: Callable[[str], None])
 
 
 def read_horizon_study(config: Path) -> HorizonStudy:
-    """Raises ConfigError that names file and field."""
-    try:
-        study = HorizonStudy.model_validate(yaml.safe_load(config.read_text()))
-    except OSError as error:
-        raise ConfigError(f"{config}: {error.strerror}") from None
-    except yaml.YAMLError as error:
-        raise ConfigError(f"{config} is no YAML: {error}") from None
-    except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the whole"
-        raise ConfigError(f"{config}: {where}: {first['msg']}") from None
+    """Raises FaultyFileError with line, column and field of everything that is wrong, ConfigError
+    for a file that cannot be read, and for unknown tasks and policies."""
+    study = read_model(config, read_document(config), HorizonStudy)
     for size in study.sizes.values():
         if unknown := [task for task in size.tasks if task not in SCENES]:
             raise ConfigError(f"{config}: no task {unknown[0]!r}; known are {', '.join(SCENES)}")
@@ -225,17 +205,10 @@ def _parts(tasks: tuple[str, ...], outcomes: Outcomes) -> list[tuple[str, Outcom
 
 def _rules(study: HorizonStudy, folder: Path) -> dict[str, str]:
     """Name in the tables -> what the cell runs; a calibration is named by its content."""
-    rules = {f"static:{h}": f"static:{h}" for h in study.static}
-    rules |= {name: name for name in study.policies}
+    rules = [*(f"static:{h}" for h in study.static), *study.policies]
     named = {TUNED: (TUNED, study.tuned)} if study.tuned else {}
     named |= {label: (CALIBRATED, name) for label, name in study.calibrated.items()}
-    for label, (policy, name) in named.items():
-        file = folder / name
-        calibration = read_calibration(file)
-        calibration.require_policy(policy_under_test(str(folder)).policy_id)
-        parse_horizon(policy, calibration.policies())
-        rules[label] = f"{policy}@{name}@{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
-    return rules
+    return named_rules(folder, rules, named)
 
 
 def _tuned_horizons(file: Path, tasks: list[str]) -> dict[str, int]:
@@ -243,46 +216,6 @@ def _tuned_horizons(file: Path, tasks: list[str]) -> dict[str, int]:
     assert static, "static:tuned was parsed before"
     of = {name: h for names, h in static.tasks.items() for name in names}
     return {task: of.get(task, static.general) for task in tasks}
-
-
-def _policy_folder(policy: str) -> Path:
-    """As given, or of the installed package."""
-    folder = Path(policy)
-    if not folder.is_dir():
-        folder = share() / policy
-    if not folder.is_dir():
-        raise ConfigError(f"policy {policy!r} is no folder, neither here nor in {share()}")
-    return folder
-
-
-def _run_cell(key: Key) -> dict[str, list[int]]:
-    from kairos_ros.lab.training.rollout import run_episodes
-
-    seeds = range(key["first_seed"], key["first_seed"] + key["episodes"])
-    episodes = run_episodes(
-        policy_under_test(key["folder"]),
-        key["task"],
-        seeds,
-        _policy(key["folder"], key["rule"]),
-        arms(key["task"], key["episodes"]),
-        key["disturbance"],
-        key["lead"],
-    )
-    return {
-        "success": [int(episode.success) for episode in episodes],
-        "rounds": [episode.rounds for episode in episodes],
-        "actions": [episode.actions for episode in episodes],
-    }
-
-
-def _policy(folder: str, rule: str) -> HorizonPolicy:
-    name, _, file = rule.partition("@")
-    calibration = read_calibration(Path(folder) / file.partition("@")[0]) if file else None
-    return parse_horizon(name, calibration.policies() if calibration else None)
-
-
-def _joined(blocks: list[dict[str, list[int]]]) -> dict[str, list[int]]:
-    return {name: [x for block in blocks for x in block[name]] for name in blocks[0]}
 
 
 def _outcomes(rows: list[dict[str, list[int]]]) -> Outcomes:

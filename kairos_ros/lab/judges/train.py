@@ -19,8 +19,8 @@ from kairos_ros.lab.judges.prompts import TRAINED
 from kairos_ros.lab.judges.scenes import CAMERA, STATES, UNCLEAR, Frames
 from kairos_ros.robot.adapters.sim.metaworld_scenes import LOSABLE, SCENES
 from kairos_ros.vlm.embedded.tiny_vlm import (
-    Asked,
     Description,
+    QuestionKind,
     Shape,
     write_description,
     write_weights,
@@ -242,7 +242,7 @@ def describe(
 ) -> Description:
     """config.json of a model that was just trained; its temperature is set by its evaluation."""
     instructions = tuple(SCENES[scene] for scene in scenes)
-    asked = tuple(Asked(kind, answers, instructions) for kind, answers in ANSWERS.items())
+    asked = tuple(QuestionKind(kind, answers, instructions) for kind, answers in ANSWERS.items())
     return Description(name, shape, words, asked, temperature=1.0, camera=CAMERA)
 
 

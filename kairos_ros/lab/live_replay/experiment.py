@@ -16,7 +16,7 @@ from kairos_ros.engine.policies.saved_policy import PolicyInputs, policy_inputs
 from kairos_ros.lab.live_replay.parity import Parity, parity
 from kairos_ros.lab.live_replay.process_messages import ProcessCounts
 from kairos_ros.lab.live_replay.progress import ReplayProgress
-from kairos_ros.lab.live_replay.testbed import ReplayTestbed, Workload
+from kairos_ros.lab.live_replay.testbed import ReplayTestbed, ReplayWorkload
 from kairos_ros.lab.live_replay.workload import (
     check_fit,
     fitting_emulated,
@@ -127,12 +127,12 @@ def _workload(
     inputs: PolicyInputs,
     tasks: int,
     judged: bool,
-) -> Workload:
+) -> ReplayWorkload:
     engine_ns = None
     if policy.startswith("emulated:"):
         engine_ns = round(parse_emulated(policy).latency_s(1) * 1e9)
     horizons = [_judge(options.rules, trace, policy) if judged else "" for trace in traces]
-    return Workload(
+    return ReplayWorkload(
         jobs=trace_tasks(traces, options.seed, options.rate, tasks),
         tasks=tasks,
         recorded=recorded_tasks(options.source, traces, inputs, options.rules, engine_ns, horizons),

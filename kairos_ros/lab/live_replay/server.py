@@ -6,17 +6,18 @@ import uuid
 import numpy as np
 from rclpy.node import Node
 
-from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.exchange import Observation, Request, RequestId
+from kairos_ros.core.errors import ConfigError, WireError
+from kairos_ros.core.exchange import Actions, Observation, Refusal, Request, RequestId
 from kairos_ros.core.wire_check import printable
 from kairos_ros.lab.live_replay.process_messages import RecordedTask, Seen
-from kairos_ros.lab.live_replay.topics import RobotTopics
-from kairos_ros.msg import ActionChunk, ChunkRequest, FleetState
+from kairos_ros.lab.live_replay.topics import ReplayTopics
+from kairos_ros.msg import ChunkRequest, FleetState
 from kairos_ros.nodes.bounded import FLEET_BYTES, subscribe
 from kairos_ros.nodes.qos import TELEMETRY
 from kairos_ros.nodes.robot.messages import Identity, request_message
 from kairos_ros.nodes.vlm.side_node import SideNode
 from kairos_ros.robot.adapter import RobotSpec
+from kairos_ros.telemetry.answer import answer_of
 
 PROBE = "replay_probe"
 PROBE_EVERY_S = 2.0
@@ -86,7 +87,7 @@ class Probe:
     def __init__(self, node: Node, task: RecordedTask, spec: RobotSpec) -> None:
         """`node` is its own, and in no executor, which would take the answers away."""
         self._node = node
-        self._topics = topics = RobotTopics(node)
+        self._topics = topics = ReplayTopics(node)
         self._task = task
         self._who = Identity(PROBE, uuid.uuid4().hex, spec)
         self._began_s = time.monotonic()
@@ -100,14 +101,18 @@ class Probe:
         Raises ConfigError when it refuses, or when it says nothing for long.
         """
         for message, _ in self._topics.take():
-            if message.kind == ActionChunk.REFUSED and message.retry_after_s <= 0:
+            try:
+                answer = answer_of(message).body
+            except WireError:
+                continue  # the probe is sent again
+            if isinstance(answer, Refusal) and not answer.retry_after_ns:
                 raise ConfigError(
                     f"the serving node refuses what was recorded: "
-                    f"{printable(message.reason, 500)}; replay it "
+                    f"{printable(answer.reason, 500)}; replay it "
                     f"with the policy of the traces, {self._task.trace.policy!r}"
                 )
-            if message.kind == ActionChunk.ACTIONS:
-                self._check(message)
+            if isinstance(answer, Actions):
+                self._check(answer)
                 return True
         now_s = time.monotonic()
         if now_s > self._began_s + PROBE_WITHIN_S:
@@ -126,13 +131,13 @@ class Probe:
         self._topics.close(PROBE)
         self._node.destroy_node()
 
-    def _check(self, message: ActionChunk) -> None:
+    def _check(self, answer: Actions) -> None:
         trace = self._task.trace
-        got = {"action_dim": message.action_dim, "chunk_size": message.chunk_size}
+        got = {"action_dim": answer.actions.shape[1], "chunk_size": answer.chunk_size}
         for name, value in got.items():
             if value != getattr(trace, name):
                 raise ConfigError(
-                    f"the serving node's policy {message.policy!r} has {name} {value}, but the "
+                    f"the serving node's policy {answer.policy!r} has {name} {value}, but the "
                     f"traces, of policy {trace.policy!r}, have {getattr(trace, name)}"
                 )
 

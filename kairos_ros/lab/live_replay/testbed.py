@@ -47,7 +47,7 @@ BEGIN_IN_NS = 200_000_000
 
 
 @dataclass(frozen=True, slots=True)
-class Workload:
+class ReplayWorkload:
     """What the robots do."""
 
     jobs: Iterator[TraceTask]
@@ -127,7 +127,7 @@ class ReplayTestbed:
         finally:
             probe.leave()
 
-    def run(self, robots: Sequence[str], work: Workload) -> FleetRun:
+    def run(self, robots: Sequence[str], work: ReplayWorkload) -> FleetRun:
         """All tasks of the workload; what was done of them when it is interrupted or breaks.
 
         Raises FleetError for a start that fails, Interrupted before the first task.
@@ -194,7 +194,7 @@ class _Run:
         testbed: ReplayTestbed,
         processes: RobotProcesses,
         robots: Sequence[str],
-        work: Workload,
+        work: ReplayWorkload,
     ) -> None:
         self._testbed = testbed
         self._processes = processes

@@ -29,7 +29,7 @@ class _Robot:
     task: str = ""
 
 
-class RobotTopics:
+class ReplayTopics:
     """One node for all robots. Answers are taken straight from their readers, without an executor,
     which costs next to nothing however many robots there are. Use it from one thread."""
 
@@ -115,5 +115,8 @@ class RobotTopics:
                 state_dim=spec.state_dim,
                 action_dim=spec.action_dim,
                 image_keys=list(spec.images),
+                image_height_px=[height for height, _ in spec.images.values()],
+                image_width_px=[width for _, width in spec.images.values()],
+                request_image_keys=list(robot.who.interface.cameras),
             )
         )

@@ -29,7 +29,7 @@ AHEAD = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CellResult:
     """What one cell came to."""
 
     code: str
@@ -53,7 +53,7 @@ def source_version(parts: Sequence[str]) -> str:
     return digest.hexdigest()[:16]
 
 
-def read_cells(file: Path) -> dict[str, Result]:
+def read_cells(file: Path) -> dict[str, CellResult]:
     """The newest result of every cell by name; nothing where there is no file.
 
     A last line that was torn off is not counted. Raises ConfigError for a line that is no result.
@@ -64,7 +64,7 @@ def read_cells(file: Path) -> dict[str, Result]:
     for number, line in enumerate(file.read_bytes().split(b"\n")[:-1], 1):
         try:
             row = json.loads(line)
-            result = Result(str(row["code"]), float(row["took_s"]), row["result"])
+            result = CellResult(str(row["code"]), float(row["took_s"]), row["result"])
             results[cell_name(row["cell"])] = result
         except (ValueError, KeyError, TypeError):
             raise ConfigError(

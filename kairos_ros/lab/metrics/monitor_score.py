@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from kairos_ros.core.pipeline import Component, TaskState
-from kairos_ros.recording.runs.pipeline import Judged
+from kairos_ros.recording.runs.pipeline import JudgementRecord
 from kairos_ros.recording.runs.run import FleetRun
 
 
@@ -46,8 +46,8 @@ def confusions(run: FleetRun) -> list[Confusion]:
     """By task class, in the order of their names; empty where no truth was recorded."""
     judged = run.pipeline.judged if run.pipeline else ()
     tasks = {(task.robot, task.task): task for task in run.tasks}
-    of_class: defaultdict[str, list[Judged]] = defaultdict(list)
-    decisive: dict[tuple[str, str], Judged] = {}
+    of_class: defaultdict[str, list[JudgementRecord]] = defaultdict(list)
+    decisive: dict[tuple[str, str], JudgementRecord] = {}
     for one in judged:
         task = tasks.get((one.robot, one.task))
         if one.component is not Component.MONITOR or task is None:
@@ -65,7 +65,9 @@ def confusions(run: FleetRun) -> list[Confusion]:
     ]
 
 
-def _confusion(scene: str, mine: list[Judged], decisive: list[Judged]) -> Confusion:
+def _confusion(
+    scene: str, mine: list[JudgementRecord], decisive: list[JudgementRecord]
+) -> Confusion:
     known = [one for one in mine if one.truth is not None]
     return Confusion(
         scene,

@@ -1,4 +1,4 @@
-"""What models around the policy owe their robots, from a record: invocations, and missing ones.
+"""What models around the policy had to answer to robots, from a record, and what is missing.
 
 An obligation of a periodic component is due once per period while its robot is in a task and shows
 its cell. A judgement that was never made, failed, or was replaced by that of a newer picture is an

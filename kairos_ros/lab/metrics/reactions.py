@@ -9,7 +9,7 @@ from math import isnan
 import numpy as np
 
 from kairos_ros.core.pipeline import Component
-from kairos_ros.recording.runs.pipeline import Moved
+from kairos_ros.recording.runs.pipeline import TransitionRecord
 from kairos_ros.recording.runs.run import FleetRun
 from kairos_ros.robot.supervision.state_table import Effect, Mode, Trigger
 
@@ -59,7 +59,7 @@ class RobotReactions:
     """Mode -> share of the time in tasks, or waiting for a human."""
 
 
-def cause_of(move: Moved) -> str:
+def cause_of(move: TransitionRecord) -> str:
     """In words, what led to a transition: `safety: unsafe`, `monitor: overdue`, `reset done`."""
     if not move.component:
         return move.trigger
@@ -87,7 +87,7 @@ def mode_spans(run: FleetRun) -> list[ModeSpan]:
 
 def stop_times(run: FleetRun) -> list[StopTimes]:
     """Of every cause, the most frequent first."""
-    causes: defaultdict[str, list[Moved]] = defaultdict(list)
+    causes: defaultdict[str, list[TransitionRecord]] = defaultdict(list)
     for moves in _by_robot(run).values():
         for move in filter(is_stop, moves):
             causes[cause_of(move)].append(move)
@@ -125,13 +125,13 @@ def reactions(run: FleetRun) -> list[RobotReactions]:
     return found
 
 
-def is_stop(move: Moved) -> bool:
+def is_stop(move: TransitionRecord) -> bool:
     """A component, or its silence, made a robot hold that moved or was about to."""
     return bool(move.component) and Effect.STOP in move.effects and move.before not in STILL
 
 
-def _by_robot(run: FleetRun) -> dict[str, list[Moved]]:
-    moves: dict[str, list[Moved]] = {robot: [] for robot in run.robots}
+def _by_robot(run: FleetRun) -> dict[str, list[TransitionRecord]]:
+    moves: dict[str, list[TransitionRecord]] = {robot: [] for robot in run.robots}
     for move in run.pipeline.moves if run.pipeline else ():
         moves.setdefault(move.robot, []).append(move)
     return {robot: mine for robot, mine in moves.items() if mine}

@@ -15,7 +15,7 @@ import numpy as np
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.recording.runs.observation_age import action_starts_s
-from kairos_ros.recording.runs.pipeline import Moved
+from kairos_ros.recording.runs.pipeline import TransitionRecord
 from kairos_ros.recording.runs.run import FleetRun, RoundRecord
 from kairos_ros.robot.supervision.state_table import Effect
 
@@ -158,7 +158,7 @@ def waited_until_s(run: FleetRun) -> dict[tuple[str, str, int], float]:
     }
 
 
-def _gives_up(move: Moved) -> bool:
+def _gives_up(move: TransitionRecord) -> bool:
     """Whether the robot waited no longer for the round that it had asked for."""
     again = move.component == SYSTEM1 and Effect.RESEND in move.effects
     return Effect.STOP in move.effects and not again

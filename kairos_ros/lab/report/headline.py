@@ -14,7 +14,7 @@ NOTICEABLE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class TableCell:
     text: str
     ratio: str = ""
     """To the first run; empty in the first run and where there is none."""
@@ -23,12 +23,12 @@ class Cell:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TableRow:
     label: str
     unit: str
     note: str
     """`∩` where the row counts the tasks that all runs finished only."""
-    cells: tuple[Cell, ...]
+    cells: tuple[TableCell, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +36,7 @@ class Headline:
     finding: str
     basis: str
     """Which tasks the rows about tasks count."""
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,9 @@ def headline(runs: Sequence[NamedRun], summaries: Sequence[Summary], slo: Slo) -
             tasks = summarise(replace(named.run, tasks=kept, rounds=()))
         judged.append(_Judged(summary, tasks, throughput(named.run, [slo])))
     rows = tuple(
-        Row(label, unit, note if use_shared else "", _cells(judged, value, scale, digits, wanted))
+        TableRow(
+            label, unit, note if use_shared else "", _cells(judged, value, scale, digits, wanted)
+        )
         for label, unit, note, value, scale, digits, wanted in _rows(slo)
         if any(_number(value(j)) is not None for j in judged)
     )
@@ -154,19 +156,19 @@ def _number(value: float | None) -> float | None:
 
 def _cells(
     judged: Sequence[_Judged], value: _Value, scale: float, digits: int, wanted: int
-) -> tuple[Cell, ...]:
+) -> tuple[TableCell, ...]:
     values = [_number(value(j)) for j in judged]
     first = values[0]
     cells = []
     for i, number in enumerate(values):
         text = "–" if number is None else f"{number * scale:,.{digits}f}"
         if i == 0 or number is None or not first:
-            cells.append(Cell(text))
+            cells.append(TableCell(text))
             continue
         ratio = number / first
         changed = abs(ratio - 1) >= NOTICEABLE and wanted
         verdict = ("better" if (ratio - 1) * wanted > 0 else "worse") if changed else ""
-        cells.append(Cell(text, f"{ratio:.2f}×", verdict))
+        cells.append(TableCell(text, f"{ratio:.2f}×", verdict))
     return tuple(cells)
 
 

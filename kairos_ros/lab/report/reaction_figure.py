@@ -7,7 +7,7 @@ from kairos_ros.lab.metrics import figure_style
 from kairos_ros.lab.metrics.reactions import IDLE, cause_of, mode_spans
 from kairos_ros.lab.report.curves import Figure
 from kairos_ros.lab.report.timeline import escape, rows_over_time
-from kairos_ros.recording.runs.pipeline import Moved
+from kairos_ros.recording.runs.pipeline import TransitionRecord
 from kairos_ros.recording.runs.run import FleetRun
 from kairos_ros.robot.supervision.state_table import Effect, Mode, Trigger
 
@@ -17,9 +17,9 @@ _PIXELS_PER_ROBOT = 34
 _MODES = {
     Mode.RUNNING.value: ("running", figure_style.EXECUTING[0]),
     Mode.HOLDING.value: ("holding", figure_style.STALLED),
-    Mode.RETURNING.value: ("returning to safe state", "#e08e45"),
-    Mode.RETRYING.value: ("retrying", "#8e7cc3"),
-    Mode.WAITING.value: ("waiting for a human", figure_style.DOWN),
+    Mode.RETURNING.value: ("returning to safe state", figure_style.RETURNING),
+    Mode.RETRYING.value: ("retrying", figure_style.RETRYING),
+    Mode.WAITING.value: ("waiting for a human", figure_style.NEEDS_HUMAN),
     IDLE: (IDLE, figure_style.IDLE),
 }
 _SYMBOLS = ("diamond", "x", "triangle-up", "square", "cross", "triangle-down", "star", "circle")
@@ -60,7 +60,7 @@ def reaction_figure(run: FleetRun) -> Figure:
 
 def _marks(run: FleetRun, rows: dict[str, int]) -> list[dict[str, Any]]:
     """One kind of mark per cause, the most frequent first."""
-    causes: dict[str, list[Moved]] = {}
+    causes: dict[str, list[TransitionRecord]] = {}
     shown = [m for m in run.pipeline.moves if _shown(m) and m.robot in rows] if run.pipeline else []
     for move in shown[:MOST_MARKS]:
         causes.setdefault(_name(move), []).append(move)
@@ -84,16 +84,16 @@ def _marks(run: FleetRun, rows: dict[str, int]) -> list[dict[str, Any]]:
     ]
 
 
-def _shown(move: Moved) -> bool:
+def _shown(move: TransitionRecord) -> bool:
     """What came from outside; the rest follows from it, and the bars tell it."""
     return not move.repeated and bool(move.component or move.trigger == Trigger.RELEASED)
 
 
-def _name(move: Moved) -> str:
+def _name(move: TransitionRecord) -> str:
     return "called a human" if Effect.CALL_HUMAN in move.effects else cause_of(move)
 
 
-def _text(move: Moved) -> str:
+def _text(move: TransitionRecord) -> str:
     lines = [
         f"<b>{move.robot} · {move.at_s:.2f} s · {escape(cause_of(move))}</b>",
         escape(move.reason),

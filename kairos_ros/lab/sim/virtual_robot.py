@@ -25,9 +25,8 @@ from kairos_ros.lab.sim.round_log import RoundLog
 from kairos_ros.lab.sim.rules import RECORDED, Rules
 from kairos_ros.recording.runs.run import CANCELED, Activity, RoundRecord, Span, TaskRecord
 from kairos_ros.recording.runs.trace import Trace, TraceRound
-from kairos_ros.robot.answer_check import unwanted
 from kairos_ros.robot.latency import LatencyEstimate, lead_actions
-from kairos_ros.robot.run import Attempt, Chunk, Run
+from kairos_ros.robot.run import Attempt, Chunk, Run, unwanted
 from kairos_ros.robot.task import Task
 
 SECOND_NS = 1_000_000_000

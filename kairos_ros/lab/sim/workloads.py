@@ -11,7 +11,8 @@ consecutive rounds are alike and few differ by more than 100 % is as in its Figu
 import math
 import random
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
@@ -32,6 +33,10 @@ MARGIN_NS = 30_000_000
 LOW = (8.0, 12.0)
 HIGH = (26.0, 50.0)
 """Horizons of the two regimes: contact and free motion."""
+LEAST_SHARE, GREATEST_SHARE = 0.0001, 0.98
+BISECTIONS = 12
+RATIO_WITHIN = 0.05
+"""How another ratio of rounds is found."""
 BETWEEN_KINDS = 0.6
 """Share of the variance of the logarithm of task lengths that lies between kinds of task."""
 
@@ -93,15 +98,22 @@ class Workload:
         return load * capacity_per_s(self.profile, batch_cap) / self.mean_static_rounds
 
 
-def workload(name: str, seed: int = 0, tasks: int = 200, traces: Path | None = None) -> Workload:
+def workload(
+    name: str,
+    seed: int = 0,
+    tasks: int = 200,
+    traces: Path | None = None,
+    ratio: float | None = None,
+) -> Workload:
     """One of `WORKLOADS`. seed, tasks: of synthetic ones. traces: another file of recorded ones.
 
-    Raises ConfigError for an unknown name or an unusable file.
+    ratio: of a synthetic one, another `Synthetic.rounds_ratio`. Raises ConfigError for an unknown
+    name, an unusable file or a ratio that cannot be.
     """
     if name in SYNTHETIC:
         if tasks < 1:
             raise ConfigError(f"a workload has at least 1 task, not {tasks}")
-        spec = SYNTHETIC[name]
+        spec = SYNTHETIC[name] if ratio is None else _with_ratio(name, ratio)
         profile = linear_profile(spec.latency, spec.batch_cap, policy_id=f"synthetic-{name}")
         drawn = synthetic_traces(name, spec, seed, tasks)
         return Workload(name, drawn, profile, f"static:{STATIC_H}", "recorded")
@@ -111,6 +123,30 @@ def workload(name: str, seed: int = 0, tasks: int = 200, traces: Path | None = N
         profile = linear_profile(latency, cap, policy_id=found[0].policy)
         return Workload(name, found, profile, f"static:{STATIC_H}", "tail_agreement")
     raise ConfigError(f"unknown workload {name!r}; known are {', '.join(WORKLOADS)}")
+
+
+@cache
+def _with_ratio(name: str, ratio: float) -> Synthetic:
+    """The workload with the share of long rounds that gives another `rounds_ratio`."""
+    own = SYNTHETIC[name]
+    low, high = LEAST_SHARE, GREATEST_SHARE
+    for _ in range(BISECTIONS):
+        middle = (low + high) / 2
+        rarer = min(1.0, middle / own.high_share, (1 - middle) / (1 - own.high_share))
+        spec = replace(own, rounds_ratio=ratio, high_share=middle, ups=own.ups * rarer)
+        if _measured_ratio(name, spec) < ratio:
+            low = middle
+        else:
+            high = middle
+    if abs(_measured_ratio(name, spec) - ratio) > RATIO_WITHIN * ratio:
+        raise ConfigError(f"{name} cannot have {ratio} times the rounds; 1.0 to 2.7 are possible")
+    return spec
+
+
+def _measured_ratio(name: str, spec: Synthetic) -> float:
+    traces = [t for seed in range(4) for t in synthetic_traces(name, spec, seed, 200)]
+    static = sum(math.ceil(t.actions / STATIC_H) for t in traces)
+    return static / sum(len(t.rounds) for t in traces)
 
 
 def synthetic_traces(name: str, spec: Synthetic, seed: int, tasks: int) -> tuple[Trace, ...]:

@@ -1,23 +1,24 @@
 """One cell of a study: everything that decides one simulated run, and the name of its result."""
 
-import hashlib
 from functools import cache
 from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizon import TUNED
 from kairos_ros.core.scheduling import parse_scheduling
-from kairos_ros.host.share import share
 from kairos_ros.lab.metrics.cells import cell_name, source_version
-from kairos_ros.lab.sim.workloads import RECORDED
+from kairos_ros.lab.sim.recorded import ENGINES
+from kairos_ros.lab.sim.rules import RECORDED
+from kairos_ros.lab.sim.workloads import SYNTHETIC
 
 DECIDES = (
     "core",
     "serving",
     "transport/link_estimate.py",
     "transport/messages.py",
-    "robot/answer_check.py",
+    "transport/field_checks.py",
     "robot/task.py",
     "robot/latency.py",
     "robot/run.py",
@@ -38,19 +39,30 @@ class Cell(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    workload: str = "pi05-libero"
-    """As `kairos simulate --workload` names it."""
+    workload: str = RECORDED
+    """recorded: tasks of `policy`; or a synthetic one, as `kairos simulate --workload` names it."""
+    policy: str = ""
+    """Folder of the policy whose traces are replayed; with workload recorded."""
+    traces: str = ""
+    """Version of these traces."""
+    engine: str = "pi05"
+    """Assumed to serve them, see `sim.recorded.ENGINES`."""
+    rounds_ratio: Annotated[float, Field(ge=1, le=2.7)] | None = None
+    """Of a synthetic workload: rounds under static:10 over rounds under its dynamic horizon, an
+    assumption; None: the workload's own."""
     arrivals: Literal["poisson", "back_to_back"] = "poisson"
     """poisson: every task brings its robot (000's online setting). back_to_back: a fixed fleet
     whose robots take the next task as soon as they end one (offline)."""
     load: Annotated[float, Field(gt=0, le=10)] = 1.0
-    """rho, with poisson arrivals: arrival rate x rounds of a task under the static horizon, over
-    the requests per second that the edge engine serves in full batches. A dynamic horizon is
-    offered the same tasks at the same times, so its own load is lower."""
+    """rho, with poisson arrivals: arrival rate x rounds of a task under the baseline's horizon
+    (recorded: static:tuned; synthetic: static:10), over the requests per second that the edge
+    engine serves in full batches. Every horizon policy is offered the same tasks at the same times,
+    so its own load is another."""
     tasks: Annotated[int, Field(ge=1, le=1_000_000)] = 160
     robots: Annotated[int, Field(ge=1, le=100_000)] = 10
     """Size of the fleet, with back_to_back."""
-    horizon: Literal["static", "dynamic"] = "static"
+    horizon: str = TUNED
+    """recorded: a horizon policy that traces were recorded under; synthetic: static or dynamic."""
     scheduling: str = "fifo"
     options: dict[str, str | int | float | bool] = {}
     """Of the scheduling policy, besides those that `scheduling` names."""
@@ -84,6 +96,21 @@ class Cell(BaseModel):
     """Draws tasks, arrivals and latencies. Cells that share it get the same ones."""
 
     @model_validator(mode="after")
+    def _fits_its_workload(self) -> Self:
+        if self.workload == RECORDED:
+            if self.engine not in ENGINES:
+                raise ValueError(f"engine: {self.engine!r} is none of {', '.join(ENGINES)}")
+            if self.rounds_ratio is not None:
+                raise ValueError("rounds_ratio: is recorded, not assumed, in recorded workloads")
+        elif self.workload not in SYNTHETIC:
+            raise ValueError(
+                f"workload: {self.workload!r} is none of {', '.join((RECORDED, *SYNTHETIC))}"
+            )
+        elif self.horizon not in ("static", "dynamic"):
+            raise ValueError(f"horizon: {self.horizon!r} is neither static nor dynamic")
+        return self
+
+    @model_validator(mode="after")
     def _scheduling_exists(self) -> Self:
         try:
             parse_scheduling(self.scheduling_spec)
@@ -110,8 +137,5 @@ Metrics = dict[str, float]
 
 @cache
 def code_version() -> str:
-    """Changes with every source that decides results, and with the traces of recorded workloads."""
-    digest = hashlib.sha256(source_version(DECIDES).encode())
-    for file, *_ in RECORDED.values():
-        digest.update((share() / "config" / file).read_bytes())
-    return digest.hexdigest()[:16]
+    """Changes with every source that decides results."""
+    return source_version(DECIDES)

@@ -33,7 +33,8 @@ class Reduction:
     baseline: float
     """Medians over seeds."""
     by_seed: tuple[float, ...]
-    goal: float | None = None
+    paper: str = ""
+    """What 000 gives."""
 
     @property
     def median(self) -> float:
@@ -47,11 +48,6 @@ class Reduction:
         if all(r > 0 for r in self.by_seed):
             return "lower"
         return "higher" if all(r < 0 for r in self.by_seed) else "unclear"
-
-    @property
-    def reached(self) -> bool | None:
-        """Whether the median reaches the goal; None without one."""
-        return None if self.goal is None else self.median >= self.goal
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +74,7 @@ def reductions(frame: pd.DataFrame, claim: Compare) -> list[Reduction]:
         rows = _where(rows, at)
         pair = _reduction(name, per, at, _where(rows, claim.ours), _where(rows, claim.baseline))
         if pair is not None:
-            found.append(replace(pair, goal=claim.goal.get(name)))
+            found.append(replace(pair, paper=claim.paper.get(name, "")))
     return found
 
 

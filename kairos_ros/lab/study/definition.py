@@ -5,7 +5,7 @@ to several settings that change together. All combinations are run, with every s
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self
@@ -13,7 +13,9 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.document.faults import FaultyFileError, faults_of, read_document
+from kairos_ros.document.faults import FaultyFileError, first_fault, read_document, read_model
+from kairos_ros.lab.sim.recorded import traces_version
+from kairos_ros.lab.sim.rules import RECORDED
 from kairos_ros.lab.study.cell import Cell
 from kairos_ros.lab.study.metrics import METRICS
 
@@ -71,8 +73,8 @@ class Compare(_Section):
     """Where. `worst`: at the value where the baseline's robots stall most."""
     per: list[str] = []
     """A number for each of its values."""
-    goal: dict[str, Annotated[float, Field(gt=-1, lt=1)]] = {}
-    """Metric -> reduction to reach, 0.2 for 20 %."""
+    paper: dict[str, str] = {}
+    """Metric -> what 000 gives for this reduction."""
 
 
 class Best(_Section):
@@ -84,6 +86,8 @@ class Best(_Section):
     metric: Annotated[list[str], Field(min_length=1)] = ["latency_mean_s"]
     at: dict[str, Value] = {}
     per: list[str] = []
+    paper: dict[str, str] = {}
+    """Metric -> what 000 gives for the best value."""
 
 
 Claim = Annotated[Compare | Best, Field(discriminator="kind")]
@@ -99,6 +103,8 @@ class Study(_Section):
     sizes: dict[Size, SizeOptions]
     figure: Figure
     claims: Annotated[list[Claim], Field(min_length=1)]
+    differs: str = ""
+    """What is not as in 000's experiment, where `paper` compares with it."""
 
     @model_validator(mode="before")
     @classmethod
@@ -146,10 +152,10 @@ class Study(_Section):
             fixed += [*claim.ours.items(), *claim.baseline.items()]
             if set(claim.ours) != set(claim.baseline):
                 raise ValueError(f"{where}: ours and baseline must name the same things")
-            if unknown := set(claim.goal) - set(claim.metric):
-                raise ValueError(f"{where}: goal for {_list(unknown)}, which is no metric of it")
         else:
             fixed.append((claim.over, claim.reference))
+        if unknown := set(claim.paper) - set(claim.metric):
+            raise ValueError(f"{where}: paper has {_list(unknown)}, which is no metric of it")
         for name, value in fixed:
             self._varied(where, name)
             if value != "worst":
@@ -187,11 +193,7 @@ def read_study(path: Path) -> Study:
         raise
     except ConfigError as error:
         raise ConfigError(f"{error}; 'kairos study --list' shows names") from None
-    try:
-        study = Study.model_validate(document.data)
-    except ValidationError as error:
-        tags: dict[str, type[BaseModel]] = {"reduction": Compare, "best": Best}
-        raise FaultyFileError(path, faults_of(document, Study, error, tags=tags)) from None
+    study = read_model(path, document, Study, tags={"reduction": Compare, "best": Best})
     for size in study.sizes:
         combinations(study, size, str(path))  # every cell must be a valid one
     return study
@@ -216,6 +218,20 @@ def combinations(study: Study, size: Size, where: str = "study") -> list[Combina
     ]
 
 
+def of_policy(cells: list[Combination], folder: Path) -> list[Combination]:
+    """The same cells, those of recorded workloads with the traces of this policy.
+
+    Raises ConfigError where no traces of it were recorded.
+    """
+    if all(c.cell.workload != RECORDED for c in cells):
+        return cells
+    traces = {"policy": str(folder), "traces": traces_version(folder)}
+    return [
+        replace(c, cell=c.cell.model_copy(update=traces)) if c.cell.workload == RECORDED else c
+        for c in cells
+    ]
+
+
 def _products(names: list[str], choices: list[list[Value]]) -> Iterator[dict[str, Value]]:
     return (dict(zip(names, values, strict=True)) for values in product(*choices))
 
@@ -234,20 +250,7 @@ def _cell(
     try:
         return Cell.model_validate(settings)
     except ValidationError as error:
-        raise ConfigError(f"{where}: the cell {dict(labels)}: {_first(error)}") from None
-
-
-def _first(error: ValidationError) -> str:
-    """The first problem of a cell, with its field, what was given and what is allowed."""
-    problem = error.errors()[0]
-    field = ".".join(str(part) for part in problem["loc"]) or "the whole"
-    text = problem["msg"].removeprefix("Value error, ")
-    if problem["type"] == "extra_forbidden":
-        return f"there is no field {field!r}; allowed are: {_list(Cell.model_fields)}"
-    if not problem["loc"]:
-        return text
-    given = "" if problem["type"] == "missing" else f", not {problem['input']!r}"
-    return f"{field}: {text[0].lower()}{text[1:]}{given}"
+        raise ConfigError(f"{where}: the cell {dict(labels)}: {first_fault(error, Cell)}") from None
 
 
 def _list(names: Any) -> str:

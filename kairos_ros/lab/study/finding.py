@@ -4,6 +4,8 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
+from kairos_ros.lab.sim.recorded import ENGINES
+from kairos_ros.lab.sim.rules import RECORDED
 from kairos_ros.lab.sim.workloads import SYNTHETIC
 from kairos_ros.lab.study.comparison import (
     Optimum,
@@ -49,19 +51,43 @@ def finding(study: Study, frame: pd.DataFrame) -> str:
         sentences.append(sentence)
         tables.append(table)
     sentences += _assumed(frame)
-    return "\n\n".join([" ".join(sentences), *filter(None, tables)]) + "\n"
+    if study.differs:
+        sentences.append(f"What differs from 000: {study.differs.strip()}")
+    return "\n\n".join([" ".join(sentences), *filter(None, [*tables, _recorded(frame)])]) + "\n"
+
+
+def _recorded(frame: pd.DataFrame) -> str:
+    """What each horizon policy of recorded workloads costs in accuracy, and how often it asks."""
+    of = frame[frame["workload"] == RECORDED].groupby("horizon", sort=False)
+    if not len(of):
+        return ""
+    rows = [["horizon policy", "success, recorded alone (%)", "rounds per task"]]
+    for name, cells in of:
+        rows.append(
+            [
+                str(name),
+                f"{100 * cells['success'].mean():.1f}",
+                f"{cells['rounds_per_task'].mean():.2f}",
+            ]
+        )
+    return _markdown(rows)
 
 
 def _assumed(frame: pd.DataFrame) -> list[str]:
-    """What the numbers of synthetic workloads under a dynamic horizon follow from."""
-    of = frame.loc[frame["horizon"] == "dynamic", "workload"].unique()
-    ratios = [f"{name} {SYNTHETIC[name].rounds_ratio:g}" for name in of if name in SYNTHETIC]
-    if not ratios:
-        return []
-    return [
-        "How many times fewer rounds the dynamic horizon needs is an assumption in synthetic "
-        f"workloads: {', '.join(ratios)}."
-    ]
+    """What the numbers follow from and nobody measured."""
+    found = []
+    recorded = frame.loc[frame["workload"] == RECORDED, "engine"].unique()
+    if len(recorded):
+        engines = [f"{name} {ENGINES[name][0]} ms, up to {ENGINES[name][1]}" for name in recorded]
+        found.append(f"Latencies of engines are assumptions: {'; '.join(engines)} per batch.")
+    dynamic = frame[(frame["horizon"] == "dynamic") & frame["rounds_ratio"].isna()]
+    ratios = [f"{name} {SYNTHETIC[name].rounds_ratio:g}" for name in dynamic["workload"].unique()]
+    if ratios:
+        found.append(
+            "How many times fewer rounds the dynamic horizon needs is an assumption in synthetic "
+            f"workloads: {', '.join(ratios)}."
+        )
+    return found
 
 
 def _claim(claim: Claim, frame: pd.DataFrame) -> tuple[str, str]:
@@ -80,11 +106,8 @@ def _sentence(claim: Compare, found: Sequence[Reduction]) -> str:
         pairs = [r for r in found if r.metric == name]
         verdicts = [_verdict(v, pairs) for v in ("lower", "higher", "unclear", "same")]
         parts.append(f"{METRICS[name].label} {'; '.join(filter(None, verdicts))}")
-        goals = [r for r in pairs if r.goal is not None]
-        if goals and goals[0].goal is not None:
-            reached = sum(bool(r.reached) for r in goals)
-            goal = f"{100 * goals[0].goal:.1f} %"
-            parts[-1] += f" (goal of {goal} lower reached in {reached} of {len(goals)})"
+        if name in claim.paper:
+            parts[-1] += f" (000: {claim.paper[name]})"
     who = f"**{_place(claim.ours)}** against {_place(claim.baseline)}{_resolved_at(found)}"
     return f"{who}: {'. '.join(map(_capital, parts))}."
 
@@ -100,7 +123,8 @@ def _verdict(verdict: Verdict, pairs: Sequence[Reduction]) -> str:
     if verdict == "unclear":
         low, high = min(min(r.by_seed) for r in chosen), max(max(r.by_seed) for r in chosen)
         return f"{-100 * low:.1f} % higher to {100 * high:.1f} % lower depending on the seed{where}"
-    return f"{_range([r.median for r in chosen])} on every seed{where}"
+    seeds = "on every seed" if len(chosen[0].by_seed) > 1 else "on one seed"
+    return f"{_range([r.median for r in chosen])} {seeds}{where}"
 
 
 def _best_sentence(claim: Best, found: Sequence[Optimum]) -> str:
@@ -117,7 +141,8 @@ def _best_sentence(claim: Best, found: Sequence[Optimum]) -> str:
             f"{best}{_gain(claim, chosen)}{_where([o.per for o in chosen], len(some))}"
             for best, chosen in groups.items()
         ]
-        parts.append(f"{METRICS[name].label} is lowest at {'; '.join(texts)}")
+        paper = f" (000: {claim.paper[name]})" if name in claim.paper else ""
+        parts.append(f"{METRICS[name].label} is lowest at {'; '.join(texts)}{paper}")
     return f"**{_capital(over)}**: {'. '.join(map(_capital, parts))}."
 
 
@@ -129,6 +154,8 @@ def _gain(claim: Best, chosen: Sequence[Optimum]) -> str:
         return f" (no better than {claim.reference})"
     sure = all(o.gain.verdict == "lower" for o in chosen)
     seeds = "on every seed" if sure else "not on every seed"
+    if len(chosen[0].gain.by_seed) == 1:
+        seeds = "on one seed"
     change = _range([o.gain.median for o in chosen], digits=1)
     return f" ({change} than at {claim.reference}, {seeds})"
 
@@ -146,8 +173,8 @@ def _table(claim: Compare, found: Sequence[Reduction]) -> str:
     if not found:
         return ""
     rows = [["metric", "where", _place(claim.baseline), _place(claim.ours), "reduction", "seeds"]]
-    if claim.goal:
-        rows[0].append("goal")
+    if claim.paper:
+        rows[0].append("000")
     for r in found:
         shown = METRICS[r.metric]
         row = [
@@ -158,9 +185,8 @@ def _table(claim: Compare, found: Sequence[Reduction]) -> str:
             _spread(r),
             str(len(r.by_seed)),
         ]
-        if claim.goal:
-            reached = {None: "-", True: "reached", False: "missed"}[r.reached]
-            row.append(reached if r.goal is None else f"{100 * r.goal:.1f} %: {reached}")
+        if claim.paper:
+            row.append(r.paper or "-")
         rows.append(row)
     return _markdown(rows)
 
@@ -192,7 +218,9 @@ def _markdown(rows: Sequence[Sequence[str]]) -> str:
 
 
 def _spread(found: Reduction) -> str:
-    """Median and range over seeds, in percent."""
+    """Median and, of several seeds, range, in percent."""
+    if len(found.by_seed) == 1:
+        return f"{_tenths(found.median)} %"
     low, high = min(found.by_seed), max(found.by_seed)
     return f"{_tenths(found.median)} % ({_tenths(low)} to {_tenths(high)})"
 

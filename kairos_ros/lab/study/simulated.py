@@ -2,20 +2,22 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import accumulate
+from pathlib import Path
 
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.lab.metrics.cells import Key
 from kairos_ros.lab.sim.arrivals import trace_tasks
 from kairos_ros.lab.sim.fleet_options import FleetOptions
+from kairos_ros.lab.sim.recorded import recorded
 from kairos_ros.lab.sim.retrim import retrimmed
 from kairos_ros.lab.sim.rules import RECORDED, Rules
 from kairos_ros.lab.sim.sim_engine import SimEngine
 from kairos_ros.lab.sim.simulate import simulate
-from kairos_ros.lab.sim.workloads import Workload, workload
+from kairos_ros.lab.sim.workloads import STATIC_H, Workload, workload
 from kairos_ros.lab.study.cell import Cell, Metrics
 from kairos_ros.recording.runs.observation_age import observation_ages_s
 from kairos_ros.recording.runs.run import FleetRun
@@ -43,44 +45,69 @@ def run_settings(settings: Key) -> Metrics:
 
 def run_cell(cell: Cell) -> Metrics:
     """Simulates the cell. Raises KairosError where its workload does not exist or does not fit."""
-    drawn = _workload(cell.workload, cell.seed, max(DRAWN, cell.tasks))
-    lead = _lead(cell, drawn)
-    if cell.accounting == "replay":
-        traces, rules = _replayed(cell, lead), Rules("replay")
-    else:
-        named = drawn.static if cell.horizon == "static" else drawn.dynamic
-        own = None if cell.lead == "expected" else lead
-        traces, rules = drawn.traces, Rules("observation", named, own)
-    rules = replace(rules, timeout_ns=PATIENCE_NS, timeout_max_ns=PATIENCE_NS)
+    return measured(run_fleet(cell))
+
+
+def run_fleet(cell: Cell) -> FleetRun:
+    """Everything that the cell's fleet does. Raises as `run_cell`."""
+    offered = _offered(cell)
+    rules = replace(offered.rules, timeout_ns=PATIENCE_NS, timeout_max_ns=PATIENCE_NS)
     online = cell.arrivals == "poisson"
-    return measured(
-        simulate(
-            trace_tasks(
-                traces, cell.seed, drawn.arrival_rate(cell.load) if online else None, cell.tasks
-            ),
-            FleetOptions(cell.tasks if online else cell.robots, rules),
-            ServingOptions(
-                scheduling=parse_scheduling(cell.scheduling_spec),
-                horizon_policy=drawn.static,
-                stale_after_ns=STALE_AFTER_NS if cell.refetch else 0,
-                default_deadline_ns=PATIENCE_NS,
-                max_queue=cell.tasks + cell.robots,
-                comparison=cell.comparison,
-                hedge_budget=cell.hedge_budget,
-            ),
-            _engines(cell, drawn.profile),
-            cell.seed,
-        )
+    return simulate(
+        trace_tasks(offered.traces, cell.seed, offered.rate if online else None, cell.tasks),
+        FleetOptions(cell.tasks if online else cell.robots, rules),
+        ServingOptions(
+            scheduling=parse_scheduling(cell.scheduling_spec),
+            horizon_policy=f"static:{STATIC_H}",  # requests name their own
+            stale_after_ns=STALE_AFTER_NS if cell.refetch else 0,
+            default_deadline_ns=PATIENCE_NS,
+            max_queue=cell.tasks + cell.robots,
+            comparison=cell.comparison,
+            hedge_budget=cell.hedge_budget,
+        ),
+        _engines(cell, offered.profile),
+        cell.seed,
     )
+
+
+@dataclass(frozen=True, slots=True)
+class _Offered:
+    """The tasks of a cell as its robots live through them, and the edge engine."""
+
+    traces: tuple[Trace, ...]
+    rules: Rules
+    rate: float
+    """Tasks per second."""
+    profile: EngineProfile
+
+
+def _offered(cell: Cell) -> _Offered:
+    if cell.workload == RECORDED:
+        own = recorded(Path(cell.policy), cell.engine)
+        traces, named, rate, profile = (
+            own.of(cell.horizon),
+            RECORDED,
+            own.arrival_rate(cell.load),
+            own.profile,
+        )
+    else:
+        drawn = _drawn(cell.workload, cell.seed, max(DRAWN, cell.tasks), cell.rounds_ratio)
+        traces, named = drawn.traces, drawn.static if cell.horizon == "static" else drawn.dynamic
+        rate, profile = drawn.arrival_rate(cell.load), drawn.profile
+    lead = _lead(cell, profile, traces[0])
+    if cell.accounting == "replay":
+        return _Offered(_asked(traces, named, lead), Rules("replay"), rate, profile)
+    rules = Rules("observation", named, None if cell.lead == "expected" else lead)
+    return _Offered(traces, rules, rate, profile)
 
 
 def asking(trace: Trace, lead: int) -> Trace:
     """`trace` with every request `lead` actions before the running chunk ends, or at its start."""
     ends = [0, 0, *accumulate(r.executed for r in trace.rounds)]  # ends[j + 1]: before round j
     rounds = []
-    for j, recorded in enumerate(trace.rounds):
+    for j, one in enumerate(trace.rounds):
         at = max(ends[j], ends[j + 1] - lead)
-        rounds.append(replace(recorded, requested_at=at, observed_at=at))
+        rounds.append(replace(one, requested_at=at, observed_at=at))
     return replace(trace, rounds=tuple(rounds))
 
 
@@ -95,45 +122,33 @@ def with_cap(profile: EngineProfile, cap: int) -> EngineProfile:
 
 
 @lru_cache(maxsize=4)
-def _workload(name: str, seed: int, tasks: int) -> Workload:
-    return workload(name, seed, tasks)
+def _drawn(name: str, seed: int, tasks: int, ratio: float | None) -> Workload:
+    return workload(name, seed, tasks, ratio=ratio)
 
 
-def _replayed(cell: Cell, lead: int) -> tuple[Trace, ...]:
+def _asked(traces: tuple[Trace, ...], named: str, lead: int) -> tuple[Trace, ...]:
     """Rounds as they would be recorded in isolation, asked for as the cell says."""
-    return _asked(cell.workload, cell.seed, max(DRAWN, cell.tasks), cell.horizon, lead)
-
-
-@lru_cache(maxsize=8)
-def _asked(name: str, seed: int, tasks: int, horizon: str, lead: int) -> tuple[Trace, ...]:
-    drawn = _workload(name, seed, tasks)
-    named = drawn.static if horizon == "static" else drawn.dynamic
-    traces = drawn.traces
     if named != RECORDED:
         traces = tuple(retrimmed(t, Rules(horizon=named), lead, elapsed="kept") for t in traces)
     return tuple(asking(t, lead) for t in traces)
 
 
-def _lead(cell: Cell, drawn: Workload) -> int:
+def _lead(cell: Cell, profile: EngineProfile, trace: Trace) -> int:
     """Actions left in the buffer when the next request leaves.
 
     A chunk whose actions are lost while it is under way must bring more than it loses: counted from
-    the observation, the lead is at most half the static horizon. It is that of an edge engine also
+    the observation, the lead is at most half of static:10. It is that of an edge engine also
     where the cloud serves: tasks are recorded once (000 §5.1).
     """
     if cell.lead == "delivery":
         return EVERYTHING
     if isinstance(cell.lead, int):
         return cell.lead
-    fleet, trace = FleetOptions(1), drawn.traces[0]
-    engine_ns = drawn.profile.latencies_ns(1)[0]
-    margin_ns = Rules().margin_ns if cell.lead == "expected" else 0
-    h = int(drawn.static.removeprefix("static:"))
     return lead_actions(
-        round(fleet.network_s * 1e9) + engine_ns,
-        margin_ns,
+        round(FleetOptions(1).network_s * 1e9) + profile.latencies_ns(1)[0],
+        Rules().margin_ns if cell.lead == "expected" else 0,
         round(1e9 / trace.control_rate_hz),
-        h if cell.accounting == "observation" else 2 * trace.chunk_size,
+        STATIC_H if cell.accounting == "observation" else 2 * trace.chunk_size,
     )
 
 
@@ -166,6 +181,7 @@ def measured(run: FleetRun) -> Metrics:
     busy_s = sum(task.ended_s - task.given_s for task in run.tasks)
     return {
         "tasks": summary.tasks,
+        "success": _number(summary.success),
         "latency_mean_s": latency.mean if latency else math.nan,
         "latency_p25_s": latency.p25 if latency else math.nan,
         "latency_p50_s": latency.p50 if latency else math.nan,

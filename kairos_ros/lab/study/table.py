@@ -5,11 +5,11 @@ from collections.abc import Mapping, Sequence
 
 import pandas as pd
 
-from kairos_ros.lab.metrics.cells import Result
+from kairos_ros.lab.metrics.cells import CellResult
 from kairos_ros.lab.study.definition import Combination
 
 
-def tidy(combinations: Sequence[Combination], results: Mapping[str, Result]) -> pd.DataFrame:
+def tidy(combinations: Sequence[Combination], results: Mapping[str, CellResult]) -> pd.DataFrame:
     """Labels of what is varied, every setting, every metric; cells without a result are left out.
 
     A label that is called as a setting is that setting's column.

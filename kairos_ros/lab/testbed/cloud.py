@@ -155,6 +155,11 @@ class Cloud:
         return f"{2e3 * conditions.delay_s:.0f} ms there and back, {rate}"
 
     @property
+    def link_pid(self) -> int:
+        """Of the process that stands for the link."""
+        return self._proxy.pid
+
+    @property
     def engine(self) -> str:
         """Of the serving node's parameter `engines`."""
         return f"{NAME}={self.endpoint},policy={POLICY}"

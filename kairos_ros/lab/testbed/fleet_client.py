@@ -11,6 +11,7 @@ from rclpy.action import ActionClient
 from rclpy.qos import QoSProfile
 
 from kairos_ros.action import ExecuteTask
+from kairos_ros.core.errors import WireError
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.lab.testbed.live import LiveFleet, activity_of
 from kairos_ros.lab.testbed.workload import SceneTask
@@ -88,8 +89,20 @@ class FleetClient:
     def listen(
         self, topic: str, kind: type, callback: Callable[[Any], None], qos: QoSProfile = EVENTS
     ) -> None:
-        """Hands every message of a topic to `callback`, from `spin`."""
-        subscribe(self._node, kind, topic, callback, qos, most_bytes=FLEET_BYTES)
+        """Hands every message of a topic to `callback`, from `spin`. One that is too large, or in
+        which `callback` finds a WireError, is dropped with a warning."""
+
+        def drop(error: WireError, raw: bytes = b"") -> None:
+            warning = f"dropped a message of {topic}: {error}"
+            self._node.get_logger().warning(warning, throttle_duration_sec=5.0)
+
+        def came(message: Any) -> None:
+            try:
+                callback(message)
+            except WireError as error:
+                drop(error)
+
+        subscribe(self._node, kind, topic, came, qos, most_bytes=FLEET_BYTES, refused=drop)
 
     def publisher(self, topic: str, kind: type, qos: QoSProfile = EVENTS) -> Any:
         """Of a topic, for whoever drives the fleet to say something itself."""

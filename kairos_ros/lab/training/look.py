@@ -11,8 +11,8 @@ from kairos_ros.robot.adapters.sim.intruder import (
     METAWORLD_CELL,
     SKIN,
     Body,
-    Cell,
-    Part,
+    Solid,
+    Workcell,
     capsule,
     ellipsoid,
 )
@@ -94,7 +94,7 @@ class Dresser:
         arm.show(random_clutter(rng, METAWORLD_CELL) if rng.random() < 0.5 else ())
 
 
-def random_clutter(rng: np.random.Generator, cell: Cell) -> Body:
+def random_clutter(rng: np.random.Generator, cell: Workcell) -> Body:
     """Up to three things that lie in the cell and are nobody: boxes, balls, mugs, tools.
 
     Some have the colour of skin, so that colour alone does not give a hand away.
@@ -102,7 +102,7 @@ def random_clutter(rng: np.random.Generator, cell: Cell) -> Body:
     return tuple(part for _ in range(rng.integers(0, 4)) for part in _thing(rng, _spot(rng, cell)))
 
 
-def passer_by(rng: np.random.Generator, cell: Cell) -> Body:
+def passer_by(rng: np.random.Generator, cell: Workcell) -> Body:
     """Somebody behind the cell, too far away to reach in."""
     from kairos_ros.robot.adapters.sim.intruder import person, random_look
 
@@ -112,7 +112,7 @@ def passer_by(rng: np.random.Generator, cell: Cell) -> Body:
     return person(feet, facing, random_look(rng), height_m=rng.uniform(1.5, 1.95))
 
 
-def _spot(rng: np.random.Generator, cell: Cell) -> np.ndarray:
+def _spot(rng: np.random.Generator, cell: Workcell) -> np.ndarray:
     """A place on the table, away from its middle, where the arm works."""
     while True:
         at = rng.uniform([*cell.low[:2], 0.0], [*cell.high[:2], 0.0])
@@ -131,11 +131,11 @@ def _thing(rng: np.random.Generator, at: np.ndarray) -> Body:
     kind = rng.integers(5)
     if kind == 0:
         size = rng.uniform(0.025, 0.08, 3)
-        return (Part("box", at + size[2] * up, size, turn, rgba),)
+        return (Solid("box", at + size[2] * up, size, turn, rgba),)
     if kind == 1:
         radius, height = rng.uniform(0.025, 0.05), rng.uniform(0.03, 0.08)
         size = np.array([radius, radius, height])
-        return (Part("cylinder", at + height * up, size, turn, rgba),)
+        return (Solid("cylinder", at + height * up, size, turn, rgba),)
     if kind == 2:
         radii = rng.uniform(0.025, 0.07, 3)
         return (ellipsoid(at + radii[0] * up, radii, along, rgba),)
@@ -146,7 +146,7 @@ def _thing(rng: np.random.Generator, at: np.ndarray) -> Body:
         head = ellipsoid(lifted + length * along, np.full(3, 2 * radius), along, rgba)
         return (handle, head)
     size = np.array([rng.uniform(0.1, 0.2), 0.012, 0.006])
-    return (Part("box", at + size[2] * up, size, turn, rgba),)
+    return (Solid("box", at + size[2] * up, size, turn, rgba),)
 
 
 def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:

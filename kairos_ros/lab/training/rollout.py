@@ -17,7 +17,7 @@ from kairos_ros.engine.policies.sampler import Sampler
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
-from kairos_ros.robot.adapters.sim.sim import SimAdapter, metaworld_body
+from kairos_ros.robot.adapters.sim.sim import SimAdapter
 
 MAX_ACTIONS = 500
 """Meta-World's own limit on an episode."""
@@ -36,6 +36,18 @@ class Chunks:
 
 
 @dataclass(frozen=True, slots=True)
+class RoundLog:
+    """One round of an episode, in actions."""
+
+    observed_at: int
+    """Executed in the whole episode when the round's observation was taken."""
+    horizon: int
+    """Counted from there."""
+    begun: int
+    """The first of the chunk that was executed: those before it were the running chunk's."""
+
+
+@dataclass(frozen=True, slots=True)
 class EpisodeResult:
     """What one simulated episode came to."""
 
@@ -51,6 +63,7 @@ class EpisodeResult:
     jerk: float = 0.0
     """Of the hand's commanded motion, root mean square: second difference of its speed, in action
     units per control period squared."""
+    log: tuple[RoundLog, ...] = ()
 
 
 class PolicyUnderTest:
@@ -64,11 +77,7 @@ class PolicyUnderTest:
         self.chunk_size = self._sampler.chunk_size
         self._units = self._loaded.units(self._sampler.action_dim)
         features = self._loaded.inputs.cameras or {}
-        self._features = {camera_name(feature): feature for feature in features}
-        self.cameras: Mapping[str, tuple[int, int]] = {
-            camera_name(feature): size for feature, size in features.items()
-        }
-        """Camera -> (height_px, width_px) of the pictures that it reads; empty: none."""
+        self._cameras = {camera_name(feature): feature for feature in features}
 
     @torch.inference_mode()
     def __call__(
@@ -86,7 +95,7 @@ class PolicyUnderTest:
         """
         seen = {
             feature: torch.stack([_decoded(row[camera]) for row in pictures])
-            for camera, feature in self._features.items()
+            for camera, feature in self._cameras.items()
         }
         batch = self._loaded.preprocess(
             seen
@@ -106,18 +115,6 @@ class PolicyUnderTest:
         return cast(GuidedSampler, self._sampler).sample(batch, seeds, told)
 
 
-def arms_for(policy: PolicyUnderTest, count: int) -> list[SimAdapter]:
-    """Simulated arms that send what `policy` reads.
-
-    Raises ConfigError where it reads cameras and they cannot be rendered.
-    """
-    if not policy.cameras:
-        return [SimAdapter() for _ in range(count)]
-    return [
-        SimAdapter(metaworld_body(proprioception=True), images=policy.cameras) for _ in range(count)
-    ]
-
-
 def _decoded(jpeg: bytes) -> torch.Tensor:
     """float32 [3, height, width] in 0..1."""
     from PIL import Image
@@ -126,10 +123,28 @@ def _decoded(jpeg: bytes) -> torch.Tensor:
     return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
 
 
+@dataclass(frozen=True, slots=True)
+class Delay:
+    """How late a chunk comes, in control periods, in which the arm holds and the world goes on."""
+
+    held: int = 0
+    """After the running chunk is executed, before the first action of this one."""
+    observed: int | None = None
+    """So many of them before that first action, the observation is taken again and the chunk made
+    from it; None: it is made from what was observed `lead` actions before the running chunk ended.
+    """
+
+
+NO_DELAY = Delay()
+
+
 @dataclass(slots=True)
-class _Arm:
+class Arm:
+    """A simulated body in the middle of an episode."""
+
     body: SimAdapter
     seed: int
+    decide: HorizonPolicy
     rounds: int = 0
     actions: int = 0
     tail: np.ndarray | None = None
@@ -139,12 +154,40 @@ class _Arm:
     """The same as the policy gave it, before disturbance."""
     seams: list[float] = field(default_factory=list)
     steps: list[float] = field(default_factory=list)
+    log: list[RoundLog] = field(default_factory=list)
     moves: list[np.ndarray] = field(default_factory=list)
     """float32 [3] each: the hand's commanded speed in every control period, before disturbance."""
+    chunk: np.ndarray | None = None
+    """float32 [N, D], the newest one, whole, in the robot's units."""
+    executed: list[np.ndarray] = field(default_factory=list)
+    """float32 [D] each, of the whole episode."""
 
     @property
     def over(self) -> bool:
         return self.body.succeeded() or self.actions >= MAX_ACTIONS
+
+    def act(self, actions: np.ndarray, meant: np.ndarray) -> None:
+        """Executes float32 [n, D] until the episode is over; `meant`: before disturbance."""
+        for action, clean in zip(actions, meant, strict=True):
+            if self.over:
+                break
+            self.body.act(action)
+            self.moves.append(clean[:3])
+            self.executed.append(action)
+            self.actions += 1
+
+    def hold(self, periods: int) -> None:
+        """Lets the world go on without an action."""
+        for _ in range(periods):
+            if self.over:
+                break
+            self.body.hold()
+
+    def drain(self) -> None:
+        """Executes what is left of the running chunk."""
+        if self.buffer is not None and self.committed is not None:
+            self.act(self.buffer, self.committed)
+        self.buffer = self.committed = None
 
 
 def run_episodes(
@@ -155,6 +198,7 @@ def run_episodes(
     bodies: Sequence[SimAdapter],
     disturbance: float = 0.0,
     lead: int = 0,
+    delays: Mapping[int, Sequence[Delay]] | None = None,
     dress: Callable[[SimAdapter, int], None] = lambda arm, seed: None,
 ) -> list[EpisodeResult]:
     """One episode per seed under the horizon policy `decide`, up to `len(bodies)` at a time.
@@ -167,15 +211,20 @@ def run_episodes(
 
     `disturbance`: standard deviation of white noise on the hand's motion at each action, in action
     units. Everything is a function of the seeds, whatever the number of bodies.
+
+    `delays`: seed -> how late the chunk of each round comes; an episode with more rounds begins
+    with the first delay again.
     """
     results = []
     for at in range(0, len(seeds), len(bodies)):
-        arms = [_Arm(b, s) for b, s in zip(bodies, seeds[at : at + len(bodies)], strict=False)]
+        some = seeds[at : at + len(bodies)]
+        arms = [Arm(body, seed, decide) for body, seed in zip(bodies, some, strict=False)]
         for arm in arms:
             arm.body.reset(TaskGoal(SCENES[scene], scene, arm.seed))
             dress(arm.body, arm.seed)
         while running := [arm for arm in arms if not arm.over]:
-            _one_round(policy, scene, running, decide, disturbance, lead)
+            late = [_delay(delays, arm) for arm in running]
+            one_round(policy, scene, running, disturbance, lead, late)
         results += [
             EpisodeResult(
                 scene,
@@ -186,20 +235,33 @@ def run_episodes(
                 tuple(arm.seams),
                 tuple(arm.steps),
                 _jerk(arm.moves),
+                tuple(arm.log),
             )
             for arm in arms
         ]
     return results
 
 
-def _one_round(
+def _delay(delays: Mapping[int, Sequence[Delay]] | None, arm: Arm) -> Delay:
+    of = delays.get(arm.seed) if delays else None
+    return of[arm.rounds % len(of)] if of else NO_DELAY
+
+
+def one_round(
     policy: PolicyUnderTest,
     scene: str,
-    arms: list[_Arm],
-    decide: HorizonPolicy,
-    disturbance: float,
-    lead: int,
+    arms: Sequence[Arm],
+    disturbance: float = 0.0,
+    lead: int = 0,
+    delays: Sequence[Delay] = (),
 ) -> None:
+    """Every arm observes, gets its chunk in one call of the policy, and executes its horizon but
+    for the last `lead` actions; see `run_episodes`. An arm may be over before it gets its chunk."""
+    delays = delays or [NO_DELAY] * len(arms)
+    for arm, late in zip(arms, delays, strict=True):
+        if late.observed is not None:
+            arm.drain()
+            arm.hold(late.held - late.observed)
     seen = [arm.body.observe() for arm in arms]
     states = np.stack([observation.state for observation in seen])
     seeds = [arm.seed * MAX_ACTIONS + arm.rounds for arm in arms]
@@ -208,31 +270,27 @@ def _one_round(
     pictures = [observation.images for observation in seen]
     shown = (pictures,) if any(pictures) else ()
     chunks = policy(states, SCENES[scene], seeds, told, *shown)
-    for row, arm in enumerate(arms):
+    for row, (arm, late) in enumerate(zip(arms, delays, strict=True)):
         chunk = chunks.normalised[row]
         context = HorizonContext(scene, arm.rounds + 1, arm.tail)
-        length = decide(chunks.updates[:, row], chunk, context).length
+        length = arm.decide(chunks.updates[:, row], chunk, context).length
         rng = np.random.default_rng((arm.seed, arm.rounds, 1))
         noise = disturbance * rng.standard_normal((length, chunk.shape[1]))
         noise[:, -1] = 0.0  # the gripper is left alone
         clean = chunks.actions[row, :length]
         actions = np.clip(clean + noise, -1, 1).astype(np.float32)
-        if arm.buffer is not None and arm.committed is not None:
-            begun = len(arm.buffer)
+        begun = 0 if arm.buffer is None else len(arm.buffer)
+        arm.log.append(RoundLog(arm.actions, length, begun))
+        if arm.committed is not None:
             _note_jumps(arm, arm.committed, clean[begun:])
-            actions = np.concatenate([arm.buffer, actions[begun:]])
-            clean = np.concatenate([arm.committed, clean[begun:]])
+        arm.drain()
+        arm.hold(late.held if late.observed is None else late.observed)
         left = min(lead, length // 2)
-        arm.buffer = actions[len(actions) - left :]
-        arm.committed = clean[len(clean) - left :]
-        for action, meant in zip(actions[: len(actions) - left], clean, strict=False):
-            arm.body.act(action)
-            arm.moves.append(meant[:3])
-            arm.actions += 1
-            if arm.over:
-                break
+        last = max(begun, length - left)
+        arm.act(actions[begun:last], clean[begun:last])
+        arm.buffer, arm.committed = actions[last:], clean[last:]
         arm.rounds += 1
-        arm.tail = chunk[length - left :]
+        arm.tail, arm.chunk = chunk[length - left :], chunks.actions[row]
 
 
 def _jerk(moves: Sequence[np.ndarray]) -> float:
@@ -241,7 +299,7 @@ def _jerk(moves: Sequence[np.ndarray]) -> float:
     return float(np.sqrt(np.mean(np.sum(np.diff(moves, n=2, axis=0) ** 2, axis=1))))
 
 
-def _note_jumps(arm: _Arm, before: np.ndarray, after: np.ndarray) -> None:
+def _note_jumps(arm: Arm, before: np.ndarray, after: np.ndarray) -> None:
     """Of the hand's motion, whose first three numbers are its speed; `before` and `after` meet at a
     switch of chunks."""
     if len(before) and len(after):

@@ -26,6 +26,7 @@ from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames, fleets_among
 from kairos_ros.host.orphan import leave_with_launcher
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.fleet_namespace import fleet_of
+from kairos_ros.nodes.hidden_node import hidden_node
 from kairos_ros.nodes.managed import ManagedNode
 from kairos_ros.nodes.process import Stop, join_ros, stop_on_signals
 from kairos_ros.nodes.recorder.parameters import RECORDER_PARAMETERS
@@ -117,9 +118,7 @@ class RecorderNode(ManagedNode):
             compression=self.values["compression"],
         )
         self._spool = Spool(bag, round(self.values["queue_mb"] * 1e6))
-        self._sources = rclpy.create_node(
-            "recorder_topics", namespace=self.get_namespace(), use_global_arguments=False
-        )
+        self._sources = hidden_node(self)
         self._taps: dict[str, tuple[Topic, Tap]] = {}
         self._topics: dict[str, Topic] = {}
         """All that were ever recorded into this bag."""
@@ -185,7 +184,9 @@ class RecorderNode(ManagedNode):
                 and have.profile.durability is DurabilityPolicy.TRANSIENT_LOCAL
             )
             if weaker:
-                self.get_logger().warning(f"{name} has a publisher of weaker QoS: subscribed anew")
+                self.get_logger().warning(
+                    f"a publisher of {name} offers weaker QoS: subscribed again"
+                )
                 self._take(topic, have)
                 self._sources.destroy_subscription(have.subscription)
                 self._taps[name] = topic, tap(self._sources, name, have.message_type, profile)
@@ -345,7 +346,7 @@ def record(
     due["spin"] = began
     stopping, end, told = False, math.inf, ""
     try:
-        while (now := time.monotonic()) < end and not (node.failure or node.finalized):
+        while (now := time.monotonic()) < end and not (node.failure or node.over):
             if node.active and told != str(node.folder):
                 told = str(node.folder)
                 tell(f"recording into {told}; Ctrl-C ends it")

@@ -20,7 +20,7 @@ EARLY = 0.25
 
 
 class RobotCameras:
-    """Publishes `camera/<key>/compressed`. Used by the control thread only, the book by any.
+    """Publishes `camera/<key>/compressed`. Used by the control thread only, `frames` by any.
 
     All pictures of one look carry the same stamp.
     """

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rclpy.node import Node
 
-from kairos_ros.nodes.robot.driver_topics import Channel, Controller, clients_of, commanders
+from kairos_ros.nodes.robot.driver_topics import ActionController, Channel, clients_of, commanders
 
 LINK = "driver_link_"
 """Begins the names of nodes that claim arms in this way."""
@@ -50,7 +50,7 @@ class ArmClaim:
     """Who else commands the arm whose channels and controllers a contract names."""
 
     def __init__(
-        self, node: Node, channels: Sequence[Channel], controllers: Sequence[Controller]
+        self, node: Node, channels: Sequence[Channel], controllers: Sequence[ActionController]
     ) -> None:
         self.channels = [channel for channel in channels if ".commands." in channel.field]
         """Command topics."""

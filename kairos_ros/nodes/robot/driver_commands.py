@@ -14,9 +14,9 @@ from kairos_ros.nodes.robot.driver_messages import (
     trajectory,
     trajectory_goal,
 )
-from kairos_ros.nodes.robot.driver_topics import Channel, Controller
+from kairos_ros.nodes.robot.driver_topics import ActionController, Channel
 from kairos_ros.nodes.robot.goal_stream import GoalStream
-from kairos_ros.robot.adapters.contract.contract import Arm, Command, RobotContract
+from kairos_ros.robot.adapters.contract.contract import Command, ContractArm, RobotContract
 
 GRIPS = 0.02
 """Of a gripper's range: a target that moved by less is the same."""
@@ -31,7 +31,7 @@ class DriverCommands:
         node: Node,
         contract: RobotContract,
         channels: Sequence[Channel],
-        controllers: Sequence[Controller],
+        controllers: Sequence[ActionController],
     ) -> None:
         """channels: command topics; others are left alone."""
         self._node, self._contract = node, contract
@@ -102,7 +102,7 @@ class DriverCommands:
             else:
                 to.publish(Float64MultiArray(data=values))
 
-    def rejected(self) -> Controller | None:
+    def rejected(self) -> ActionController | None:
         """A controller that rejected a goal since the task began."""
         for controller in self._controllers:
             stream = self._streams.get(controller.field)
@@ -121,7 +121,7 @@ class DriverCommands:
             if stream is not None and not self._node.count_services(controller.goals):
                 yield f"no controller serves {controller.name}"
 
-    def _grips_anew(self, field: str, arm: Arm, command: Command, position: float) -> bool:
+    def _grips_anew(self, field: str, arm: ContractArm, command: Command, position: float) -> bool:
         """Whether a gripper's target moved by enough for another goal: each one starts it anew."""
         joint = next(j for j in arm.joints if j.name == arm.joints_of(command)[0])
         before = self._gripped.get(field)

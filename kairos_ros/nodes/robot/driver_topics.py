@@ -58,7 +58,7 @@ class Service:
 
 
 @dataclass(frozen=True, slots=True)
-class Controller:
+class ActionController:
     """One action that a contract commands joints by."""
 
     name: str
@@ -116,10 +116,10 @@ def services(contract: RobotContract) -> list[Service]:
     return found
 
 
-def controllers(contract: RobotContract) -> list[Controller]:
+def controllers(contract: RobotContract) -> list[ActionController]:
     """Every action of a contract. Raises ConfigError where control_msgs is not installed."""
     return [
-        Controller(arm.topic(command.topic), _action_type(command, where), where)
+        ActionController(arm.topic(command.topic), _action_type(command, where), where)
         for a, arm in enumerate(contract.arms)
         for c, command in enumerate(arm.commands)
         if command.kind not in COMMANDS
@@ -181,7 +181,7 @@ def service_mismatch(node: Node, service: Service) -> Mismatch:
     return Mismatch("missing service", f"nobody serves {name}")
 
 
-def controller_mismatches(node: Node, controller: Controller) -> Iterator[Mismatch]:
+def controller_mismatches(node: Node, controller: ActionController) -> Iterator[Mismatch]:
     """Nobody serves it, or as another type."""
     name = f"{controller.name} ({controller.field})"
     wanted = type_name(controller.kind)
@@ -193,7 +193,7 @@ def controller_mismatches(node: Node, controller: Controller) -> Iterator[Mismat
         yield Mismatch("missing action", f"nobody serves {name}")
 
 
-def clients_of(node: Node, controller: Controller) -> list[str]:
+def clients_of(node: Node, controller: ActionController) -> list[str]:
     """Full names of all other nodes that have a client of an action."""
     if node.count_clients(controller.goals) == 0:
         return []

@@ -11,27 +11,18 @@ from sensor_msgs.msg import CompressedImage, JointState
 from std_msgs.msg import Header
 
 from kairos_ros.action import ExecuteTask
-from kairos_ros.core.errors import RefusalCode, WireError
+from kairos_ros.core.errors import WireError
 from kairos_ros.core.exchange import (
-    Actions,
-    Answer,
     Execution,
     Observation,
-    Refetch,
-    Refusal,
     Request,
-    RequestId,
 )
 from kairos_ros.core.fit import RobotInterface
 from kairos_ros.core.wire_check import (
-    TEXT_BYTES,
     check_duration,
     check_text,
-    duration_ns,
-    printable,
 )
 from kairos_ros.msg import (
-    ActionChunk,
     ChunkRequest,
     ExecutionInfo,
     PolicyState,
@@ -114,53 +105,6 @@ def execution_message(execution: Execution, control_rate_hz: float) -> Execution
         control_rate_hz=control_rate_hz,
         stalled_s=execution.stalled_ns / 1e9,
         seam=execution.seam,
-    )
-
-
-def answer_from(message: ActionChunk) -> Answer:
-    """Actions whose count contradicts the sizes in the message come out as none, [0, action_dim].
-
-    Raises WireError for an unknown kind, and for durations that are negative, absurd or not finite.
-    """
-    retry_after_ns = duration_ns("retry_after_s", message.retry_after_s)
-    reason = printable(message.reason, TEXT_BYTES)
-    body: Actions | Refusal | Refetch
-    match message.kind:
-        case ActionChunk.ACTIONS:
-            body = _actions(message, reason)
-        case ActionChunk.REFUSED:
-            known = message.refusal in RefusalCode  # else of a newer serving node
-            code = RefusalCode(message.refusal) if known else RefusalCode.NONE
-            body = Refusal(code, reason, retry_after_ns)
-        case ActionChunk.REFETCH:
-            body = Refetch()
-        case kind:
-            raise WireError(f"answer kind {kind} is unknown; update one of the peers")
-    answered = RequestId(
-        message.robot, message.session, message.task, message.round, message.attempt
-    )
-    return Answer(answered, body, message.server)
-
-
-def _actions(message: ActionChunk, reason: str) -> Actions:
-    actions = np.asarray(message.actions, np.float32)
-    length, dim = message.horizon, message.action_dim
-    if len(actions) != length * dim:
-        actions, length = np.zeros(0, np.float32), 0
-    return Actions(
-        actions=actions.reshape(length, dim),
-        confidence=np.asarray(message.confidence, np.float32),
-        horizon_reason=message.horizon_reason,
-        chunk_size=message.chunk_size,
-        queued_ns=duration_ns("queued_s", message.queued_s),
-        compute_ns=duration_ns("compute_s", message.compute_s),
-        server_ns=duration_ns("server_s", message.server_s),
-        engine_latency_ns=duration_ns("engine_latency_s", message.engine_latency_s),
-        batch_size=message.batch_size,
-        tier=message.tier,
-        engine=message.engine,
-        policy=message.policy,
-        reason=reason,
     )
 
 

@@ -143,7 +143,9 @@ class RobotNode(ManagedNode):
                 f"another node of this name, so that this one takes no goals: {name_left_to}"
             )
         if strange and strange != self._foreign_publishers:
-            self.get_logger().error(f"others act as this robot or its server: {'; '.join(strange)}")
+            self.get_logger().error(
+                f"other nodes publish as this robot or its server: {'; '.join(strange)}"
+            )
         self._foreign_publishers = strange
         return strange
 
@@ -159,7 +161,7 @@ def main() -> int:
     node, executor, stop = begin("robot_node", RobotNode)
     broken = False
     try:
-        while not (stop.is_set() or node.finalized or node.failed):
+        while not (stop.is_set() or node.over or node.failed):
             executor.spin_once(timeout_sec=0.1)
     except Exception:
         traceback.print_exc()

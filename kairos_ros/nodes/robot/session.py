@@ -37,7 +37,6 @@ from kairos_ros.nodes.robot.cameras import RobotCameras
 from kairos_ros.nodes.robot.disturbances import Disturbable, RobotDisturbances
 from kairos_ros.nodes.robot.messages import (
     Identity,
-    answer_from,
     execution_message,
     joint_state_message,
     policy_state_message,
@@ -62,11 +61,11 @@ from kairos_ros.robot.cameras.camera_map import read_camera_map
 from kairos_ros.robot.control import Controller
 from kairos_ros.robot.control_events import (
     Arrived,
-    Limited,
+    LimitsChanged,
     Malformed,
     ServerFound,
     ServerHeard,
-    Stop,
+    StopControl,
 )
 from kairos_ros.robot.control_report import Report
 from kairos_ros.robot.guard import ActionGuard, require_tighter
@@ -75,6 +74,7 @@ from kairos_ros.robot.server_binding import ServerBinding
 from kairos_ros.robot.supervision.rules_text import parse_rules
 from kairos_ros.robot.supervision.supervisor import Supervisor
 from kairos_ros.robot.task import TaskResult
+from kairos_ros.telemetry.answer import answer_of
 
 
 def open_body(node: Node, names: FleetNames, values: Mapping[str, Any]) -> RobotAdapter:
@@ -225,7 +225,7 @@ class RobotSession:
 
     def stop(self) -> None:
         """Ends what the robot does, and lets go of the body; may be called again."""
-        self.controller.post(Stop())
+        self.controller.post(StopControl())
         if self._thread.ident is not None:
             self._thread.join()
 
@@ -309,7 +309,7 @@ class RobotSession:
     def _on_chunk(self, message: ActionChunk) -> None:
         now_ns = time.monotonic_ns()
         try:
-            self.controller.post(Arrived(answer_from(message), now_ns))
+            self.controller.post(Arrived(answer_of(message), now_ns))
         except WireError as error:
             self._on_unreadable(error)
 
@@ -343,7 +343,7 @@ class RobotSession:
             if self.tasks.accepted:
                 require_tighter(self._limits, limits)
             self._limits = limits
-            self.controller.post(Limited(limits))
+            self.controller.post(LimitsChanged(limits))
         if "execution_info_rate_hz" in changed:
             set_rate(self._info_timer, values["execution_info_rate_hz"])
         self._cameras.set_rate(values["camera_rate_hz"])

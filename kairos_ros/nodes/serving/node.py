@@ -25,7 +25,7 @@ from kairos_ros.engine.client.events import EngineDown
 from kairos_ros.msg import ChunkRequest, ChunkUpdates, RobotStatus
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
-from kairos_ros.nodes.bounded import head, subscribe
+from kairos_ros.nodes.bounded import head, subscribe, take_waiting
 from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.managed import ManagedNode
 from kairos_ros.nodes.process import begin
@@ -71,6 +71,7 @@ class ServingNode(ManagedNode):
         )
         self._topics = self._robot_topics()
         self._throttle = Throttle(self.get_logger(), burst=50, every_s=1.0)
+        self._ticked_ns = time.monotonic_ns()
         self._warned: deque[str] = deque(maxlen=MOST_WARNED)
         """Sessions of robots that send fewer observations than the policy reads."""
         self.telemetry = ServingTelemetry(self, self.values, self.announcement)
@@ -108,7 +109,7 @@ class ServingNode(ManagedNode):
             1.0 / self.values["fleet_state_hz"],
             lambda: self.telemetry.tell(self.dispatcher),
         )
-        subscribe(
+        self._statuses = subscribe(
             self,
             RobotStatus,
             self._names.common("robot_status"),
@@ -310,8 +311,14 @@ class ServingNode(ManagedNode):
         self._announce()
         self.telemetry.diagnose_if_due(self.dispatcher)
         now_ns = time.monotonic_ns()
+        stood_still_ns, self._ticked_ns = now_ns - self._ticked_ns, now_ns
+        if stood_still_ns > STOOD_STILL_NS:
+            self.dispatcher.stood_still(stood_still_ns)
         if self.configured:
             self._engines.keep_to_budget(now_ns)
+            if self.dispatcher.may_lose(now_ns):
+                take_waiting(self._statuses)  # it may be this node that is late, not its robots
+        now_ns = time.monotonic_ns()
         before = set(self.dispatcher.sessions)
         self._carry_out(self.dispatcher.tick(now_ns))
         for robot in before - self.dispatcher.sessions.keys():
@@ -320,6 +327,8 @@ class ServingNode(ManagedNode):
 
 
 LAST_CALLBACKS = 10
+STOOD_STILL_NS = 1_000_000_000
+"""Between two ticks: the host was busy with something else, or asleep."""
 MOST_WARNED = 1000
 NOT_ACTIVE = Refusal(RefusalCode.NOT_ACTIVE, "the serving node is not activated", 1_000_000_000)
 
@@ -327,7 +336,7 @@ NOT_ACTIVE = Refusal(RefusalCode.NOT_ACTIVE, "the serving node is not activated"
 def main() -> int:
     """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
     node, executor, stop = begin("serving_node", ServingNode)
-    while not (stop.is_set() or node.finalized):
+    while not (stop.is_set() or node.over):
         executor.spin_once(timeout_sec=node.wait_s())
         node.tick()
     for _ in range(LAST_CALLBACKS):  # so that who asked for the end has its answer

@@ -10,7 +10,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.core.wire_check import ROBOTS
 from kairos_ros.engine.client.remote_spec import NamedRemote, parse_remote
-from kairos_ros.engine.registry import NAME, registry_of
+from kairos_ros.engine.registry import NAME, registry_of, with_own_options
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.nodes.parameters import STRINGS, ParameterSpec
 from kairos_ros.serving.calibration_file import find_calibration
@@ -32,6 +32,12 @@ SERVING_PARAMETERS = (
         STRINGS,
         "In the place of policy: NAME=POLICY of each one, the default first; NAME alone: only "
         "engines elsewhere serve it",
+    ),
+    ParameterSpec(
+        "policy_options",
+        STRINGS,
+        "NAME.OPTION=VALUE: for one of policies alone; OPTION is dtype, threads, max_batch, "
+        "tokenizer, allowed_steps, rtc or compile",
     ),
     ParameterSpec(
         "policy_swaps",
@@ -112,6 +118,11 @@ def engine_options(values: Mapping[str, Any]) -> dict[str, EngineOptions]:
     """How each policy that this host has an engine for shall run, by name. Raises ConfigError."""
     options = EngineOptions(**{field.name: values[field.name] for field in fields(EngineOptions)})
     if not values["policies"]:
+        if values["policy_options"]:
+            raise ConfigError(
+                f"parameter policy_options is {', '.join(values['policy_options'])}, and is for "
+                "those of parameter policies"
+            )
         return {"": options} if options.policy else {}
     for single in ("policy", "profile", "horizon_calibration"):
         if values[single]:
@@ -126,7 +137,8 @@ def engine_options(values: Mapping[str, Any]) -> dict[str, EngineOptions]:
                 f"parameter policies: {name!r} cannot be the name of a policy, or is that of two; "
                 "use 1 to 64 letters, digits, '.', '-' and '_', first a letter or digit"
             )
-    return registry_of([text for text in values["policies"] if "=" in text], options)
+    registry = registry_of([text for text in values["policies"] if "=" in text], options)
+    return with_own_options(registry, values["policy_options"])
 
 
 def policy_swaps(texts: Sequence[str]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from kairos_ros.core.fleet_names import COMMON
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.fleet_namespace import fleet_of
+from kairos_ros.nodes.hidden_node import hidden_node
 from kairos_ros.nodes.managed import ManagedNode
 from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.timers import every
@@ -35,9 +36,8 @@ from kairos_ros.nodes.viz.subscriptions import (
     SERVING,
     Subscriptions,
 )
-from kairos_ros.viz.arm_layer import arms
 from kairos_ros.viz.chunk_layer import chunks
-from kairos_ros.viz.fleet_layer import fleet
+from kairos_ros.viz.fleet_layer import arms, fleet
 from kairos_ros.viz.places import Grid
 from kairos_ros.viz.safety_layer import safety
 from kairos_ros.viz.scene import Scene
@@ -90,9 +90,7 @@ class VizNode(ManagedNode):
         names = fleet_of(self)
         self._frame = self.values["frame"] or f"{names.prefix}{FRAME}"
         self.builder = SceneBuilder(self._frame, grid, arm_entries(self.values["arms"]), names)
-        self._sources = rclpy.create_node(
-            "viz_topics", namespace=self.get_namespace(), use_global_arguments=False
-        )
+        self._sources = hidden_node(self)
         self._fleet = Subscriptions(self._sources, self.builder.sources, self.values["max_robots"])
         self._topics = {}
         self._shown = {}
@@ -267,7 +265,7 @@ def main() -> int:
     """Runs the node until SIGINT or SIGTERM. Exit code 0 then, 1 after an error."""
     node, executor, stop = begin("viz_node", VizNode)
     due_s = time.monotonic()
-    while not stop.is_set() and not node.finalized:
+    while not stop.is_set() and not node.over:
         for _ in range(10):  # parameter services, timers, viewers that came
             executor.spin_once(timeout_sec=0)
         if node.active:

@@ -24,12 +24,12 @@ from kairos_ros.telemetry.fleet_view import FleetView, RobotView
 from kairos_ros.viz.bodies import Body, MetaWorldBody, UrdfBody
 from kairos_ros.viz.places import Grid, Slots
 from kairos_ros.viz.scene import (
-    Chunks,
-    Judged,
+    LastTransition,
+    LastVerdict,
     RobotDrawing,
+    RobotPaths,
     Scene,
     Serving,
-    Transition,
 )
 from kairos_ros.viz.shape import Point
 
@@ -129,7 +129,9 @@ class SceneBuilder:
             body=body,
             joint_names=tuple(told),
             joints=np.array(list(told.values())),
-            chunks=_chunks(now_s, status, view, drawn, body) if body and status.task else Chunks(),
+            chunks=_chunks(now_s, status, view, drawn, body)
+            if body and status.task
+            else RobotPaths(),
             judged=_judged(now_s, status, view.verdict),
             transition=_transition(now_s, status, view.transition),
             machine=view.mode,
@@ -168,21 +170,21 @@ def _text(path: Path) -> str:
 
 def _chunks(
     now_s: float, status: RobotReported, view: RobotView, drawn: Drawn, body: Body
-) -> Chunks:
+) -> RobotPaths:
     """The round that is executed, and the one after it if it has come.
 
     An arm that holds executes none: what was stopped is not to come any more.
     """
     execution = view.execution
     if execution is None:
-        return Chunks()
+        return RobotPaths()
     key = status.session, status.task
     following = drawn.paths.path((*key, execution.round + 1), body)
     if not execution.started or execution.holding:
-        return Chunks(next=following)
+        return RobotPaths(next=following)
     since_s = now_s - execution.at_s
     made = min(since_s * execution.control_rate_hz, float(execution.remaining))
-    return Chunks(
+    return RobotPaths(
         running=drawn.paths.path((*key, execution.round), body),
         done=execution.chunk_index + made,
         end=execution.chunk_index + execution.remaining,
@@ -190,18 +192,18 @@ def _chunks(
     )
 
 
-def _judged(now_s: float, status: RobotReported, verdict: CellJudged | None) -> Judged | None:
+def _judged(now_s: float, status: RobotReported, verdict: CellJudged | None) -> LastVerdict | None:
     if verdict is None or verdict.key != TaskKey(status.robot, status.session, status.task):
         return None
-    return Judged(verdict.safe, verdict.probability, verdict.latency_s, now_s - verdict.at_s)
+    return LastVerdict(verdict.safe, verdict.probability, verdict.latency_s, now_s - verdict.at_s)
 
 
 def _transition(
     now_s: float, status: RobotReported, event: ModeChanged | None
-) -> Transition | None:
+) -> LastTransition | None:
     if event is None or event.key.session != status.session:
         return None
-    return Transition(event.reason, now_s - event.at_s, told=bool(event.component))
+    return LastTransition(event.reason, now_s - event.at_s, told=bool(event.component))
 
 
 def _serving(now_s: float, view: FleetView) -> Serving | None:

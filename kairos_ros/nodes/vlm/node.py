@@ -117,7 +117,7 @@ def main(*names: str) -> int:
     """
     components = tuple(map(Component, names)) or ALL
     node, executor, stop = begin("vlm_node", partial(VlmNode, components))
-    while not stop.is_set() and not node.broken and not node.finalized:
+    while not stop.is_set() and not node.broken and not node.over:
         executor.spin_once(timeout_sec=0.1)
     broken = node.broken
     executor.shutdown()

@@ -10,7 +10,7 @@ from kairos_ros.core.pipeline import Component, TaskRules, TaskState
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class JudgementRecord:
     """What safety or monitor said of one look at one cell."""
 
     robot: str
@@ -29,7 +29,7 @@ class Judged:
 
 
 @dataclass(frozen=True, slots=True)
-class Planned:
+class PlanRecord:
     """A question to the planner."""
 
     robot: str
@@ -42,7 +42,7 @@ class Planned:
 
 
 @dataclass(frozen=True, slots=True)
-class Moved:
+class TransitionRecord:
     """One transition of a robot's state machine, or one repeated stop; see PipelineEvent.msg."""
 
     robot: str
@@ -73,11 +73,11 @@ class PipelineRecord:
 
     rules: Mapping[str, TaskRules] = field(default_factory=dict)
     """Robot -> what it worked under."""
-    judged: tuple[Judged, ...] = ()
+    judged: tuple[JudgementRecord, ...] = ()
     """By time of the answer."""
-    plans: tuple[Planned, ...] = ()
+    plans: tuple[PlanRecord, ...] = ()
     """By time of the question."""
-    moves: tuple[Moved, ...] = ()
+    moves: tuple[TransitionRecord, ...] = ()
     """By time."""
     looks_s: Mapping[str, tuple[float, ...]] = field(default_factory=dict)
     """Robot -> when it published pictures, ascending; no robot where they were not recorded."""

@@ -13,12 +13,13 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import count
 from pathlib import Path
-from typing import IO, Annotated, Any, Literal
+from typing import IO, Annotated, Literal
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, ValidationError
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.document.faults import first_fault
 from kairos_ros.document.text_file import check_regular
 from kairos_ros.recording.runs.trace import Trace, TraceRound
 
@@ -197,14 +198,10 @@ class _Source:
         try:
             return model.model_validate_json(line)
         except ValidationError as error:
-            first = error.errors(include_url=False)[0]
-            field = ".".join(str(part) for part in first["loc"])
-            given = "" if first["type"] in ("missing", "json_invalid") else _short(first["input"])
-            raise self.error(field, first["msg"] + given) from None
+            raise self.error("", first_fault(error, model)) from None
 
     def error(self, field: str, text: str) -> ConfigError:
-        where = f"{self.path}, line {self.line}" + (f", field {field}" if field else "")
-        return ConfigError(f"{where}: {text}")
+        return ConfigError(f"{self.path}:{self.line}: {field}{': ' if field else ''}{text}")
 
 
 def _read_lines(path: Path) -> Iterator[bytes]:
@@ -218,11 +215,11 @@ def _read_lines(path: Path) -> Iterator[bytes]:
                 line = stream.readline(MAX_LINE_BYTES + 1)
             except (EOFError, zlib.error, gzip.BadGzipFile) as error:
                 raise ConfigError(
-                    f"{path}, line {number}: the gzip data is torn or damaged: {error}"
+                    f"{path}:{number}: the gzip data is torn or damaged: {error}"
                 ) from None
             if len(line) > MAX_LINE_BYTES:
                 raise ConfigError(
-                    f"{path}, line {number}: the line is longer than {MAX_LINE_BYTES} bytes"
+                    f"{path}:{number}: the line is longer than {MAX_LINE_BYTES} bytes"
                 )
             if not line:
                 return
@@ -373,11 +370,7 @@ def _lines(trace: Trace) -> Iterator[_Line]:
                 updates=_encode(line.updates),
             )
     except ValidationError as error:
-        first: Any = error.errors(include_url=False)[0]
-        field = ".".join(str(part) for part in first["loc"])
-        raise ConfigError(
-            f"trace {trace.name!r}, field {field}: {first['msg']}{_short(first['input'])}"
-        ) from None
+        raise ConfigError(f"trace {trace.name!r}: {first_fault(error, _Round)}") from None
 
 
 def _encode(array: np.ndarray | None) -> _Array | None:
@@ -387,8 +380,3 @@ def _encode(array: np.ndarray | None) -> _Array | None:
     return _Array(
         dtype="<f4", shape=list(data.shape), base64=base64.b64encode(data.tobytes()).decode()
     )
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return f", not {text if len(text) <= 60 else text[:60] + '…'}"

@@ -135,7 +135,7 @@ class _Turn:
         state = self.state
         if state.mode is HOLDING and state.task and not state.stopped_by and self._safe:
             if state.reset_owed:
-                self._fire(Trigger.RESET_STILL_OWED, None, "the cell is safe again")
+                self._fire(Trigger.RESET_STILL_DUE, None, "the cell is safe again")
             else:
                 self._fire(Trigger.CLEAR, None, "the cell is safe and every answer is here")
 

@@ -111,7 +111,7 @@ def softmax(x: Floats) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class QuestionKind:
     """One kind of question that a model was trained to answer."""
 
     kind: str
@@ -127,7 +127,7 @@ class Description:
     name: str
     shape: Shape
     words: tuple[str, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[QuestionKind, ...]
     temperature: float
     """Divides the logits, so that probabilities mean what they say on held-out scenes."""
     camera: str
@@ -165,7 +165,8 @@ def read_model(folder: Path) -> tuple[Description, TinyVLM]:
         data = json.loads((folder / "config.json").read_text())
         shape = Shape(**(data["shape"] | {"channels": tuple(data["shape"]["channels"])}))
         asked = tuple(
-            Asked(a["kind"], tuple(a["answers"]), tuple(a["instructions"])) for a in data["asked"]
+            QuestionKind(a["kind"], tuple(a["answers"]), tuple(a["instructions"]))
+            for a in data["asked"]
         )
         given = data | {"shape": shape, "asked": asked, "words": tuple(data["words"])}
         return Description(**given), TinyVLM(shape, load_file(folder / "model.safetensors"))

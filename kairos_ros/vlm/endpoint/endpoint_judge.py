@@ -101,7 +101,7 @@ class EndpointJudge:
     async def _judge_all(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
         start = time.monotonic()
         places = asyncio.Semaphore(self._endpoint.in_flight)
-        asked = [_Asked(question, start) for question in questions]
+        asked = [_PendingQuestion(question, start) for question in questions]
         async with asyncio.TaskGroup() as group:
             tasks = [group.create_task(self._judge_one(one, places)) for one in asked]
         outcomes = [task.result() for task in tasks]
@@ -112,7 +112,9 @@ class EndpointJudge:
                 self.usage.verdicts += 1
         return outcomes
 
-    async def _judge_one(self, asked: "_Asked", places: asyncio.Semaphore) -> Verdict | Failure:
+    async def _judge_one(
+        self, asked: "_PendingQuestion", places: asyncio.Semaphore
+    ) -> Verdict | Failure:
         if wrong := complaint(asked.question):
             return self._failure(asked, FailureCode.BAD_QUESTION, wrong)
         left = self._endpoint.timeout_s - (time.monotonic() - asked.start)
@@ -125,7 +127,7 @@ class EndpointJudge:
             message = f"no answer from {self._endpoint.url} in {self._endpoint.timeout_s:g} s{said}"
             return self._failure(asked, code, message)
 
-    async def _negotiate(self, asked: "_Asked") -> Verdict | Failure:
+    async def _negotiate(self, asked: "_PendingQuestion") -> Verdict | Failure:
         """Asks in the dialect that worked last; where that is not understood, in the others."""
         failure: Failure | None = None
         dialect: _Dialect | None = self._dialect
@@ -142,7 +144,7 @@ class EndpointJudge:
             dialect = _next(dialect, outcome.message)
         return failure or self._failure(asked, FailureCode.REFUSED, asked.trouble)
 
-    async def _persist(self, asked: "_Asked", dialect: _Dialect) -> Verdict | Failure:
+    async def _persist(self, asked: "_PendingQuestion", dialect: _Dialect) -> Verdict | Failure:
         """One request, again while the server fails, at growing intervals."""
         url = self._endpoint.url
         failure = self._failure(asked, FailureCode.UNREACHABLE, url)
@@ -198,7 +200,7 @@ class EndpointJudge:
                     raise httpx.DecodingError(f"more than {LARGEST_BODY} bytes")
         return response.status_code, response.headers, bytes(body)
 
-    def _read(self, asked: "_Asked", body: bytes) -> Verdict | Failure | None:
+    def _read(self, asked: "_PendingQuestion", body: bytes) -> Verdict | Failure | None:
         """The verdict, a failure that asking again would not mend, or None: ask again."""
         try:
             answer, likely, cost, said = read_completion(body, asked.question.answers)
@@ -215,13 +217,13 @@ class EndpointJudge:
         latency_s = time.monotonic() - asked.start
         return Verdict(answer, likely, latency_s, self.model, asked.cost)
 
-    def _failure(self, asked: "_Asked", code: FailureCode, message: str) -> Failure:
+    def _failure(self, asked: "_PendingQuestion", code: FailureCode, message: str) -> Failure:
         latency_s = time.monotonic() - asked.start
         return Failure(code, " ".join(message.split()), latency_s, self.model, asked.cost)
 
 
 @dataclass(slots=True)
-class _Asked:
+class _PendingQuestion:
     """A question on its way."""
 
     question: Question

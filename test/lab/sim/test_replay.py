@@ -255,7 +255,7 @@ def test_a_serving_node_that_dies_ends_the_replay_with_its_last_words(replay, tr
 def test_what_cannot_be_replayed_is_told_before_anything_starts(replay, traces, tmp_path):
     (tmp_path / "garbage.jsonl").write_text("no traces\n")
     expected = {
-        (tmp_path / "garbage.jsonl",): "garbage.jsonl, line 1",
+        (tmp_path / "garbage.jsonl",): "garbage.jsonl:1: ",
         (traces, "--policy", "/no/such/policy"): "'/no/such/policy': no LeRobot policy folder",
         (traces, "--policy", "emulated:dim=7"): "have 7|has 7",
         (traces,): "holds no states",

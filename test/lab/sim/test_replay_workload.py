@@ -49,7 +49,6 @@ from kairos_ros.lab.live_replay.workload import (
 )
 from kairos_ros.lab.sim.rules import Rules
 from kairos_ros.lab.sim.virtual_robot import Ended
-from kairos_ros.nodes.robot.messages import answer_from
 from kairos_ros.nodes.serving.messages import from_answer
 from kairos_ros.recording.definition import Definitions, installed_prefixes
 from kairos_ros.recording.extract import extract_traces
@@ -59,6 +58,7 @@ from kairos_ros.recording.runs.run import FleetRun, RoundRecord, Span, TaskRecor
 from kairos_ros.recording.runs.trace_file import write_traces
 from kairos_ros.recording.writer import BagWriter
 from kairos_ros.robot.adapter import RobotSpec
+from kairos_ros.telemetry.answer import answer_of
 from kairos_ros.transport.messages import InferRequest
 
 
@@ -91,14 +91,14 @@ def actions(length):
 def test_an_answer_survives_its_message():
     asked = RequestId("arm", "s", "7", 3, 1)
     sent = Answer(asked, actions(5), "server")
-    got = answer_from(from_answer(sent, "server"))
+    got = answer_of(from_answer(sent, "server"))
     assert (got.id, got.server) == (asked, "server")
     for name in Actions.__slots__:
         assert np.array_equal(getattr(got.body, name), getattr(sent.body, name))
     refused = Answer(asked, Refusal(RefusalCode.OVERLOADED, "queue is full", 500_000_000))
-    assert answer_from(from_answer(refused)) == refused
+    assert answer_of(from_answer(refused)) == refused
     again = Answer(asked, Refetch())
-    assert answer_from(from_answer(again)) == again
+    assert answer_of(from_answer(again)) == again
 
 
 @pytest.mark.parametrize(
@@ -110,14 +110,14 @@ def test_an_answer_that_contradicts_itself_is_refused(change, said):
     for name, value in change.items():
         setattr(message, name, value)
     with pytest.raises(WireError, match=said):
-        answer_from(message)
+        answer_of(message)
     assert isinstance(message, ActionChunk)
 
 
 def test_actions_of_another_count_than_the_message_says_come_out_as_none():
     message = from_answer(Answer(RequestId("arm", "s", "7", 3, 1), actions(5)))
     message.horizon = 4
-    assert answer_from(message).body.actions.shape == (0, 3)
+    assert answer_of(message).body.actions.shape == (0, 3)
 
 
 def test_robots_are_spread_evenly_over_few_processes():
@@ -190,7 +190,7 @@ def test_of_a_hub_id_nothing_is_known_yet():
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [(b"\x00\x01 garbage", "line 1"), (b"", "empty"), (b'{"format": "x"}\n', "line 1")],
+    [(b"\x00\x01 garbage", ":1: "), (b"", "empty"), (b'{"format": "x"}\n', ":1: ")],
 )
 def test_a_garbage_trace_file_is_refused_with_the_line(tmp_path, content, said):
     path = tmp_path / "t.jsonl"

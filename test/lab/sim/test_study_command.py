@@ -112,7 +112,7 @@ def test_list_says_what_each_study_answers(command):
     ("arguments", "message"),
     [
         ([], "name a study"),
-        (["nothing"], "no study 'nothing'; there are ablation, aging"),
+        (["nothing"], "no study 'nothing'; there are aging, batch_cap"),
         (["none.yaml"], "none.yaml: No such file"),
     ],
 )
@@ -122,7 +122,7 @@ def test_a_wrong_call_says_what_is_allowed(command, arguments, message):
     assert message in str(result.exception)
 
 
-CELL = Cell(workload="pi05-libero", tasks=15, load=1.4)
+CELL = Cell(workload="pi05-libero", horizon="static", tasks=15, load=1.4)
 
 
 def test_a_cell_gives_the_same_numbers_again():
@@ -157,7 +157,9 @@ HORIZONS = ("static", "dynamic")
 
 
 def test_a_fleet_takes_tasks_back_to_back():
-    fleet = Cell(workload="pi05-libero", arrivals="back_to_back", robots=3, tasks=9)
+    fleet = Cell(
+        workload="pi05-libero", horizon="static", arrivals="back_to_back", robots=3, tasks=9
+    )
     found = run_cell(fleet)
     assert found["tasks"] == 9
     assert found["busy_robots_mean"] > 2

@@ -4,7 +4,7 @@ import pytest
 import yaml
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.lab.commands.study import shipped_studies
+from kairos_ros.lab.commands.study import _kind, shipped_studies
 from kairos_ros.lab.study.definition import combinations, read_study
 from kairos_ros.lab.study.metrics import METRICS
 
@@ -75,14 +75,24 @@ def test_several_things_varied_add_options_of_one_scheduling_policy(tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"settings__loud": 1}, r"no field 'loud'; allowed are: workload, arrivals, load"),
+        (
+            {"settings__loud": 1},
+            r"no field 'loud' here .*; allowed are: workload, policy, traces",
+        ),
         ({"vary__load": [0.5, 1.5, -1]}, r"load: .*greater than 0, not -1"),
         ({"sizes__quick__vary": {"load": []}}, r"0 cells; 1 to 20000"),
         (
             {"vary__policy__ours__scheduling": "lifo"},
             r"unknown scheduling policy 'lifo'; known here: admit",
         ),
-        ({"settings__accounting": "both"}, r"accounting: .*'replay' or 'observation', not 'both'"),
+        (
+            {"settings__accounting": "both"},
+            r"accounting: 'both' is not allowed; allowed are: replay, observation",
+        ),
+        ({"settings__engine": "tpu"}, r"engine: 'tpu' is none of pi05, smolvla, vam"),
+        ({"settings__workload": "libero"}, r"workload: 'libero' is none of recorded, pi05-libero"),
+        ({"settings__workload": "vam-bridge"}, r"horizon: 'static:tuned' is neither static nor"),
+        ({"settings__rounds_ratio": 2.0}, r"rounds_ratio: is recorded, not assumed"),
         ({"sizes__full__seeds": 0}, r"sizes.full.seeds: .*greater than or equal to 1, not 0"),
         ({"sizes__quick__vary": {"load": [9]}}, r"sizes: load has no value 9, only 0.5, 1.5"),
         ({"sizes__huge": {"seeds": 1}}, r"'huge' is not allowed; allowed are: 'quick' or 'full'"),
@@ -97,7 +107,7 @@ def test_several_things_varied_add_options_of_one_scheduling_policy(tmp_path):
         ({"claims__0__ours": {"policy": "best"}}, r"claims.0: policy has no value 'best'"),
         ({"question": None}, r"question: it is missing"),
         ({"vary": None}, r"vary: it is missing"),
-        ({"claims__0__goal": {"latency_p95_s": 0.2}}, r"goal for latency_p95_s, which is no"),
+        ({"claims__0__paper": {"latency_p95_s": "a"}}, r"paper has latency_p95_s, which is no"),
         ({"claims__0__metric": ["speed"]}, r"there is no metric 'speed'; there are latency_mean_s"),
         ({"figure__y": ["speed"]}, r"there is no metric 'speed'"),
         ({"claims__0__wins": 1}, r"36:3: claims.0.wins: .*allowed are: kind, metric, ours, base"),
@@ -126,7 +136,7 @@ def test_a_file_that_is_not_there_is_named(tmp_path):
         read_study(tmp_path / "none.yaml")
 
 
-SIMULATED = [name for name in shipped_studies() if name != "horizon"]
+SIMULATED = [name for name, path in shipped_studies().items() if not _kind(path)]
 
 
 @pytest.mark.parametrize("name", SIMULATED)

@@ -48,6 +48,14 @@ def test_a_synthetic_workload_says_so_and_is_a_valid_trace_file(tmp_path, name):
     assert tuple(read_traces(tmp_path / "t.jsonl.gz")) == traces
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("ratio", [1.0, 1.3, 2.7])
+def test_a_synthetic_workload_can_be_given_another_ratio_of_rounds(ratio):
+    traces = workload("pi05-libero", 7, 400, ratio=ratio).traces
+    static = sum(math.ceil(t.actions / 10) for t in traces)
+    assert static / sum(len(t.rounds) for t in traces) == pytest.approx(ratio, rel=0.08)
+
+
 def test_the_same_seed_gives_the_same_tasks_and_another_gives_others():
     assert workload("vam-bridge", 1) == workload("vam-bridge", 1)
     assert workload("vam-bridge", 1).traces != workload("vam-bridge", 2).traces

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from kairos_ros.core.errors import PolicyError
+from kairos_ros.engine.policies.policy_folder import one_line
 from kairos_ros.engine.policies.sampler import FamilyCode, RowDraws
 from kairos_ros.transport.messages import InferRequest
 
@@ -112,7 +113,7 @@ class LingbotSampler:
         try:
             policy._ensure_frozen_modules()
         except (OSError, ValueError) as error:
-            raise PolicyError(f"{config.wan_pretrained_path}: {error}") from error
+            raise PolicyError(f"{config.wan_pretrained_path}: {one_line(error)}") from error
         self._policy = policy
         self._used = config.used_action_channel_ids
         self._per_frame = config.action_per_frame

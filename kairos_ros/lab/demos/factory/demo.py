@@ -10,7 +10,7 @@ from rich.console import Console, RenderableType
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.fleet.fleet_file import FleetFile
 from kairos_ros.lab.demos.experiment import point_latest
-from kairos_ros.lab.demos.factory.events import Planned
+from kairos_ros.lab.demos.factory.events import PlannedEvent
 from kairos_ros.lab.demos.factory.figure import finding, plot_factory
 from kairos_ros.lab.demos.factory.history import FleetHistory
 from kairos_ros.lab.demos.factory.log import EventLog
@@ -45,7 +45,7 @@ class FactoryOptions:
     file: Path
     fleet: FleetFile
     nodes: list[NodeSpec]
-    script: list[Planned]
+    script: list[PlannedEvent]
     seed: int
     folder: Path
     """Of this run: logs, bag, summary and picture."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kairos_ros.core.pipeline import Component
-from kairos_ros.lab.demos.factory.events import Kind
+from kairos_ros.lab.demos.factory.events import EventKind
 from kairos_ros.lab.metrics.reactions import ModeSpan
 from kairos_ros.robot.supervision.state_table import Effect, Mode, Trigger
 
@@ -14,7 +14,7 @@ NO_TASK = "no_task"
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
+class SeenTransition:
     """One transition of a robot's state machine, as its PipelineEvent was heard."""
 
     at_s: float
@@ -36,7 +36,7 @@ class Transition:
 class FactoryEvent:
     """One event that was made to happen."""
 
-    kind: Kind
+    kind: EventKind
     robots: tuple[str, ...]
     """Whom it concerned: those that had to react."""
     text: str
@@ -62,7 +62,7 @@ class HumanRelease:
 class FleetHistory:
     """Everything so far, in the order in which it was heard."""
 
-    transitions: list[Transition] = field(default_factory=list)
+    transitions: list[SeenTransition] = field(default_factory=list)
     events: list[FactoryEvent] = field(default_factory=list)
     releases: list[HumanRelease] = field(default_factory=list)
 
@@ -71,10 +71,10 @@ class FleetHistory:
         last = self.last(robot)
         return last.after if last else Mode.HOLDING
 
-    def last(self, robot: str) -> Transition | None:
+    def last(self, robot: str) -> SeenTransition | None:
         return next((m for m in reversed(self.transitions) if m.robot == robot), None)
 
-    def since(self, robot: str, from_s: float) -> list[Transition]:
+    def since(self, robot: str, from_s: float) -> list[SeenTransition]:
         """What a robot did from then on."""
         return [m for m in self.transitions if m.robot == robot and m.at_s >= from_s]
 
@@ -103,7 +103,7 @@ class FleetHistory:
         return sum(m.trigger is trigger for m in self.transitions if m.robot in mine)
 
 
-def _spans(robot: str, transitions: Sequence[Transition], end_s: float) -> list[ModeSpan]:
+def _spans(robot: str, transitions: Sequence[SeenTransition], end_s: float) -> list[ModeSpan]:
     spans, since_s, mode = [], 0.0, NO_TASK
     for transition in transitions:
         idle = transition.trigger in TASK_OVER or _idle(mode, transition)
@@ -115,6 +115,6 @@ def _spans(robot: str, transitions: Sequence[Transition], end_s: float) -> list[
     return [span for span in spans if span.end_s > span.start_s]
 
 
-def _idle(mode: str, transition: Transition) -> bool:
+def _idle(mode: str, transition: SeenTransition) -> bool:
     """A robot without a task that is warned has no task all the same."""
     return mode == NO_TASK and transition.trigger is Trigger.UNSAFE

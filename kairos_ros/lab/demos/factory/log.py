@@ -5,7 +5,7 @@ from collections import deque
 
 from rich.console import Console
 
-from kairos_ros.lab.demos.factory.history import Transition
+from kairos_ros.lab.demos.factory.history import SeenTransition
 from kairos_ros.lab.testbed.display import print_line
 from kairos_ros.robot.supervision.state_table import Mode, Trigger
 
@@ -43,7 +43,7 @@ class EventLog:
         if not self._view:
             print_line(self._console, f"{at_s:6.1f} s  {text}", style)
 
-    def moved(self, transition: Transition) -> None:
+    def moved(self, transition: SeenTransition) -> None:
         """A robot changed its mode."""
         if transition.after is Mode.RUNNING:
             self._told.pop(transition.robot, None)

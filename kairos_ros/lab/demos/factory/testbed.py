@@ -11,7 +11,7 @@ from kairos_ros.bringup.fleet import NODES
 from kairos_ros.core.pipeline import Component
 from kairos_ros.fleet.fleet_file import FleetFile
 from kairos_ros.lab.demos.factory.ground_truth import GroundTruth, Picture
-from kairos_ros.lab.demos.factory.history import FleetHistory, HumanRelease, Transition
+from kairos_ros.lab.demos.factory.history import FleetHistory, HumanRelease, SeenTransition
 from kairos_ros.lab.demos.factory.log import EventLog
 from kairos_ros.lab.demos.factory.outcome import USED_UP
 from kairos_ros.lab.demos.factory.slo import AnswerLatencies
@@ -248,7 +248,7 @@ class FactoryTestbed:
 
     def _on_event(self, message: PipelineEvent) -> None:
         age_s = message.frame_age_s
-        transition = Transition(
+        transition = SeenTransition(
             self.now_s,
             message.robot,
             Mode(message.before),

@@ -11,12 +11,12 @@ from kairos_ros.document.faults import (
     FaultyFileError,
     did_you_mean,
     fault_at,
-    faults_of,
     read_document,
+    read_model,
 )
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.host.share import share
-from kairos_ros.robot.adapters.contract.contract import Arm, RobotContract
+from kairos_ros.robot.adapters.contract.contract import ContractArm, RobotContract
 
 FURTHEST_TURN_RAD = 4 * math.pi
 """A limit of a revolute joint beyond two turns is more likely written in degrees."""
@@ -37,10 +37,7 @@ def read_contract(path: Path) -> RobotContract:
     if not isinstance(document.data, dict):
         text = f"a contract has the fields {', '.join(RobotContract.model_fields)}"
         raise FaultyFileError(path, [fault_at(document, (), text)])
-    try:
-        contract = RobotContract.model_validate(document.data)
-    except ValidationError as error:
-        raise FaultyFileError(path, faults_of(document, RobotContract, error)) from None
+    contract = read_model(path, document, RobotContract)
     faults = [fault_at(document, at, text) for at, text in _contradictions(contract)]
     if faults:
         raise FaultyFileError(path, faults)
@@ -96,7 +93,9 @@ def _contradictions(contract: RobotContract) -> Iterator[tuple[FieldPath, str]]:
         yield ("arms",), f"a safe state needs `safe` of every joint; {', '.join(missing)} has none"
 
 
-def _joints(arm: Arm, here: FieldPath, owners: dict[str, str]) -> Iterator[tuple[FieldPath, str]]:
+def _joints(
+    arm: ContractArm, here: FieldPath, owners: dict[str, str]
+) -> Iterator[tuple[FieldPath, str]]:
     names: dict[str, str] = {}
     for j, joint in enumerate(arm.joints):
         at = (*here, "joints", j)
@@ -127,7 +126,7 @@ def _joints(arm: Arm, here: FieldPath, owners: dict[str, str]) -> Iterator[tuple
                 yield (*at, field), text
 
 
-def _commands(arm: Arm, here: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+def _commands(arm: ContractArm, here: FieldPath) -> Iterator[tuple[FieldPath, str]]:
     names = [joint.name for joint in arm.joints]
     owners: dict[str, str] = {}
     for c, command in enumerate(arm.commands):

@@ -16,7 +16,7 @@ Point = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Solid:
     """One solid of a body."""
 
     kind: Literal["capsule", "ellipsoid", "box", "cylinder"]
@@ -29,11 +29,11 @@ class Part:
     rgba: Rgba
 
 
-Body = tuple[Part, ...]
+Body = tuple[Solid, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Cell:
+class Workcell:
     """The box that a robot works in, and the floor under it, metres."""
 
     low: tuple[float, float, float]
@@ -44,13 +44,13 @@ class Cell:
         return bool((point >= self.low).all() and (point <= self.high).all())
 
 
-METAWORLD_CELL = Cell(low=(-0.7, 0.2, -0.03), high=(0.7, 1.0, 1.0), floor_m=-0.913)
+METAWORLD_CELL = Workcell(low=(-0.7, 0.2, -0.03), high=(0.7, 1.0, 1.0), floor_m=-0.913)
 """The table of Meta-World's scenes; the arm stands at the origin, the cameras look from the side
 of negative y."""
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
+class PersonColours:
     """Colours of a person."""
 
     skin: Rgba
@@ -65,28 +65,30 @@ SKIN = ((0.95, 0.80, 0.69), (0.87, 0.67, 0.53), (0.71, 0.49, 0.36), (0.48, 0.31,
 GLOVES = ((0.92, 0.92, 0.94), (0.15, 0.35, 0.75), (0.12, 0.12, 0.13), (0.95, 0.55, 0.10))
 
 
-def random_look(rng: np.random.Generator) -> Look:
+def random_look(rng: np.random.Generator) -> PersonColours:
     """Any skin tone, clothes of any colour, one time in four gloves."""
     skin = _near(rng, SKIN)
     hands = _near(rng, GLOVES) if rng.random() < 0.25 else skin
     cloth = rng.uniform(0.05, 0.95, (2, 3))
-    return Look(skin, hands, _rgba(cloth[0]), _rgba(cloth[1]), _rgba(rng.uniform(0.02, 0.35, 3)))
+    return PersonColours(
+        skin, hands, _rgba(cloth[0]), _rgba(cloth[1]), _rgba(rng.uniform(0.02, 0.35, 3))
+    )
 
 
-def capsule(start: Point, end: Point, radius_m: float, rgba: Rgba) -> Part:
+def capsule(start: Point, end: Point, radius_m: float, rgba: Rgba) -> Solid:
     """A rod with round ends from `start` to `end`."""
     axis = end - start
     length = float(np.linalg.norm(axis))
     size = np.array([radius_m, radius_m, length / 2])
-    return Part("capsule", (start + end) / 2, size, _along(axis), rgba)
+    return Solid("capsule", (start + end) / 2, size, _along(axis), rgba)
 
 
-def ellipsoid(at: Point, radii: Point, along: Point, rgba: Rgba) -> Part:
+def ellipsoid(at: Point, radii: Point, along: Point, rgba: Rgba) -> Solid:
     """`radii` of the two short axes and, last, of the one that points `along`."""
-    return Part("ellipsoid", at, radii, _along(along), rgba)
+    return Solid("ellipsoid", at, radii, _along(along), rgba)
 
 
-def hand(wrist: Point, towards: Point, spread_m: float, look: Look) -> Body:
+def hand(wrist: Point, towards: Point, spread_m: float, look: PersonColours) -> Body:
     """A palm with four fingers and a thumb; `towards` is the direction of the fingers."""
     turn = _along(towards)
     ahead, side = turn[:, 2], turn[:, 0]
@@ -101,7 +103,9 @@ def hand(wrist: Point, towards: Point, spread_m: float, look: Look) -> Body:
     return (palm, *fingers)
 
 
-def forearm(wrist: Point, elbow: Point, look: Look, *, bare: bool, spread_m: float = 0.01) -> Body:
+def forearm(
+    wrist: Point, elbow: Point, look: PersonColours, *, bare: bool, spread_m: float = 0.01
+) -> Body:
     """A hand on a forearm that comes from `elbow`; `bare` without a sleeve."""
     towards = wrist - elbow
     arm = look.skin if bare else look.sleeve
@@ -113,7 +117,7 @@ def forearm(wrist: Point, elbow: Point, look: Look, *, bare: bool, spread_m: flo
 def person(
     feet: Point,
     facing: Point,
-    look: Look,
+    look: PersonColours,
     *,
     height_m: float = 1.75,
     lean: float = 0.0,
@@ -162,12 +166,12 @@ def person(
     return tuple(parts)
 
 
-def shifted(body: Iterable[Part], by: Point) -> Body:
+def shifted(body: Iterable[Solid], by: Point) -> Body:
     """The same body somewhere else: what an animation does frame by frame."""
     return tuple(replace(part, at=part.at + by) for part in body)
 
 
-def random_hand(rng: np.random.Generator, cell: Cell) -> Body:
+def random_hand(rng: np.random.Generator, cell: Workcell) -> Body:
     """A hand that reaches over any edge of the table of `cell`, with its arm."""
     low, high = np.array(cell.low), np.array(cell.high)
     side = rng.integers(4)
@@ -189,7 +193,7 @@ def random_hand(rng: np.random.Generator, cell: Cell) -> Body:
     return (*forearm(wrist, elbow, look, bare=bare, spread_m=rng.uniform(0, 0.025)), upper)
 
 
-def random_person(rng: np.random.Generator, cell: Cell) -> Body:
+def random_person(rng: np.random.Generator, cell: Workcell) -> Body:
     """Somebody at the edge of the table of `cell`, on any side but the arm's, most reaching in."""
     low, high = np.array(cell.low), np.array(cell.high)
     side = rng.integers(3)
@@ -214,12 +218,12 @@ def random_person(rng: np.random.Generator, cell: Cell) -> Body:
     )
 
 
-def random_intruder(rng: np.random.Generator, cell: Cell) -> Body:
+def random_intruder(rng: np.random.Generator, cell: Workcell) -> Body:
     """A hand or a person."""
     return random_hand(rng, cell) if rng.random() < 0.6 else random_person(rng, cell)
 
 
-def draw(body: Iterable[Part], scene: Any) -> None:
+def draw(body: Iterable[Solid], scene: Any) -> None:
     """Add `body` to a `mujoco.MjvScene` that was just updated; it stays for one rendering.
 
     Parts that the scene has no room for are left out, as MuJoCo does with its own.

@@ -130,7 +130,7 @@ def knock_object(env: Any, velocity: np.ndarray) -> None:
     """Give the loose object `velocity`, float64 [3] in m/s. Raises ConfigError without one."""
     joint = loose_object(env)
     if joint is None:
-        raise ConfigError("nothing is loose in this scene; knock in one such as push-v3")
+        raise ConfigError("this scene has no loose object; knock in one such as push-v3")
     at = env.unwrapped.model.jnt_dofadr[joint]
     env.unwrapped.data.qvel[at : at + 3] = velocity
 

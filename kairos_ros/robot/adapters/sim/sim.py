@@ -1,6 +1,7 @@
 """A simulated robot body: any Gymnasium environment with a task, Meta-World's arm by default."""
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -25,6 +26,17 @@ class SimulationError(KairosError):
     """The simulator's physics diverged; the episode cannot go on."""
 
 
+@dataclass(frozen=True, slots=True)
+class SavedState:
+    """Where a simulated scene stood, for `SimAdapter.restore`."""
+
+    physics: np.ndarray
+    """float64, MuJoCo's integration state: positions, velocities, actuators, mocap, warm start."""
+    env: Mapping[str, Any]
+    """Numbers and arrays that the environment keeps beside it."""
+    adapter: Mapping[str, Any]
+
+
 UPSIDE_DOWN = ("corner", "corner2", "corner3", "corner4")
 """Cameras of Meta-World that are mounted so."""
 
@@ -46,6 +58,8 @@ class SimBody:
     action_dim: int
     kept_on_hold: Sequence[int] = ()
     """Action entries that `hold` repeats from the last action (a gripper); the others become 0."""
+    at_rest: Callable[[np.ndarray], np.ndarray] | None = None
+    """State -> the action that stays there, for one that holds before its first action; None: 0."""
     scene_of: Callable[[str], str] = lambda instruction: ""
     """Instruction -> the scene that is laid out for a goal which names none."""
     homeward: Homeward | None = None
@@ -160,6 +174,7 @@ class SimAdapter:
             )
         self._envs: dict[str, Any] = {}
         self._env: Any = None
+        self._over = False
         self._cameras: Cameras | None = None
 
     def reset(self, goal: TaskGoal) -> None:
@@ -172,8 +187,10 @@ class SimAdapter:
             self._close_cameras()
         self._env, self._scene = self._envs[scene], scene
         self._obs = self._body.reset(self._env, goal.seed)
-        self._last_action: np.ndarray = np.zeros(self._body.action_dim, np.float32)
         self._start = self._body.state(self._obs)
+        self._last_action: np.ndarray = np.zeros(self._body.action_dim, np.float32)
+        if self._body.at_rest is not None:
+            self._last_action = np.asarray(self._body.at_rest(self._start), np.float32)
         self._succeeded = self._succeeds = False
         self._over = False
         if self.spec.images and self._cameras is None:
@@ -234,6 +251,38 @@ class SimAdapter:
         """Whether the simulator has reported success since the last reset."""
         return self._succeeded
 
+    @property
+    def over(self) -> bool:
+        """Whether the environment has ended the episode by itself; it does not move any more."""
+        return self._over
+
+    def save(self) -> SavedState:
+        """Everything that decides how the episode goes on. Raises ConfigError for an environment
+        that is not MuJoCo's."""
+        self._require_reset()
+        env = self._env.unwrapped
+        return SavedState(
+            _physics_of(env),
+            {name: copy(value) for name, value in vars(env).items() if isinstance(value, PLAIN)},
+            {name: copy(getattr(self, name)) for name in SAVED},
+        )
+
+    def restore(self, saved: SavedState) -> None:
+        """Back to a state of the scene and seed of the last reset, bit for bit; it may have been
+        saved in another adapter."""
+        import mujoco
+
+        self._require_reset()
+        env = self._env.unwrapped
+        spec = mujoco.mjtState.mjSTATE_INTEGRATION
+        mujoco.mj_setState(env.model, env.data, saved.physics, spec)
+        mujoco.mj_forward(env.model, env.data)
+        mujoco.mj_setState(env.model, env.data, saved.physics, spec)  # and its warm start
+        for name, value in saved.env.items():
+            setattr(env, name, copy(value))
+        for name, value in saved.adapter.items():
+            setattr(self, name, copy(value))
+
     def task_state(self) -> TaskState | None:
         """The truth about the task, now; None at the edge of where its object is lost."""
         self._require_reset()
@@ -272,14 +321,14 @@ class SimAdapter:
     def _step(self, action: np.ndarray) -> None:
         if self._over:  # an environment that ended itself must not be stepped on
             return
-        obs, _, terminated, _, info = self._env.step(action)
+        obs, _, terminated, truncated, info = self._env.step(action)
         if not np.isfinite(obs).all() or _physics_warnings(self._env):
             raise SimulationError(
                 f"the physics of {self._env.unwrapped.__class__.__name__} diverged after action"
                 f" {action}; reset the scene"
             )
         self._obs = obs
-        self._over = bool(terminated)
+        self._over = bool(terminated or truncated)
         self._succeeds = bool(info.get("success", info.get("is_success", False)))
         self._succeeded |= self._succeeds
 
@@ -291,6 +340,21 @@ class SimAdapter:
     def _require_reset(self) -> None:
         if self._env is None:
             raise ConfigError("the simulated robot has no scene yet; call reset(goal) first")
+
+
+PLAIN = (np.ndarray, np.generic, int, float, bool, str, type(None))
+SAVED = ("_obs", "_last_action", "_succeeded", "_succeeds", "_over")
+
+
+def _physics_of(env: Any) -> np.ndarray:
+    import mujoco
+
+    if not hasattr(env, "model") or not hasattr(env, "data"):
+        raise ConfigError("only MuJoCo's environments can be saved; use a Meta-World scene")
+    spec = mujoco.mjtState.mjSTATE_INTEGRATION
+    physics = np.empty(mujoco.mj_stateSize(env.model, spec))
+    mujoco.mj_getState(env.model, env.data, physics, spec)
+    return physics
 
 
 def _physics_warnings(env: Any) -> int:

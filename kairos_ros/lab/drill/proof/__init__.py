@@ -1,0 +1,1 @@
+"""What a drill received, and whether it proves that nothing was harmed."""

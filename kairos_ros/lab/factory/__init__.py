@@ -1,0 +1,1 @@
+"""Planned fleets in virtual time, against GPUs that are shared out in other ways (001 §4)."""

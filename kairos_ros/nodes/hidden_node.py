@@ -1,0 +1,21 @@
+"""A node for topics that no executor waits for."""
+
+import rclpy
+from rclpy.node import Node
+from rclpy.parameter import Parameter
+
+
+def hidden_node(owner: Node) -> Node:
+    """`_NAME_topics` beside the node NAME. Its `_` hides it from `ros2 node list`.
+
+    Nobody spins it, so it has no services: who called one, as `ros2 param list` does of every node
+    that it sees, would wait for ever.
+    """
+    return rclpy.create_node(
+        f"_{owner.get_name()}_topics",
+        namespace=owner.get_namespace(),
+        context=owner.context,
+        use_global_arguments=False,
+        start_parameter_services=False,
+        parameter_overrides=[Parameter("start_type_description_service", value=False)],
+    )
