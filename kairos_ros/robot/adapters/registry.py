@@ -64,11 +64,16 @@ def _sim(
     images: Mapping[str, tuple[int, int]] | None = None,
     env: Mapping[str, Any] | None = None,
     safe_state: Sequence[float] = (),
+    proprioception: bool = False,
 ) -> RobotAdapter:
     """Meta-World's arm; or the Gymnasium environment `env_id` made with the arguments `env`; or a
     `scene` of LeRobot's (docs/scenes.md), whose configuration has the fields `env`."""
     from kairos_ros.robot.adapters.sim.sim import SimAdapter, gymnasium_body, metaworld_body
 
+    if (env_id or scene) and proprioception:
+        raise ConfigError(
+            "proprioception is of Meta-World's arm; leave it out, or env_id and scene"
+        )
     if scene:
         from kairos_ros.robot.adapters.lerobot.lerobot_scenes import lerobot_body
 
@@ -76,7 +81,7 @@ def _sim(
     elif env_id:
         body = gymnasium_body(env_id, kept_on_hold=kept_on_hold, **(env or {}))
     else:
-        body = metaworld_body()
+        body = metaworld_body(proprioception=proprioception)
     sizes = {key: cast(tuple[int, int], tuple(size)) for key, size in (images or {}).items()}
     return SimAdapter(body, control_rate_hz=control_rate_hz, images=sizes, safe_state=safe_state)
 
