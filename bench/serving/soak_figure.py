@@ -5,7 +5,7 @@ from typing import Any
 
 from bench.serving.soak_outcome import CUT, HOST, Outcome
 from bench.support.process_growth import Sample
-from bench.support.report import BASELINE, OURS
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 
 COLOURS = {
     "serving node": OURS,
