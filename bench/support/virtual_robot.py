@@ -1,8 +1,6 @@
 """Virtual robots: the real generate-execute loop at the real control rate, without a body.
 
-    python -m bench.support.virtual_robot --first 0 --count 8 ...
-
-A process of them, told what to do by JSON lines on stdin:
+    python -m bench.support.virtual_robot --first 0 --count 8 ...   told by JSON lines on stdin:
 
     {"start": N}    the first N robots begin a task that never ends; prints "started" once each of
                     them has executed an action
@@ -45,6 +43,7 @@ RATE_HZ = 30.0
 PERIOD_NS = round(1e9 / RATE_HZ)
 HALF_OF_THE_CHUNK_NS = 3_600_000_000_000
 """As margin of the loop: it then asks at the earliest moment it ever asks, half a chunk ahead."""
+TIMEOUT_NS = 5_000_000_000
 DRAIN_S = 15.0
 """A serving node answers within 10 s, if only to refuse."""
 VIEWS = 4
@@ -91,15 +90,14 @@ class VirtualRobot:
         self._newest = (0, 0)
         self.totals = Totals()
         session = exchange.open(name)
-        timeout_ns = 5_000_000_000
         config = LoopConfig(
             robot=name,
             session=session,
             action_dim=spec.action_dim,
             period_ns=PERIOD_NS,
             margin_ns=HALF_OF_THE_CHUNK_NS,
-            timeout_ns=timeout_ns,
-            timeout_max_ns=timeout_ns,
+            timeout_ns=TIMEOUT_NS,
+            timeout_max_ns=TIMEOUT_NS,
         )
         self.loop = Loop(config, LatencyEstimate(0, 0))
         self._task = task

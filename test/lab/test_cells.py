@@ -144,6 +144,7 @@ for cell in (
 print(json.dumps([m.__file__ for n, m in sys.modules.items() if n.startswith("kairos_ros.")]))
 """
 DECIDE_NOTHING = {
+    "document/faults.py",
     "document/marked_yaml.py",
     "document/text_file.py",
     "lab/metrics/cells.py",

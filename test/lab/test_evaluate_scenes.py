@@ -20,7 +20,7 @@ from kairos_ros.lab.scenes.arms import SceneArms, SceneView
 from kairos_ros.lab.scenes.evaluate import Cell, rows
 from kairos_ros.lab.scenes.trial import horizons_of
 from kairos_ros.lab.training.evaluate import Evaluation, Score
-from kairos_ros.robot.adapters.sim.lerobot_scenes import SUITES, scenes_of
+from kairos_ros.robot.adapters.lerobot.lerobot_scenes import SUITES, scenes_of
 
 pytestmark = pytest.mark.slow
 

@@ -155,7 +155,8 @@ def draw(study: FactoryStudy, rows: Sequence[Row], path: Path) -> None:
     from matplotlib.figure import Figure
 
     fleets, executions = _varied(rows, "fleet"), _varied(rows, "execution")
-    figure = Figure(figsize=(3.1 * len(fleets), 2.8 * len(executions) + 0.9), layout="constrained")
+    size = max(10.5, 3.1 * len(fleets)), 2.8 * len(executions) + 0.9
+    figure = Figure(figsize=size, layout="constrained")
     panels = figure.subplots(len(executions), len(fleets), squeeze=False, sharex=True)
     for execution, line in zip(executions, panels, strict=True):
         for fleet, axes in zip(fleets, line, strict=True):

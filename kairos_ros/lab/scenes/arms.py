@@ -145,7 +145,7 @@ class SceneArms:
 
 class _Arm:
     def __init__(self, scene: str, view: SceneView) -> None:
-        from kairos_ros.robot.adapters.sim.lerobot_scenes import LeRobotScene, lerobot_body
+        from kairos_ros.robot.adapters.lerobot.lerobot_scenes import LeRobotScene, lerobot_body
         from kairos_ros.robot.adapters.sim.sim import SimAdapter
 
         body = lerobot_body(

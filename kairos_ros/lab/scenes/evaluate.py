@@ -18,7 +18,7 @@ from kairos_ros.lab.scenes.trial import run_episodes
 from kairos_ros.lab.training.card import write_figure
 from kairos_ros.lab.training.evaluate import Evaluation, Score
 from kairos_ros.recording.runs.run_files import make_folder
-from kairos_ros.robot.adapters.sim.lerobot_scenes import STATES, scenes_of
+from kairos_ros.robot.adapters.lerobot.lerobot_scenes import STATES, scenes_of
 
 CELLS, RESULT, FIGURE = "cells.jsonl", "evaluation.json", "success_vs_horizon.png"
 OWN_ACTIONS = ("xvla",)

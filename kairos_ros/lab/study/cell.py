@@ -18,6 +18,7 @@ DECIDES = (
     "serving",
     "transport/link_estimate.py",
     "transport/messages.py",
+    "transport/field_checks.py",
     "robot/task.py",
     "robot/latency.py",
     "robot/run.py",

@@ -59,15 +59,21 @@ def _sim(
     control_rate_hz: float,
     *,
     env_id: str = "",
+    scene: str = "",
     kept_on_hold: tuple[int, ...] = (),
     images: Mapping[str, tuple[int, int]] | None = None,
     env: Mapping[str, Any] | None = None,
     safe_state: Sequence[float] = (),
 ) -> RobotAdapter:
-    """Meta-World's arm, or the Gymnasium environment `env_id` made with the arguments `env`."""
+    """Meta-World's arm; or the Gymnasium environment `env_id` made with the arguments `env`; or a
+    `scene` of LeRobot's (docs/scenes.md), whose configuration has the fields `env`."""
     from kairos_ros.robot.adapters.sim.sim import SimAdapter, gymnasium_body, metaworld_body
 
-    if env_id:
+    if scene:
+        from kairos_ros.robot.adapters.lerobot.lerobot_scenes import lerobot_body
+
+        body = lerobot_body(scene, options=env)
+    elif env_id:
         body = gymnasium_body(env_id, kept_on_hold=kept_on_hold, **(env or {}))
     else:
         body = metaworld_body()

@@ -150,7 +150,8 @@ class LeRobotScene:
         self._observation = observation
         processed = self._processed({k: v for k, v in observation.items() if k != "pixels"})
         parts = [processed[name][0].numpy() for name in self._states if name in processed]
-        return np.concatenate([np.zeros(0), *parts]).astype(np.float32)
+        state: np.ndarray = np.concatenate([np.zeros(0), *parts]).astype(np.float32)
+        return state
 
     def _processed(self, observation: Mapping[str, Any]) -> dict[str, Any]:
         """As the rollout of `lerobot-eval` does it, for a batch of one."""
