@@ -10,6 +10,7 @@ from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizon import parse_horizon
+from kairos_ros.lab.training.bench import arms
 from kairos_ros.lab.training.demonstrations import HELD_OUT_SEED
 from kairos_ros.lab.training.look import Dresser, Look
 from kairos_ros.recording.runs.run_files import make_folder
@@ -20,8 +21,6 @@ STATIC = tuple(f"static:{h}" for h in (5, 8, 10, 15, 20, 30, 50))
 CONFIDENCE = tuple(f"confidence:t={t}" for t in (0.05, 0.1, 0.2, 0.3, 0.4, 0.6))
 TAIL_AGREEMENT = tuple(f"tail_agreement:t={t}" for t in (0.5, 0.8, 1.5, 2.5))
 HORIZONS = STATIC + CONFIDENCE + TAIL_AGREEMENT
-
-ARMS_PER_CALL = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,11 +166,11 @@ def _score_scene(
 ) -> list[Score]:
     import torch
 
-    from kairos_ros.lab.training.rollout import PolicyUnderTest, arms_for, run_episodes
+    from kairos_ros.lab.training.rollout import PolicyUnderTest, run_episodes
 
     torch.set_num_threads(1)
     under_test = PolicyUnderTest(policy)
-    bodies = arms_for(under_test, min(ARMS_PER_CALL, len(seeds)))
+    bodies = arms(str(policy), scene, len(seeds))
     dress = Dresser(look)
     scores = []
     for horizon in horizons:

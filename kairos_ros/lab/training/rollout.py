@@ -17,7 +17,7 @@ from kairos_ros.engine.policies.sampler import Sampler
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
-from kairos_ros.robot.adapters.sim.sim import SimAdapter, metaworld_body
+from kairos_ros.robot.adapters.sim.sim import SimAdapter
 
 MAX_ACTIONS = 500
 """Meta-World's own limit on an episode."""
@@ -77,11 +77,7 @@ class PolicyUnderTest:
         self.chunk_size = self._sampler.chunk_size
         self._units = self._loaded.units(self._sampler.action_dim)
         features = self._loaded.inputs.cameras or {}
-        self._features = {camera_name(feature): feature for feature in features}
-        self.cameras: Mapping[str, tuple[int, int]] = {
-            camera_name(feature): size for feature, size in features.items()
-        }
-        """Camera -> (height_px, width_px) of the pictures that it reads; empty: none."""
+        self._cameras = {camera_name(feature): feature for feature in features}
 
     @torch.inference_mode()
     def __call__(
@@ -99,7 +95,7 @@ class PolicyUnderTest:
         """
         seen = {
             feature: torch.stack([_decoded(row[camera]) for row in pictures])
-            for camera, feature in self._features.items()
+            for camera, feature in self._cameras.items()
         }
         batch = self._loaded.preprocess(
             seen
@@ -117,18 +113,6 @@ class PolicyUnderTest:
         rows = [torch.from_numpy(actions) for actions in committed]
         told = committed_of(rows, shape, *self._units)
         return cast(GuidedSampler, self._sampler).sample(batch, seeds, told)
-
-
-def arms_for(policy: PolicyUnderTest, count: int) -> list[SimAdapter]:
-    """Simulated arms that send what `policy` reads.
-
-    Raises ConfigError where it reads cameras and they cannot be rendered.
-    """
-    if not policy.cameras:
-        return [SimAdapter() for _ in range(count)]
-    return [
-        SimAdapter(metaworld_body(proprioception=True), images=policy.cameras) for _ in range(count)
-    ]
 
 
 def _decoded(jpeg: bytes) -> torch.Tensor:

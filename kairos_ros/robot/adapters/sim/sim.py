@@ -26,10 +26,6 @@ class SimulationError(KairosError):
     """The simulator's physics diverged; the episode cannot go on."""
 
 
-UPSIDE_DOWN = ("corner", "corner2", "corner3", "corner4")
-"""Cameras of Meta-World that are mounted so."""
-
-
 @dataclass(frozen=True, slots=True)
 class SavedState:
     """Where a simulated scene stood, for `SimAdapter.restore`."""
@@ -40,6 +36,9 @@ class SavedState:
     """Numbers and arrays that the environment keeps beside it."""
     adapter: Mapping[str, Any]
 
+
+UPSIDE_DOWN = ("corner", "corner2", "corner3", "corner4")
+"""Cameras of Meta-World that are mounted so."""
 
 Homeward = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
 """State, safe state -> next action on the way there, None once there."""
