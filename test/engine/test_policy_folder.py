@@ -409,13 +409,13 @@ def test_code_of_what_groot_is_built_on_is_not_run(folder_of, tmp_path, monkeypa
     (qwen / "evil.py").write_text(f"open({str(tmp_path / 'was_here')!r}, 'w')")
     code = {"auto_map": {"AutoTokenizer": ["evil.Evil", None], "AutoConfig": "evil.Evil"}}
     edit(qwen / "tokenizer_config.json", lambda data: data.update(code))
-    assert "brings code of its own" in refused(copy)
+    assert "contains code (auto_map)" in refused(copy)
     edit(qwen / "tokenizer_config.json", lambda data: data.pop("auto_map"))
     edit(qwen / "config.json", lambda data: data.update(code))
     edit(base / "config.json", lambda data: data.update(model_name=str(qwen)))
     edit(copy / "config.json", lambda data: data.update(base_model_path=str(base)))
     fresh = str(folder_of("groot").parent / "tokenizer")
-    assert "brings code of its own" in refused(copy, tokenizer=fresh)
+    assert "contains code (auto_map)" in refused(copy, tokenizer=fresh)
     assert not (tmp_path / "was_here").exists()
 
     commit = "0123abcd" * 5

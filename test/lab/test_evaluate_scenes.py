@@ -95,7 +95,8 @@ def test_suites_are_lists_of_scenes_and_what_is_not_known_is_told(monkeypatch):
     assert {"libero_spatial", "libero_10", "aloha", "pusht"} <= set(SUITES)
 
 
-def test_the_command_says_what_is_wrong_before_it_loads_anything(tmp_path):
+def test_the_command_says_what_is_wrong_before_it_loads_anything(tmp_path, monkeypatch):
+    monkeypatch.setenv("MUJOCO_GL", "egl")
     app = typer.Typer()
     app.command()(evaluate_command)
     asked = ["--policy", str(tmp_path), "--scenes", "metaworld/reach-v3"]
