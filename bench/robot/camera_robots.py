@@ -1,9 +1,10 @@
 """What simulated robots that see cost: `python -m bench camera_robots`.
 
 Fleets of growing size do the demo's tasks with the policy that ships for cameras: every robot
-renders two pictures per request and sends them as JPEG over DDS. CPU is that of the robots'
-processes and of the serving node with its engine, from the first task to the last; where other
-programs use the machine, processes wait for a core, which is told, too.
+renders two pictures per request and sends them as JPEG over DDS. Cores are CPU seconds per second
+of the robots' processes and of the serving node with its engine, from the first task to the last;
+where other programs use the machine, processes wait for a core, which is told, too. Stalled is the
+share of task time without an action after the first one.
 """
 
 import argparse
@@ -65,7 +66,7 @@ def main() -> None:
     stay_on_this_host()
     console = Console()
     table = Table(
-        "robots", "cores per robot", "cores of the server", "cores in all", "waiting for a core",
+        "robots", "cores/robot", "server", "all cores", "wait for one",
         "actions/s", "stalled %", "succeeded",
         title=f"Robots that see at 30 Hz, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores",
     )  # fmt: skip
