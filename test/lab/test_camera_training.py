@@ -1,5 +1,6 @@
 """A policy that sees: eyes learn where things are, the rest begins with a state policy."""
 
+import dataclasses
 import subprocess
 import sys
 
@@ -15,7 +16,9 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.flow_mlp.eyes import Eyes
 from kairos_ros.engine.flow_mlp.modeling_flow_mlp import SEEN, FlowMLPPolicy
 from kairos_ros.engine.flow_mlp.processor_flow_mlp import make_flow_mlp_pre_post_processors
+from kairos_ros.lab.training.card import write_card
 from kairos_ros.lab.training.course import Course, Schedule
+from kairos_ros.lab.training.evaluate import load_evaluation
 from kairos_ros.lab.training.eyes import CAMERAS, CROPS, EyesSettings, Sights, told
 from kairos_ros.lab.training.pictures import Pictures
 from kairos_ros.lab.training.train import TrainSettings, export, new_policy
@@ -32,6 +35,15 @@ from kairos_ros.robot.adapters.sim.metaworld_scenes import (
 pytestmark = pytest.mark.slow
 
 TWO = ("reach-v3", "push-v3")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def one_thread():
+    """Two wait for each other more than they compute, in layers this small."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
 
 
 def drawn(episodes, seed=0):
@@ -72,8 +84,8 @@ def test_eyes_learn_where_things_are(tmp_path):
         return sights.errors(eyes, zero, one)["reach-v3"][:, POSITIONS].abs().mean().item()
 
     before = miss()
-    assert course(eyes, sights, tmp_path / "eyes", 80).run("eyes", 1e9, lambda _: None)
-    assert miss() < 0.4 * before
+    assert course(eyes, sights, tmp_path / "eyes", 60).run("eyes", 1e9, lambda _: None)
+    assert miss() < 0.5 * before
 
 
 def test_interrupted_eyes_end_with_the_same_weights(tmp_path):
@@ -201,20 +213,25 @@ COMMANDS = """
 import sys
 import typer
 from typer.testing import CliRunner
+from concurrent.futures import ThreadPoolExecutor
 from kairos_ros.lab.commands.train import evaluate_command, train_command
+from kairos_ros.lab.training import demonstrations, evaluate, pictures
+from kairos_ros.robot.adapters.sim.sim_cameras import render_off_screen
+render_off_screen()
+for module in (demonstrations, evaluate, pictures):  # processes of their own cost seconds each
+    module.ProcessPoolExecutor = lambda workers, mp_context: ThreadPoolExecutor(workers)
 app = typer.Typer()
 app.command("train")(train_command)
 app.command("evaluate")(evaluate_command)
 folder = sys.argv[1]
 policy = folder + "/metaworld_cameras"
 exam = ["evaluate", "--policy", policy, "--tasks", "reach-v3", "--episodes", "1"]
-exam += ["--processes", "1", "--horizons", "static:50"]
+exam += ["--processes", "1", "--horizons", "static:50", "--look", "shifted"]
 for line in (
     ["train", "--cameras", "--out", policy, "--work", folder, "--tasks", "reach-v3", "--steps", "3",
      "--demonstrations", "1", "--pictured", "10", "--eyes-steps", "3", "--width", "32",
      "--device", "cpu", "--threads", "1"],
     exam,
-    [*exam, "--look", "shifted"],
 ):
     done = CliRunner().invoke(app, line)
     if done.exit_code:
@@ -230,13 +247,17 @@ def test_a_camera_policy_is_trained_and_examined_from_the_command_line(tmp_path)
     if run.returncode and "EGL" in run.stderr:
         pytest.skip("no EGL here")
     assert run.returncode == 0, run.stderr[-3000:]
-    card = (tmp_path / "metaworld_cameras" / "README.md").read_text()
+    folder = tmp_path / "metaworld_cameras"
+    shifted = load_evaluation(folder / "evaluation_shifted.json")
+    assert (shifted.look, shifted.scores[0].episodes) == ("shifted", 1)
+    write_card(folder, [dataclasses.replace(shifted, look="demo"), shifted])
+    card = (folder / "README.md").read_text()
     assert "observation.images.corner4" in card
     assert "--cameras --pictured 10 --eyes-steps 3" in card
     assert "kairos evaluate --policy models/metaworld_cameras --episodes 1" in card
     assert "random light and colours" in card
     shape = torch.rand(1, 3, 128, 128)
-    policy = FlowMLPPolicy.from_pretrained(str(tmp_path / "metaworld_cameras"))  # as LeRobot does
+    policy = FlowMLPPolicy.from_pretrained(str(folder))  # as LeRobot does
     seen = {f"observation.images.{name}": shape for name in CAMERAS}
     batch = seen | {"observation.state": torch.zeros(1, 8), "task": [SCENES["reach-v3"]]}
     assert policy.predict_action_chunk(batch).shape == (1, 50, 4)
