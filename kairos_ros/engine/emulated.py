@@ -19,6 +19,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.spec import split_options
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.engine.policies.observation import refusal
+from kairos_ros.engine.policies.saved_policy import PREFIX
 from kairos_ros.engine.seam import PreparedBatch
 from kairos_ros.transport.messages import (
     EngineDescription,
@@ -27,7 +28,6 @@ from kairos_ros.transport.messages import (
     InferResult,
 )
 
-PREFIX = "emulated:"
 MOST = {"chunk": 4096, "dim": 4096, "steps": 4096, "state": 4096, "memory_mib": 10_000_000}
 """Whole numbers among the options, and how large each may be."""
 LONGEST_LOAD_S = 600.0

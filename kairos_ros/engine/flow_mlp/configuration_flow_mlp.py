@@ -75,6 +75,10 @@ class FlowMLPConfig(PreTrainedConfig):
             raise ConfigError(
                 "flow_mlp needs the features 'observation.state' and 'action' in config.json"
             )
+        for key, feature in self.image_features.items():
+            if len(feature.shape) != 3 or feature.shape[0] != 3:
+                shape = list(feature.shape)
+                raise ConfigError(f"{key} has shape {shape}; a picture is [3, height, width]")
         if (self.sees > 0) != bool(self.image_features):
             raise ConfigError(
                 f"flow_mlp has {len(self.image_features)} cameras and sees {self.sees} values; give"
