@@ -2,8 +2,8 @@
 
 Whoever opens another process's port checks it. One whose owner does not answer within a second
 (`healthy_check_timeout_ms`) is taken for broken: it is removed, and a new one of the same name is
-made, into which everybody writes from then on and from which the owner never reads. A process that
-gets no CPU for so long is deaf afterwards, for good.
+made, into which everybody writes from then on. The owner, which only had no CPU, mostly notices and
+opens the new one. On a host that was busy for long one did not, and heard nobody any more.
 """
 
 import re

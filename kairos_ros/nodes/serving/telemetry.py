@@ -39,6 +39,7 @@ class ServingTelemetry:
         self._diagnosed: Counter[str] = Counter()
         self._diagnosed_s = 0.0
         self._listened_s, self._deaf = 0.0, ""
+        self._replaced: set[int] = set()
         names = fleet_of(node)
         topic = names.common("fleet_state")
         self._fleet_state = node.create_publisher(FleetState, topic, qos.TELEMETRY)
@@ -92,8 +93,9 @@ class ServingTelemetry:
     def _why_deaf(self) -> str:
         """Why it hears no robot of its host any more, which it looks at now and then; or ""."""
         if self._diagnosed_s - self._listened_s >= LISTENING_PERIOD_S:
-            self._listened_s = self._diagnosed_s
-            ports = replaced_ports()
+            self._listened_s, before = self._diagnosed_s, self._replaced
+            self._replaced = set(replaced_ports())
+            ports = sorted(before & self._replaced)  # it may be about to open the new ones
             self._deaf = DEAF.format(", ".join(map(str, ports))) if ports else ""
         if self._deaf:
             self._node.get_logger().error(self._deaf, throttle_duration_sec=30.0)
