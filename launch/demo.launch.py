@@ -12,7 +12,10 @@ ARGUMENTS = {
     "scheduling": ("wait_ratio", "fifo, least_service, wait_ratio, oldest_task or admit"),
     "policy": ("", "Policy folder, hub id or emulated:...; empty: the one that ships"),
     **ENGINE_ARGUMENTS,
-    "cameras": ("", "Of every arm, such as corner2,gripperPOV:480x640; empty: none"),
+    "cameras": (
+        "",
+        "Of every arm, such as corner2,gripperPOV:480x640; 1: the policy's; empty: none",
+    ),
     "record": ("", "Folder of the bag to record the fleet into; empty: no bag"),
     "rviz": ("false", "true: draw the fleet for rviz, and open it"),
     "horizon": ("", "Default horizon policy, such as static:10; empty: as in serving.yaml"),

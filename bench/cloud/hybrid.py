@@ -24,9 +24,10 @@ import numpy as np
 from bench.cloud.first_batch import Warmth, warmth
 from bench.cloud.hybrid_fleet import CELL, RESULT, measured
 from bench.cloud.hybrid_work import LATENCY, MODES, WORKLOAD, Cell, Mode, Wan, virtual
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import ROOT
 from bench.transport.link import why_not
+from kairos_ros.lab.metrics.figure_style import BASELINE, FAINT_INK, OURS
 
 LOAD = 2.4
 """As in the placement study: under the dynamic horizon 1.3 times what the edge can do."""
@@ -384,7 +385,7 @@ def _lines(axis: Any, points: list[Setting], x: Callable[[Setting], float]) -> N
         spread = [_range(s, mode) for s in shown]
         axis.plot(at, middle, "o-", color=COLOURS[mode], label=LABELS[mode])
         axis.vlines(at, *zip(*spread, strict=True), color=COLOURS[mode], lw=3, alpha=0.5)
-        axis.plot(at, [s.median(mode, "mean_s", "virtual") for s in shown], "x", color="#444444")
+        axis.plot(at, [s.median(mode, "mean_s", "virtual") for s in shown], "x", color=FAINT_INK)
     axis.set_ylim(0, None)
 
 
@@ -395,7 +396,7 @@ def _bars(axis: Any, points: list[Setting]) -> None:
         for offset, mode in zip((-0.27, 0, 0.27), MODES, strict=True):
             middle = setting.median(mode, "mean_s")
             axis.barh(row + offset, middle, 0.24, color=COLOURS[mode])
-            axis.hlines(row + offset, *_range(setting, mode), color="#444444", lw=1)
+            axis.hlines(row + offset, *_range(setting, mode), color=FAINT_INK, lw=1)
             if setting.at_least(mode):
                 text = f"over {middle:.0f} s"
                 axis.text(longest_s, row + offset, text, va="center", ha="right", fontsize=7)

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from bench.support.report import BASELINE, OURS
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 
 Results = dict[str, Any]
 """Slice -> what it found."""

@@ -98,7 +98,7 @@ def main() -> None:
     from kairos_ros.lab.training.rollout import run_episodes
 
     policy = policy_under_test(str(arguments.policy))
-    bodies = arms(arguments.task)
+    bodies = arms(str(arguments.policy), arguments.task)
     seeds = range(FIRST_SEED, FIRST_SEED + arguments.episodes)
     print("| rule | success % | mean executed horizon | rounds per episode |\n|---|---|---|---|")
     for name, rule in RULES.items():

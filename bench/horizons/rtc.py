@@ -22,9 +22,10 @@ from typing import Any
 import numpy as np
 
 from bench.horizons.rtc_cell import run_cell
-from bench.support.report import BASELINE, OURS, new_figure
+from bench.support.report import new_figure
 from kairos_ros.lab.horizons.dominance import Difference, Outcomes, difference
 from kairos_ros.lab.metrics.cells import Key, run_cells, source_version
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 from kairos_ros.lab.training.bench import ARMS, EPISODES
 from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES

@@ -23,7 +23,7 @@ def run_cell(key: Key) -> dict[str, list[Any]]:
         task,
         range(key["first_seed"], key["first_seed"] + key["episodes"]),
         parse_horizon(key["horizon"], calibrated(folder)),
-        arms(task),
+        arms(folder, task),
         key["disturbance"],
         key["lead"],
     )

@@ -20,8 +20,9 @@ from pathlib import Path
 
 import numpy as np
 
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import ROOT, environment
+from kairos_ros.lab.metrics.figure_style import BASELINE, FAINT_INK, OURS
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.robot.adapters.sim.sim import SimAdapter
@@ -260,8 +261,8 @@ def _plot(path: Path, blocks: dict[str, list[Block]], ratios: list[float]) -> No
                     axis.plot(*_cumulative(one), color=colour, lw=0.6, alpha=0.6)
                 every = [ms for one in told for ms in one]
                 axis.plot(*_cumulative(every), color=colour, lw=2.2, label=way.name)
-            axis.axvline(SLO_ANSWERS[kind], color="#555555", ls=":", lw=1)
-            axis.text(SLO_ANSWERS[kind], 94, "objective ", fontsize=8, color="#555555", ha="right")
+            axis.axvline(SLO_ANSWERS[kind], color=FAINT_INK, ls=":", lw=1)
+            axis.text(SLO_ANSWERS[kind], 94, "objective ", fontsize=8, color=FAINT_INK, ha="right")
             axis.set_xlabel(f"{name}: latency (mean times of one answer)")
             axis.set_xlim(0, 2.5 * SLO_ANSWERS[kind] if kind == SAFETY else 1.3 * SLO_ANSWERS[kind])
             axis.set_ylim(0, 100)

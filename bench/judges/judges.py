@@ -15,10 +15,11 @@ import numpy as np
 from bench.judges.judgements import picture
 from bench.support.client_process import ClientProcess
 from bench.support.process_cost import cpu_s
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import environment
 from kairos_ros.bringup.plan import vlm
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 
 ROBOTS, SECONDS = (1, 2, 4, 8, 16, 32), 20.0
 QUICK_ROBOTS, QUICK_SECONDS = (1, 8, 32), 6.0

@@ -19,11 +19,12 @@ from kairos_ros.msg import RobotStatus
 from rclpy.action import ActionClient
 
 from bench.support.process_cost import cpu_s, with_children
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import environment
 from kairos_ros.bringup.plan import NodeSpec, recorder, robot, serving, vlm
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
+from kairos_ros.lab.metrics.figure_style import BASELINE, FAINT_INK, OURS
 from kairos_ros.lab.metrics.obligations import Judgement, judge
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.vlm.side_node import SideNode
@@ -268,7 +269,7 @@ def _plot(path: Path, measured: list[Measured]) -> None:
                 [max(group) - at for at, group in zip(middle, groups, strict=True)],
             ]
             axis.errorbar(counts, middle, ends, color=colour, marker="o", capsize=3, label=way)
-        axis.axhline(RATE_HZ, color="#555555", ls=":", lw=1)
+        axis.axhline(RATE_HZ, color=FAINT_INK, ls=":", lw=1)
         axis.set_xlabel("robots on this machine")
         axis.set_ylabel("actions per second and robot")
         axis.set_ylim(bottom=0)

@@ -14,9 +14,10 @@ from pathlib import Path
 from bench.recording.record_source import IMAGE_BYTES, IMAGES, checksum
 from bench.support.client_process import ClientProcess
 from bench.support.process_cost import cpu_s
-from bench.support.report import OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import environment
 from kairos_ros.bringup.plan import command, recorder
+from kairos_ros.lab.metrics.figure_style import OURS
 from kairos_ros.recording.reader import Bag
 
 ROBOTS = 100

@@ -27,7 +27,7 @@ from kairos_ros.bringup.processes import Fleet
 from kairos_ros.host.domain import claim_domain
 from kairos_ros.lab.driver_node.messages import seconds
 from kairos_ros.nodes import qos
-from kairos_ros.robot.description.arm import ARMS, Arm, arm_called
+from kairos_ros.robot.description.arm import ARMS, ArmDescription, arm_called
 
 COMMAND_HZ = 30.0
 SWING_RAD = 0.2
@@ -80,7 +80,7 @@ def measure(name: str, rate_hz: float, cameras: bool, for_s: float) -> list[str]
     ]
 
 
-def _swing(arm: Arm) -> JointTrajectory:
+def _swing(arm: ArmDescription) -> JointTrajectory:
     positions = list(arm.home)
     positions[0] += SWING_RAD * np.sin(2 * np.pi * 0.5 * time.monotonic())
     point = JointTrajectoryPoint(positions=positions)

@@ -19,11 +19,12 @@ from kairos_ros.srv import Disturb
 from rclpy.action import ActionClient
 from rclpy.client import Client
 
-from bench.support.report import OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import environment
 from kairos_ros.bringup.plan import robot, serving, vlm
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
+from kairos_ros.lab.metrics.figure_style import FAINT_INK, OURS
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.vlm.side_node import SideNode
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
@@ -170,7 +171,7 @@ def _plot(path: Path, times_ms: Any) -> None:
             axis.plot(
                 values, share, color=OURS, lw=width, alpha=1 - 0.25 * i, label=f"since: {stage}"
             )
-        axis.axvline(1e3 / RATE_HZ, color="#555555", ls=":", lw=1)
+        axis.axvline(1e3 / RATE_HZ, color=FAINT_INK, ls=":", lw=1)
         axis.set_xlabel("until the arm holds (ms)")
         axis.set_ylabel("stops (%)")
         axis.set_xlim(left=0)

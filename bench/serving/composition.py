@@ -23,12 +23,13 @@ from rclpy.executors import SingleThreadedExecutor
 from visualization_msgs.msg import MarkerArray
 
 from bench.support.process_cost import memory_mb, with_children
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import environment
 from bench.support.virtual_fleet import Measured, VirtualFleet
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.host.share import share
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 
 SIDES = {"three": "three processes", "one": "one process"}
 SIZES = (4, 16)

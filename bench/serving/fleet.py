@@ -16,10 +16,11 @@ from typing import Any
 import numpy as np
 
 from bench.support.process_cost import memory_mb
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import Kairos, PolicyServers, environment
 from bench.support.virtual_fleet import Measured, VirtualFleet
 from kairos_ros.host.share import share
+from kairos_ros.lab.metrics.figure_style import BASELINE, INK, OURS
 
 SIDES = {"kairos": "kairos_ros", "lerobot": "LeRobot"}
 SIZES = {
@@ -170,7 +171,7 @@ def _plot(path: Path, medians: dict[str, list[dict[str, Any]]], capacity: dict[s
             stalls.plot(robots, stalled, "o-", color=colour, label=SIDES[side])
             chunks.plot(robots, [size["chunks_per_s"] for size in own], "o-", color=colour)
             memory.plot(robots, [size["memory_mb"] / 1e3 for size in own], "o-", color=colour)
-        stalls.axhline(100 * TOLERATED, color="#222222", lw=0.8, ls=":")
+        stalls.axhline(100 * TOLERATED, color=INK, lw=0.8, ls=":")
         stalls.set(xlabel="robots", ylabel="time without an action (%)", ylim=(0, 50))
         stalls.legend(frameon=False)
         chunks.set(xlabel="robots", ylabel="chunks/s delivered", ylim=(0, None))

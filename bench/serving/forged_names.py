@@ -22,7 +22,7 @@ from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 
 from bench.support.servers import Kairos, environment
 from kairos_ros.core.exchange import Observation, Request, RequestId
-from kairos_ros.lab.live_replay.topics import RobotTopics
+from kairos_ros.lab.live_replay.topics import ReplayTopics
 from kairos_ros.nodes.robot.messages import Identity, request_message
 from kairos_ros.robot.adapter import RobotSpec
 
@@ -53,7 +53,7 @@ class Robot:
 
     def __init__(self) -> None:
         rclpy.init()
-        self._topics = RobotTopics(rclpy.create_node("robot"))
+        self._topics = ReplayTopics(rclpy.create_node("robot"))
         spec = RobotSpec(state_dim=4, action_dim=4, images={}, control_rate_hz=30.0)
         self._who = Identity("arm_1", uuid.uuid4().hex, spec)
         self._topics.open(self._who)

@@ -17,8 +17,9 @@ import numpy as np
 
 from bench.support.camera_policy import CHUNK, PLUGIN
 from bench.support.client_process import ClientProcess
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import ROOT, Kairos, PolicyServers, environment
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 
 SIDES = {"kairos": "kairos_ros", "lerobot": "LeRobot PolicyServer"}
 BLOCK = 100

@@ -4,9 +4,10 @@ from dataclasses import asdict
 from pathlib import Path
 
 from bench.support.camera import CAMERAS, SIZE
-from bench.support.report import OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import Kairos, environment
 from bench.support.virtual_fleet import VirtualFleet
+from kairos_ros.lab.metrics.figure_style import OURS
 
 ROBOTS = 50
 PER_PROCESS = 10

@@ -15,8 +15,9 @@ import numpy as np
 from bench.support.camera_policy import CHUNK, PLUGIN
 from bench.support.client_process import ClientProcess
 from bench.support.relay import relay
-from bench.support.report import OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import ROOT, Kairos, environment
+from kairos_ros.lab.metrics.figure_style import OURS
 
 STAGES = (
     ("robot: build the message", "request<"),

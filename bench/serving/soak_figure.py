@@ -5,13 +5,13 @@ from typing import Any
 
 from bench.serving.soak_outcome import CUT, HOST, Outcome
 from bench.support.process_growth import Sample
-from bench.support.report import BASELINE, OURS
+from kairos_ros.lab.metrics.figure_style import BASELINE, FAINT_INK, OTHERS, OURS, STALLED
 
 COLOURS = {
     "serving node": OURS,
-    "edge worker": "#c77700",
-    "cloud worker": "#5b5fc7",
-    "link": "#b0457b",
+    "edge worker": OTHERS[0],
+    "cloud worker": OTHERS[1],
+    "link": OTHERS[2],
 }
 """All others, which are robots, are grey."""
 
@@ -35,7 +35,7 @@ def plot(path: Path, outcome: Outcome) -> Path:
         "dashed: a worker killed, a link cut, a host of robots lost; "
         "grey: processes of robots; robots, servers and other work share two cores"
     )
-    figure.text(0.02, 0.955, about, fontsize=9, color="#555555")
+    figure.text(0.02, 0.955, about, fontsize=9, color=FAINT_INK)
     figure.subplots_adjust(top=0.93, bottom=0.05, left=0.1, right=0.98, hspace=0.14)
     trips, shares, *measures = rows
     at_min = [interval.at_s / 60 for interval in outcome.intervals]
@@ -63,7 +63,7 @@ def plot(path: Path, outcome: Outcome) -> Path:
     for axis in rows:
         axis.spines[["top", "right"]].set_visible(False)
         for fault in outcome.happened:
-            colour = {CUT: "#d1495b", HOST: "#555555"}.get(fault.name, "#c77700")
+            colour = {CUT: STALLED, HOST: FAINT_INK}.get(fault.name, OTHERS[0])
             axis.axvline(fault.at_s / 60, color=colour, linestyle="--", linewidth=0.6, zorder=0)
     figure.savefig(path, dpi=110)
     pyplot.close(figure)

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-OURS = "#0b7a75"
-BASELINE = "#9a9a9a"
+from kairos_ros.lab.metrics.figure_style import FAINT_INK
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +29,7 @@ def new_figure(path: Path, title: str, about: str, panels: int = 1) -> Iterator[
 
     figure, axes = pyplot.subplots(1, panels, figsize=(7 if panels == 1 else 4.2 * panels, 4.2))
     figure.suptitle(title, x=0.02, ha="left", fontsize=12, fontweight="bold")
-    figure.text(0.02, 0.88, about, fontsize=9, color="#555555")
+    figure.text(0.02, 0.88, about, fontsize=9, color=FAINT_INK)
     figure.subplots_adjust(top=0.82, bottom=0.14, left=0.1, right=0.98, wspace=0.28)
     for axis in [axes] if panels == 1 else axes:
         axis.spines[["top", "right"]].set_visible(False)

@@ -14,7 +14,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from bench.support.exchange import Images, Received
 from kairos_ros.core.exchange import Observation, Request
-from kairos_ros.lab.live_replay.topics import RobotTopics
+from kairos_ros.lab.live_replay.topics import ReplayTopics
 from kairos_ros.nodes.robot.messages import Identity, request_message
 from kairos_ros.robot.adapter import RobotSpec
 from kairos_ros.telemetry.answer import answer_of
@@ -30,7 +30,7 @@ class RosExchange:
         node = rclpy.create_node(f"virtual_robots_{os.getpid()}")
         self._executor = SingleThreadedExecutor()
         self._executor.add_node(node)
-        self._topics = RobotTopics(node, self._on_chunk)
+        self._topics = ReplayTopics(node, self._on_chunk)
         self._who: dict[str, Identity] = {}
         self._arrived: deque[Received] = deque()
 

@@ -18,10 +18,11 @@ import numpy as np
 import rclpy
 from std_msgs.msg import String
 
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import ROOT, environment
 from kairos_ros.host.discovery import PROFILES, announce_each_second
 from kairos_ros.host.domain import claim_domain
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 
 SIDES = {"default": "Fast DDS as it comes", "kairos": "config/fastdds.xml"}
 TOPICS = ("one", "two")

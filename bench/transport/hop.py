@@ -20,8 +20,9 @@ import numpy as np
 import zmq
 
 from bench.support.camera_policy import CHUNK
-from bench.support.report import BASELINE, OURS, Result, new_figure
+from bench.support.report import Result, new_figure
 from bench.support.servers import LOADED_WITHIN_S, environment
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 from kairos_ros.transport.endpoint import Insecure
 from kairos_ros.transport.frames import Message, decode, encode
 from kairos_ros.transport.inbox import Inbox

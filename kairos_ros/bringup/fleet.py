@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kairos_ros.bringup.plan import NodeSpec, recorder, robot, serving, vlm
 from kairos_ros.core.pipeline import PERIODIC, Component
-from kairos_ros.engine.emulated import PREFIX, parse_emulated
+from kairos_ros.engine.emulated import parse_emulated
+from kairos_ros.engine.policies.saved_policy import PREFIX
 from kairos_ros.fleet.places import model_of, policy_names, policy_of
 from kairos_ros.host.share import share
 from kairos_ros.robot.supervision.rules_text import rules_text

@@ -31,7 +31,8 @@ CamerasOption = Annotated[
     str,
     typer.Option(
         help=f"Cameras of the arms, such as corner2,gripperPOV:480x640 ({SIZE_PX[0]}x{SIZE_PX[1]} "
-        f"pixels unless said); Meta-World has {', '.join(METAWORLD)}. Empty: none.",
+        f"pixels unless said); Meta-World has {', '.join(METAWORLD)}. 1: those that the policy "
+        "reads, which is the one that ships for cameras where none is named. Empty: none.",
         metavar="NAME[:HEIGHTxWIDTH],...",
     ),
 ]

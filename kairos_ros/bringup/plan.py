@@ -15,15 +15,20 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fit import camera_name
 from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames, is_robot_name
 from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.engine.policies.saved_policy import policy_inputs
 from kairos_ros.host.share import share
+from kairos_ros.robot.adapters.sim.metaworld_scenes import HAND_DIM
 from kairos_ros.robot.cameras.cameras_text import parse_cameras
 from kairos_ros.serving.calibration_file import find_calibration
 
 NOT_ASCII = re.compile(r"[^ -~]")
 RVIZ = "rviz2"
 """Package."""
+OWN_CAMERAS = "1"
+"""In place of a list of cameras: those that the policy reads."""
 VLM_NODES = ("safety", "monitor", "planner", "vlm")
 
 
@@ -79,6 +84,30 @@ def cloud_bridge(engines: str, *, edge: bool = True, **parameters: Any) -> NodeS
 def shipped_policy() -> Path:
     """The folder of the policy that is served where none is named."""
     return share() / "models" / "metaworld_flow"
+
+
+def camera_policy() -> Path:
+    """The folder of the policy that ships for arms with cameras and without the objects' poses."""
+    return share() / "models" / "metaworld_cameras"
+
+
+def own_cameras(cameras: str, policy: str) -> tuple[str, str]:
+    """What `cameras` is where it says OWN_CAMERAS, those that the policy reads, and the policy: the
+    one that ships for cameras where none is named. Anything else is left as it is.
+
+    Raises ConfigError for a policy that is known to read none.
+    """
+    if cameras.strip() != OWN_CAMERAS:
+        return cameras, policy
+    policy = policy or str(camera_policy())
+    read = policy_inputs(policy).cameras
+    if not read:
+        raise ConfigError(
+            f"policy {policy!r} is not known to read cameras; name cameras of the arms, such as"
+            " corner2,topview:480x640, or leave them out"
+        )
+    sizes = [f"{camera_name(name)}:{high}x{wide}" for name, (high, wide) in read.items()]
+    return ",".join(sizes), policy
 
 
 def check_horizon(text: str, policy: str = "") -> None:
@@ -212,14 +241,18 @@ def plan(
         serve: parameters of the serving node.
         robot_parameters: parameters of every robot node.
         view: with the viz node.
-        cameras: of every arm, as `robot.cameras_text` reads them; empty: none.
+        cameras: of every arm, as `robot.cameras_text` reads them, or OWN_CAMERAS; empty: none.
     """
-    parameters = dict(robot_parameters or {})
+    parameters, serve = dict(robot_parameters or {}), dict(serve or {})
     if cameras:
-        options = (*parameters.get("adapter_options", ()), images_option(cameras))
-        parameters["adapter_options"] = list(options)
+        cameras, policy = own_cameras(cameras, serve.get("policy", ""))
+        serve |= {"policy": policy} if policy else {}
+        options = [*parameters.get("adapter_options", ()), images_option(cameras)]
+        if policy and policy_inputs(policy).state_dim == HAND_DIM:
+            options.append("proprioception=true")
+        parameters["adapter_options"] = options
     names = [f"arm_{i}" for i in range(1, robots + 1)] if isinstance(robots, int) else robots
-    specs = [serving(**(serve or {})), *(robot(name, **parameters) for name in names)]
+    specs = [serving(**serve), *(robot(name, **parameters) for name in names)]
     specs += [viz()] if view else []
     return [*specs, recorder(record)] if record else specs
 

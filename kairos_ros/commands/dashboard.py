@@ -18,15 +18,13 @@ def dashboard_command(
     listen: Annotated[
         str,
         typer.Option(
-            help="HOST:PORT to listen on. Beyond this host a token is asked for, which is printed "
-            "with the address. Port 0: any that is free."
+            help="HOST:PORT to listen on. Beyond this host, clients need the token that is printed "
+            "with the address. Port 0: any free port."
         ),
     ] = "127.0.0.1:8370",
     domain: Annotated[
         int | None,
-        typer.Option(
-            help="ROS domain of the fleet, where ROS_DOMAIN_ID does not say it.", min=0, max=232
-        ),
+        typer.Option(help="ROS domain of the fleet [default: $ROS_DOMAIN_ID].", min=0, max=232),
     ] = None,
     namespace: NamespaceOption = "",
 ) -> None:

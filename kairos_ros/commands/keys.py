@@ -22,7 +22,10 @@ Name = Annotated[str, typer.Argument(help="Name of the key: letters, digits, '-'
 def new_command(
     name: Name,
     server: Annotated[
-        bool, typer.Option("--server", help="For the side that listens; without it, that dials.")
+        bool,
+        typer.Option(
+            "--server", help="For the side that listens; without it, for the side that connects."
+        ),
     ] = False,
     keys: Folder = None,
 ) -> None:
@@ -63,7 +66,9 @@ def export_command(
 
 
 def import_command(
-    file: Annotated[Path, typer.Argument(help="What `kairos keys export` wrote; - reads stdin.")],
+    file: Annotated[
+        Path, typer.Argument(help="File that `kairos keys export` wrote; - reads stdin.")
+    ],
     keys: Folder = None,
 ) -> None:
     """Let a client in, or trust a server. Compare the fingerprint with the other side's."""

@@ -79,7 +79,7 @@ def profile_command(
     dtype: Annotated[str, typer.Option(help="auto, float32 or bfloat16.")] = "auto",
     threads: Annotated[int, typer.Option(min=1, help="CPU threads of a forward pass.")] = 1,
     tokenizer: Annotated[
-        str, typer.Option(help="Folder or hub id in the place of the tokenizer the policy names.")
+        str, typer.Option(help="Folder or hub id that replaces the policy's tokenizer.")
     ] = "",
     allowed_steps: Annotated[
         str,
@@ -87,12 +87,14 @@ def profile_command(
     ] = "",
     compile_: Annotated[
         bool,
-        typer.Option("--compile", help="Compile the sampler, and measure it without as well."),
+        typer.Option(
+            "--compile", help="Measure the compiled sampler, and the uncompiled one as well."
+        ),
     ] = False,
     instruction: Annotated[
-        str, typer.Option(help="What a policy that reads free text is told.")
+        str, typer.Option(help="Instruction for a policy that reads free text.")
     ] = "pick up the cube",
-    plot: Annotated[bool, typer.Option(help="Draw it too (needs extra eval).")] = True,
+    plot: Annotated[bool, typer.Option(help="Also draw a plot (needs extra eval).")] = True,
 ) -> None:
     """Measure latency against batch size, or against request rate, and write it down.
 

@@ -19,10 +19,12 @@ def record_command(
     ] = None,
     full_updates: Annotated[
         bool,
-        typer.Option("--full-updates", help="The sampler's whole updates, not only their lengths."),
+        typer.Option(
+            "--full-updates", help="Record whole updates of the sampler, not only lengths."
+        ),
     ] = False,
     duration: Annotated[
-        float, typer.Option(min=0, help="Seconds after which it ends by itself; 0: at Ctrl-C.")
+        float, typer.Option(min=0, help="Seconds after which recording ends; 0: at Ctrl-C.")
     ] = 0.0,
     topics: Annotated[
         str,
@@ -32,10 +34,12 @@ def record_command(
     ] = "",
     metadata_version: Annotated[
         Literal["5", "7", "9"],
-        typer.Option(help="Of metadata.yaml: 5 for Humble, 7 for Iron, 9 for Jazzy and later."),
+        typer.Option(
+            help="Version of metadata.yaml: 5 for Humble, 7 for Iron, 9 for Jazzy and later."
+        ),
     ] = "9",
     compression: Annotated[
-        Literal["none", "zstd"], typer.Option(help="Of the chunks in the MCAP file.")
+        Literal["none", "zstd"], typer.Option(help="Compression of the chunks in the MCAP file.")
     ] = "none",
     namespace: NamespaceOption = "",
 ) -> None:

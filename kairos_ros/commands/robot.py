@@ -22,17 +22,17 @@ def check_command(
         ),
     ],
     live: Annotated[
-        bool, typer.Option("--live", help="Hold it against the drivers that are running, too.")
+        bool, typer.Option("--live", help="Also check it against the running drivers.")
     ] = False,
     driver: Annotated[
         list[str] | None,
         typer.Option(help="Namespace of an arm's driver, such as /so101; once for each arm."),
     ] = None,
     within: Annotated[
-        float, typer.Option(min=0.1, max=600, help="Seconds in which drivers must be found.")
+        float, typer.Option(min=0.1, max=600, help="Seconds to wait for the drivers.")
     ] = 5.0,
     policy: Annotated[
-        str, typer.Option(help="Policy folder or emulated:...: does it fit this robot, too?")
+        str, typer.Option(help="Policy folder or emulated:...; also check that it fits this robot.")
     ] = "",
     camera_map: Annotated[
         list[str] | None,
@@ -40,7 +40,7 @@ def check_command(
     ] = None,
     absent_camera: Annotated[
         list[str] | None,
-        typer.Option(help="A camera of the policy that the robot is without; once for each."),
+        typer.Option(help="A camera of the policy that the robot does not have; once for each."),
     ] = None,
 ) -> None:
     """Say everything that is wrong with a robot's contract.

@@ -19,27 +19,29 @@ INTERRUPTED = 130
 RobotArgument = Annotated[str, typer.Argument(help="Name of the robot, such as arm_1.")]
 DomainOption = Annotated[
     int | None,
-    typer.Option(min=0, max=232, help="ROS domain; that of the environment if left out."),
+    typer.Option(min=0, max=232, help="ROS domain of the fleet [default: $ROS_DOMAIN_ID]."),
 ]
 
 
 NamespaceOption = Annotated[
-    str, typer.Option(help="Of the fleet, such as site_a; empty: the root.", metavar="NAMESPACE")
+    str, typer.Option(help="ROS namespace of the fleet, such as site_a.", metavar="NAMESPACE")
 ]
 
 
 def send_command(
     robot: RobotArgument,
-    instruction: Annotated[str, typer.Argument(help="What it shall do, in the policy's words.")],
+    instruction: Annotated[
+        str, typer.Argument(help="What the robot shall do, in words that the policy knows.")
+    ],
     scene: Annotated[
         str,
         typer.Option(
-            help="Of a simulated arm, such as drawer-open-v3; empty: the instruction's own."
+            help="Scene of a simulated arm, such as drawer-open-v3 [default: the instruction's]."
         ),
     ] = "",
-    seed: Annotated[int, typer.Option(min=0, help="Of that scene, and of the sampler.")] = 0,
+    seed: Annotated[int, typer.Option(min=0, help="Seed of the scene and of the sampler.")] = 0,
     max_duration: Annotated[
-        float, typer.Option(min=0, max=86400, help="Seconds after which it ends; 0: no limit.")
+        float, typer.Option(min=0, max=86400, help="Time limit in seconds; 0: no limit.")
     ] = 60.0,
     horizon: Annotated[
         str, typer.Option(help="Horizon policy, such as static:10; empty: the robot's.")
@@ -71,7 +73,7 @@ def send_command(
         policy=policy,
     )
     name = robot_name(robot)
-    progress = Progress(name)
+    progress = FeedbackLine(name)
     left = f"left at once; {name} goes on: kairos task cancel {name} ends it"
     with (
         Interrupt(at_once=lambda: print(f"\n{left}", file=sys.stderr, flush=True)) as interrupt,
@@ -114,7 +116,7 @@ def robot_name(text: str) -> str:
     """Raises ConfigError for what is no robot's name."""
     name = text.strip("/")
     if not is_robot_name(name):
-        raise ConfigError(f"robot {text!r} is no name of a robot; letters, digits, _ and /")
+        raise ConfigError(f"{text!r} is not a robot name; use letters, digits, _ and /")
     return name
 
 
@@ -127,7 +129,7 @@ def ended(robot: str, result: "ExecuteTask.Result") -> str:
     )
 
 
-class Progress:
+class FeedbackLine:
     """Feedback as one line that is written over in a terminal, as a line now and then elsewhere."""
 
     def __init__(self, robot: str) -> None:

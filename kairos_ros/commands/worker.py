@@ -26,7 +26,9 @@ def worker_command(
     ] = "",
     connect: Annotated[
         str,
-        typer.Option(help="Or dial a serving node that listens, from behind NAT: tcp://HOST:PORT."),
+        typer.Option(
+            help="From behind NAT: connect to a serving node that listens at tcp://HOST:PORT."
+        ),
     ] = "",
     policy: Annotated[
         list[str] | None,
@@ -63,7 +65,7 @@ def worker_command(
         ),
     ] = "",
     tokenizer: Annotated[
-        str, typer.Option(help="Folder or hub id in the place of the tokenizer the policy names.")
+        str, typer.Option(help="Folder or hub id that replaces the policy's tokenizer.")
     ] = "",
     allowed_steps: Annotated[
         str,
@@ -77,16 +79,22 @@ def worker_command(
         bool,
         typer.Option("--compile", help="Compile samplers: loading takes minutes longer."),
     ] = False,
-    key: Annotated[str, typer.Option(help="Key of this host, where it has several.")] = "",
+    key: Annotated[
+        str, typer.Option(help="Which key of this host to use, if it has several.")
+    ] = "",
     server_key: Annotated[
-        str, typer.Option(help="With --connect: name of the server to find there, of several.")
+        str,
+        typer.Option(
+            help="With --connect: which trusted server key to expect, if there are several."
+        ),
     ] = "",
     keys: Annotated[
         Path | None,
         typer.Option(help="Folder of keys [default: $KAIROS_KEYS or ~/.config/kairos/keys]."),
     ] = None,
     insecure_loopback: Annotated[
-        bool, typer.Option(help="No keys on tcp://127.0.0.1: every user of this host gets in.")
+        bool,
+        typer.Option(help="Use no keys on tcp://127.0.0.1: every user of this host can connect."),
     ] = False,
     report_s: Annotated[
         float, typer.Option(min=0, help="Seconds between metrics lines in the log; 0: none.")

@@ -32,7 +32,7 @@ FORGET_AFTER_S = 60.0
 T = TypeVar("T")
 
 
-class Camera:
+class CameraFeed:
     """One topic of pictures, while somebody looks."""
 
     def __init__(self, subscription: Subscription) -> None:
@@ -52,7 +52,7 @@ class Watch:
         """Messages that were refused."""
         self._view = FleetView()
         self._lock = threading.Lock()
-        self._cameras: dict[tuple[str, str], Camera] = {}
+        self._cameras: dict[tuple[str, str], CameraFeed] = {}
         self._events: dict[str, Subscription] = {}
         self._side = SideNode("dashboard", names=names)
         self._node = self._side.node
@@ -144,7 +144,7 @@ class Watch:
             with self._lock:
                 camera.newest, camera.newest_at_s = bytes(picture.data), time.monotonic()
 
-        camera = Camera(
+        camera = CameraFeed(
             self._listen(
                 CompressedImage,
                 self._names.robot(robot, f"camera/{key}/compressed"),

@@ -19,6 +19,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.spec import split_options
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.engine.policies.observation import refusal
+from kairos_ros.engine.policies.saved_policy import PREFIX
 from kairos_ros.engine.seam import PreparedBatch
 from kairos_ros.transport.messages import (
     EngineDescription,
@@ -27,7 +28,6 @@ from kairos_ros.transport.messages import (
     InferResult,
 )
 
-PREFIX = "emulated:"
 MOST = {"chunk": 4096, "dim": 4096, "steps": 4096, "state": 4096, "memory_mib": 10_000_000}
 """Whole numbers among the options, and how large each may be."""
 LONGEST_LOAD_S = 600.0
@@ -87,7 +87,7 @@ def parse_emulated(text: str) -> EmulatedSpec:
             options[key] = float(value)
         elif key == "offset":
             if not re.fullmatch(rf"-?{_NUMBER}", value):
-                raise ConfigError(f"emulated policy: {part!r} is no number such as 0.5")
+                raise ConfigError(f"emulated policy: {part!r} is not a number such as 0.5")
             options[key] = float(value)
         elif key == "images":
             options["images"] = dict(_camera(camera) for camera in value.split("|"))

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from kairos_ros.core.profile import EngineProfile
 
-OURS, BASELINE = "#1f77b4", "0.6"
+OURS, BASELINE = "#0b7a75", "#9a9a9a"
+"""As in the figures of runs."""
 
 
 def plot_profile(profile: EngineProfile, file: Path) -> None:

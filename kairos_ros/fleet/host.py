@@ -15,7 +15,8 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizon import Static, parse_horizon
 from kairos_ros.core.pipeline import Component
 from kairos_ros.document.marked_yaml import Path as FieldPath
-from kairos_ros.engine.emulated import PREFIX, parse_emulated
+from kairos_ros.engine.emulated import parse_emulated
+from kairos_ros.engine.policies.saved_policy import PREFIX
 from kairos_ros.fleet.checks import Problem, unlocated
 from kairos_ros.fleet.fleet_file import FleetFile
 from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, policy_of

@@ -9,9 +9,9 @@ from kairos_ros.telemetry.events import (
     ChunkRequested,
     Event,
     RobotReported,
-    TaskFinished,
+    TaskEndReported,
     TaskKey,
-    TaskStarted,
+    TaskStartReported,
 )
 
 
@@ -43,8 +43,8 @@ class BagTask:
 
     key: TaskKey
     rounds: dict[int, BagRound] = field(default_factory=dict)
-    began: TaskStarted | None = None
-    ended: TaskFinished | None = None
+    began: TaskStartReported | None = None
+    ended: TaskEndReported | None = None
 
     def executed(self, number: int) -> int:
         """Actions executed of a round: what the result says, else what later requests say."""
@@ -88,9 +88,9 @@ def sort_events(stream: Iterable[Event]) -> BagContent:
         match event:
             case RobotReported():
                 statuses.append(event)
-            case TaskStarted():
+            case TaskStartReported():
                 task(event.key).began = event
-            case TaskFinished():
+            case TaskEndReported():
                 task(event.key).ended = event
             case ChunkRequested():
                 _round(task(event.key), event.round).asked[event.attempt] = event

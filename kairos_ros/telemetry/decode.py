@@ -34,9 +34,9 @@ from kairos_ros.telemetry.events import (
     ProgressJudged,
     RobotReported,
     RobotScheduled,
-    TaskFinished,
+    TaskEndReported,
     TaskKey,
-    TaskStarted,
+    TaskStartReported,
 )
 
 _STARTED = 0
@@ -154,9 +154,9 @@ def chunk_computed(body: Any, robot: str, at_s: float) -> ChunkComputed:
     )
 
 
-def task_event(body: Any, robot: str, at_s: float) -> TaskStarted | TaskFinished:
+def task_event(body: Any, robot: str, at_s: float) -> TaskStartReported | TaskEndReported:
     key = _key(body)
-    goal = TaskStarted(
+    goal = TaskStartReported(
         at_s=at_s,
         key=key,
         kind=body.task_kind or body.instruction,
@@ -168,7 +168,7 @@ def task_event(body: Any, robot: str, at_s: float) -> TaskStarted | TaskFinished
     )
     if body.kind == _STARTED:
         return goal
-    return TaskFinished(
+    return TaskEndReported(
         at_s=at_s,
         key=key,
         goal=goal,

@@ -142,7 +142,7 @@ class ChunkComputed:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskStarted:
+class TaskStartReported:
     at_s: float
     key: TaskKey
     kind: str
@@ -154,12 +154,12 @@ class TaskStarted:
 
 
 @dataclass(frozen=True, slots=True)
-class TaskFinished:
+class TaskEndReported:
     """A task's result; see TaskEvent.msg."""
 
     at_s: float
     key: TaskKey
-    goal: TaskStarted
+    goal: TaskStartReported
     first_request_s: float
     """When the task's first request was sent."""
     success: bool
@@ -329,7 +329,7 @@ class HealthReported:
     parts: tuple[Health, ...]
 
 
-TaskEvent = ChunkRequested | ChunkAnswered | ChunkComputed | TaskStarted | TaskFinished
+TaskEvent = ChunkRequested | ChunkAnswered | ChunkComputed | TaskStartReported | TaskEndReported
 Judgement = CellJudged | ProgressJudged
 Event = (
     RobotReported

@@ -10,7 +10,7 @@ import zmq
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.transport.frames import LIMITS, FrameLimits, encode
 from kairos_ros.transport.messages import BatchError, error_message
-from kairos_ros.transport.rate import Admission, Budgets, RateLimit
+from kairos_ros.transport.rate import Budgets, RateDecision, RateLimit
 from kairos_ros.transport.zap_authenticator import ZapAuthenticator
 
 log = logging.getLogger(__name__)
@@ -64,12 +64,12 @@ class Inbox:
             frames, peer, size = self._read()
             if frames is None:
                 continue
-            verdict = Admission.READ
+            verdict = RateDecision.READ
             if self._budgets:
                 verdict = self._budgets.spend(peer or frames[0], size, time.monotonic())
-            if verdict is Admission.READ:
+            if verdict is RateDecision.READ:
                 return frames
-            if verdict is Admission.DROP_AND_TELL:
+            if verdict is RateDecision.DROP_AND_TELL:
                 self._tell(frames[0], peer)
         raise zmq.Again
 

@@ -22,7 +22,7 @@ class RateLimit:
     bytes_at_once: float = 512e6
 
 
-class Admission(Enum):
+class RateDecision(Enum):
     """What to do with a message, before it is decoded."""
 
     READ = "read"
@@ -48,7 +48,7 @@ class Budgets:
         self.dropped = 0
         """Messages that were not read."""
 
-    def spend(self, peer: object, size: int, now: float) -> Admission:
+    def spend(self, peer: object, size: int, now: float) -> RateDecision:
         """Charges a message of `size` bytes to `peer` at `now`, in seconds of a monotonic clock."""
         limit = self._limit
         budget = self._of.get(peer)
@@ -64,11 +64,11 @@ class Budgets:
         budget.bytes = min(limit.bytes_at_once, budget.bytes + passed * limit.bytes_per_s)
         if budget.messages < 1 or budget.bytes < size:
             self.dropped += 1
-            verdict = Admission.DROP if budget.told else Admission.DROP_AND_TELL
+            verdict = RateDecision.DROP if budget.told else RateDecision.DROP_AND_TELL
             budget.told = True
             return verdict
         budget.messages -= 1
         budget.bytes -= size
         if min(budget.messages / limit.messages_at_once, budget.bytes / limit.bytes_at_once) > 0.5:
             budget.told = False
-        return Admission.READ
+        return RateDecision.READ

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.robot.adapters.contract.contract import Joint, joint_names
+from kairos_ros.robot.adapters.contract.contract import ContractJoint, joint_names
 from kairos_ros.robot.adapters.contract.joint_units import JointUnits
 from kairos_ros.robot.adapters.sim.metaworld_scenes import ACTION_DIM, GRIPPER, STATE_DIM
 from kairos_ros.robot.description.kinematics import Chain
@@ -145,7 +145,11 @@ class UrdfBody:
 
     @classmethod
     def from_urdf(
-        cls, text: str, tips: Sequence[str], joints: Sequence[Joint], zone: Box | None = None
+        cls,
+        text: str,
+        tips: Sequence[str],
+        joints: Sequence[ContractJoint],
+        zone: Box | None = None,
     ) -> "UrdfBody":
         """joints: of the robot's contract, in the order of the policy's state and action.
 

@@ -38,7 +38,7 @@ class LastTransition:
 
 
 @dataclass(frozen=True, slots=True)
-class Chunks:
+class RobotPaths:
     """The paths of one robot."""
 
     running: ChunkPath | None = None
@@ -75,7 +75,7 @@ class RobotDrawing:
     """None: not known what it looks like."""
     joint_names: tuple[str, ...] = ()
     joints: np.ndarray = field(default_factory=lambda: np.zeros(0))
-    chunks: Chunks = Chunks()
+    chunks: RobotPaths = RobotPaths()
     judged: LastVerdict | None = None
     transition: LastTransition | None = None
     machine: str = ""

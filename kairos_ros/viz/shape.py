@@ -16,7 +16,7 @@ Colour = tuple[float, float, float, float]
 UPRIGHT = (0.0, 0.0, 0.0, 1.0)
 
 
-class Kind(IntEnum):
+class MarkerKind(IntEnum):
     """Values are those of visualization_msgs/Marker."""
 
     BOX = 1
@@ -36,7 +36,7 @@ class Shape:
     """What it shows, the same for all robots: rviz hides and shows by this name."""
     id: int
     """Unique within `ns`."""
-    kind: Kind
+    kind: MarkerKind
     frame: str
     scale: Point
     colour: Colour
@@ -54,13 +54,13 @@ class Shape:
 
 
 USED = {
-    Kind.BOX: (0, 1, 2),
-    Kind.BALL: (0, 1, 2),
-    Kind.ROD: (0, 1, 2),
-    Kind.STRIP: (0,),
-    Kind.SEGMENTS: (0,),
-    Kind.BALLS: (0, 1, 2),
-    Kind.LABEL: (2,),
+    MarkerKind.BOX: (0, 1, 2),
+    MarkerKind.BALL: (0, 1, 2),
+    MarkerKind.ROD: (0, 1, 2),
+    MarkerKind.STRIP: (0,),
+    MarkerKind.SEGMENTS: (0,),
+    MarkerKind.BALLS: (0, 1, 2),
+    MarkerKind.LABEL: (2,),
 }
 """Entries of `Shape.scale` that a kind has; rviz asks for the others to be 0."""
 
@@ -75,13 +75,13 @@ class Pen:
 
     def box(self, number: int, centre: Point, size: Point, colour: Colour) -> Shape:
         return Shape(
-            self.ns, self.first + number, Kind.BOX, self.frame, size, colour, point(centre)
+            self.ns, self.first + number, MarkerKind.BOX, self.frame, size, colour, point(centre)
         )
 
     def ball(self, number: int, centre: Point, diameter: float, colour: Colour) -> Shape:
         size = (diameter, diameter, diameter)
         return Shape(
-            self.ns, self.first + number, Kind.BALL, self.frame, size, colour, point(centre)
+            self.ns, self.first + number, MarkerKind.BALL, self.frame, size, colour, point(centre)
         )
 
     def rod(
@@ -95,7 +95,7 @@ class Pen:
         return Shape(
             self.ns,
             self.first + number,
-            Kind.ROD,
+            MarkerKind.ROD,
             self.frame,
             (diameter, diameter, length),
             colour,
@@ -118,7 +118,7 @@ class Pen:
         return Shape(
             self.ns,
             self.first + number,
-            Kind.STRIP,
+            MarkerKind.STRIP,
             self.frame,
             (width, 0.0, 0.0),
             colour,
@@ -134,7 +134,7 @@ class Pen:
         return Shape(
             self.ns,
             self.first + number,
-            Kind.SEGMENTS,
+            MarkerKind.SEGMENTS,
             self.frame,
             (width, 0.0, 0.0),
             colour,
@@ -155,7 +155,7 @@ class Pen:
         return Shape(
             self.ns,
             self.first + number,
-            Kind.BALLS,
+            MarkerKind.BALLS,
             self.frame,
             size,
             colour,
@@ -167,7 +167,7 @@ class Pen:
         return Shape(
             self.ns,
             self.first + number,
-            Kind.LABEL,
+            MarkerKind.LABEL,
             self.frame,
             (0.0, 0.0, height),
             colour,

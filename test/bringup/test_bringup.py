@@ -1,6 +1,7 @@
 """Plans, launch files and params files, and the runner that starts a plan as real processes."""
 
 import ast
+import json
 import os
 import signal
 import subprocess
@@ -227,6 +228,30 @@ def test_true_is_true_in_any_case_and_arms_of_the_demo_have_the_cameras_asked_fo
     assert [spec.name for spec in specs] == ["serving", "robot", "viz", "rviz"]
     assert specs[0].parameters["policy"] == POLICY
     assert specs[1].parameters["adapter_options"] == ['images={"topview": [224, 224]}']
+
+
+@pytest.mark.slow
+def test_cameras_1_are_those_that_the_policy_reads(tmp_path):
+    visual = {"type": "VISUAL", "shape": [3, 48, 64]}
+    inputs = {"observation.state": {"type": "STATE", "shape": [8]}}
+    inputs |= {f"observation.images.{name}": visual for name in ("corner4", "topview")}
+    outputs = {"action": {"type": "ACTION", "shape": [4]}}
+    config = {"type": "flow_mlp", "input_features": inputs, "output_features": outputs}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "policy_preprocessor.json").write_text('{"steps": []}')
+    _, robot = planned("demo", robots="1", cameras="1", policy=str(tmp_path))
+    images, proprioception = robot.parameters["adapter_options"]
+    assert json.loads(images.removeprefix("images=")) == {"corner4": [48, 64], "topview": [48, 64]}
+    assert proprioception == "proprioception=true"  # it reads no more of the simulator
+    with pytest.raises(ConfigError, match="not known to read cameras"):
+        planned("demo", robots="1", cameras="1", policy=POLICY)
+
+
+@pytest.mark.slow
+def test_cameras_1_without_a_policy_are_those_of_the_one_that_ships_for_them():
+    serving, robot = planned("demo", robots="1", cameras="1")
+    assert Path(serving.parameters["policy"]).name == "metaworld_cameras"
+    assert "proprioception=true" in robot.parameters["adapter_options"]
 
 
 VALUES = {

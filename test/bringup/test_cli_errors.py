@@ -137,7 +137,7 @@ WRITERS = {
     "arm demo": ("arm", "demo", "so101", "--out"),
     "record": ("record", "--duration", "1", "--out"),
     "simulate": ("simulate", "--workload", "pi05-libero", "--tasks", "4", "--robots", "2", "--out"),
-    "study": ("study", "load", "--size", "quick", "--out"),
+    "study": ("study", "refetch", "--size", "quick", "--out"),
     "fleet show": ("fleet", "show", "factory", "--png"),
     "profile": ("profile", "--policy", "emulated:latency_ms=1", "--max-batch", "1", "--out"),
     "keys new": ("keys", "new", "site", "--keys"),

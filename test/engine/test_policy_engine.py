@@ -256,7 +256,7 @@ def test_tokens_of_pi0_fast_that_are_no_actions_are_not_taken_for_actions_of_zer
     action = torch.tensor([0, 259])
     assert np.isfinite(decode([action], **shape)).all()
     for other in ([], [0, -1], [260]):
-        with pytest.raises(PolicyError, match="are no actions"):
+        with pytest.raises(PolicyError, match="not valid actions"):
             decode([action, torch.tensor(other)], **shape)
 
 

@@ -111,7 +111,7 @@ def test_a_registered_step_that_runs_code_from_the_hub_is_refused(copy):
     add_step(copy, step)
     assert "may load models or code" in refused(copy)
     edit(copy / PROCESSORS[0], lambda d: d["steps"][-1]["config"].update(trust_remote_code=True))
-    assert "wants to run code from the hub" in refused(copy)
+    assert "would run code from the hub" in refused(copy)
 
 
 @pytest.mark.parametrize(
@@ -119,9 +119,9 @@ def test_a_registered_step_that_runs_code_from_the_hub_is_refused(copy):
     [
         ("no object", "no JSON object"),
         ({"registry_name": "device_processor", "config": ["x"]}, "no JSON object"),
-        ({"registry_name": 3}, "a step without a name"),
-        ({"config": {}}, "a step without a name"),
-        ({"registry_name": None, "class": "os.system"}, "a step without a name"),
+        ({"registry_name": 3}, "a step has no name"),
+        ({"config": {}}, "a step has no name"),
+        ({"registry_name": None, "class": "os.system"}, "a step has no name"),
         ({"registry_name": "nobody_has_it"}, "nobody registers the processor step"),
         ({"registry_name": "device_processor", "state_file": "../secret"}, "no file beside it"),
         ({"registry_name": "device_processor", "state_file": "/etc/passwd"}, "no file beside it"),
@@ -233,7 +233,7 @@ def scaled_by(folder, **numbers):
 @pytest.mark.parametrize("number", [math.nan, math.inf])
 def test_statistics_that_are_no_numbers_are_refused(copy, number):
     scaled_by(copy, std=number)
-    assert "std of observation.state has numbers that are none" in refused(copy)
+    assert "std of observation.state has values that are not finite" in refused(copy)
 
 
 def test_a_state_that_never_changed_in_training_is_served_as_lerobot_does_with_a_warning(
@@ -355,7 +355,7 @@ def test_a_tokenizer_of_pi0_fast_that_brings_code_is_refused(folder_of, tmp_path
     folder = Path(shutil.copytree(named, tmp_path / "tokenizer"))
     (folder / "some_config.json").write_text('{"auto_map": {"AutoProcessor": "code.Code"}}')
     edit(copy / "config.json", lambda data: data.update({tokenizer: str(folder)}))
-    assert "brings code of its own (auto_map), which is not run" in refused(copy)
+    assert "contains code (auto_map), which is not run" in refused(copy)
     edit(copy / "config.json", lambda data: data.pop(tokenizer))
     assert f"has no {tokenizer}" in refused(copy)
 
@@ -409,13 +409,13 @@ def test_code_of_what_groot_is_built_on_is_not_run(folder_of, tmp_path, monkeypa
     (qwen / "evil.py").write_text(f"open({str(tmp_path / 'was_here')!r}, 'w')")
     code = {"auto_map": {"AutoTokenizer": ["evil.Evil", None], "AutoConfig": "evil.Evil"}}
     edit(qwen / "tokenizer_config.json", lambda data: data.update(code))
-    assert "brings code of its own" in refused(copy)
+    assert "contains code (auto_map)" in refused(copy)
     edit(qwen / "tokenizer_config.json", lambda data: data.pop("auto_map"))
     edit(qwen / "config.json", lambda data: data.update(code))
     edit(base / "config.json", lambda data: data.update(model_name=str(qwen)))
     edit(copy / "config.json", lambda data: data.update(base_model_path=str(base)))
     fresh = str(folder_of("groot").parent / "tokenizer")
-    assert "brings code of its own" in refused(copy, tokenizer=fresh)
+    assert "contains code (auto_map)" in refused(copy, tokenizer=fresh)
     assert not (tmp_path / "was_here").exists()
 
     commit = "0123abcd" * 5

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.engine.pool.demand import QUIET_S, Demand, ReplicaCount, read_replica_count
+from kairos_ros.engine.pool.demand import QUIET_S, ReplicaCount, ReplicaDemand, read_replica_count
 
 
 def after(demand, start, seconds, computing, ready):
@@ -17,20 +17,20 @@ def after(demand, start, seconds, computing, ready):
 
 
 def test_replicas_that_are_all_busy_get_one_more_after_seconds_not_at_once():
-    demand = Demand(ReplicaCount(1, 4))
+    demand = ReplicaDemand(ReplicaCount(1, 4))
     assert after(demand, 0, 5, computing=2, ready=2) == 2
     assert after(demand, 5, 10, computing=2, ready=2) == 3
 
 
 def test_one_goes_after_a_minute_in_which_the_others_would_have_been_enough():
-    demand = Demand(ReplicaCount(1, 4))
+    demand = ReplicaDemand(ReplicaCount(1, 4))
     after(demand, 0, 30, computing=3, ready=3)
     assert after(demand, 30, QUIET_S - 5, computing=1, ready=3) == 3
     assert after(demand, 30 + QUIET_S, 30, computing=1, ready=3) == 2
 
 
 def test_a_load_that_two_just_carry_changes_nothing():
-    demand = Demand(ReplicaCount(1, 4))
+    demand = ReplicaDemand(ReplicaCount(1, 4))
     for minute in range(5):
         for second in range(60):
             wanted = after(demand, 60 * minute + second, 0.9, 1 + second % 2, ready=2)
@@ -38,7 +38,7 @@ def test_a_load_that_two_just_carry_changes_nothing():
 
 
 def test_idle_replicas_go_down_to_the_least():
-    demand = Demand(ReplicaCount(2, 4))
+    demand = ReplicaDemand(ReplicaCount(2, 4))
     after(demand, 0, 100, computing=0, ready=3)
     assert demand.wanted(101, 0, 3) == 2
     assert demand.wanted(102, 0, 2) == 2
@@ -46,7 +46,7 @@ def test_idle_replicas_go_down_to_the_least():
 
 @given(st.lists(st.tuples(st.floats(0, 20), st.integers(0, 9), st.integers(0, 9)), max_size=60))
 def test_never_fewer_than_the_least_nor_more_than_the_most(steps):
-    demand, now = Demand(ReplicaCount(2, 5)), 0.0
+    demand, now = ReplicaDemand(ReplicaCount(2, 5)), 0.0
     for passed, computing, ready in steps:
         now += passed
         assert 2 <= demand.wanted(now, computing, ready) <= 5

@@ -103,7 +103,7 @@ def replica_pids(pid):
     pids = []
     for each in descendants(pid):
         with contextlib.suppress(OSError):
-            if Path(f"/proc/{each}/cmdline").read_text().startswith("ray::Engines"):
+            if Path(f"/proc/{each}/cmdline").read_text().startswith("ray::EngineActor"):
                 pids.append(each)
     return sorted(pids)
 

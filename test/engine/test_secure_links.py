@@ -26,7 +26,7 @@ from kairos_ros.transport.messages import (
     read_result,
     read_status,
 )
-from kairos_ros.transport.rate import Admission, Budgets, RateLimit
+from kairos_ros.transport.rate import Budgets, RateDecision, RateLimit
 from kairos_ros.transport.sockets import (
     CurveClient,
     CurveServer,
@@ -339,22 +339,27 @@ def test_two_authenticators_in_one_context_are_refused(site, context):
 def test_a_peer_that_sends_too_much_is_told_once_and_read_again_when_it_slows_down():
     budgets = Budgets(RateLimit(messages_per_s=10, messages_at_once=4))
     verdicts = [budgets.spend("a", 1, now=0.0) for _ in range(7)]
-    assert verdicts == [Admission.READ] * 4 + [Admission.DROP_AND_TELL] + [Admission.DROP] * 2
+    assert (
+        verdicts == [RateDecision.READ] * 4 + [RateDecision.DROP_AND_TELL] + [RateDecision.DROP] * 2
+    )
     assert budgets.dropped == 3
-    assert budgets.spend("b", 1, now=0.0) is Admission.READ, "one peer's budget is not another's"
-    assert [budgets.spend("a", 1, now=0.1) for _ in range(2)] == [Admission.READ, Admission.DROP]
+    assert budgets.spend("b", 1, now=0.0) is RateDecision.READ, "one peer's budget is not another's"
+    assert [budgets.spend("a", 1, now=0.1) for _ in range(2)] == [
+        RateDecision.READ,
+        RateDecision.DROP,
+    ]
     assert [budgets.spend("a", 1, now=0.5) for _ in range(5)] == [
-        *[Admission.READ] * 4,
-        Admission.DROP_AND_TELL,
+        *[RateDecision.READ] * 4,
+        RateDecision.DROP_AND_TELL,
     ]
 
 
 def test_bytes_have_a_budget_too():
     budgets = Budgets(RateLimit(bytes_per_s=100, bytes_at_once=1000))
-    assert budgets.spend("a", 900, now=0.0) is Admission.READ
-    assert budgets.spend("a", 200, now=0.0) is Admission.DROP_AND_TELL
-    assert budgets.spend("a", 50, now=0.0) is Admission.READ
-    assert budgets.spend("a", 200, now=2.0) is Admission.READ
+    assert budgets.spend("a", 900, now=0.0) is RateDecision.READ
+    assert budgets.spend("a", 200, now=0.0) is RateDecision.DROP_AND_TELL
+    assert budgets.spend("a", 50, now=0.0) is RateDecision.READ
+    assert budgets.spend("a", 200, now=2.0) is RateDecision.READ
 
 
 def test_the_budgets_of_many_peers_are_bounded():

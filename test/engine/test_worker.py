@@ -16,7 +16,7 @@ import pytest
 import zmq
 
 from kairos_ros.core.errors import KairosError, RefusalCode
-from kairos_ros.engine.client.connection import Connection
+from kairos_ros.engine.client.connection import WorkerConnection
 from kairos_ros.engine.client.engine_link import EngineLink
 from kairos_ros.engine.client.events import (
     BatchDone,
@@ -272,7 +272,7 @@ def test_why_a_worker_left_may_arrive_after_the_news_that_it_has(monkeypatch):
             return os.waitid(os.P_PID, running.supervisor.pid, flags) is not None
         return True
 
-    receive = Connection.receive
+    receive = WorkerConnection.receive
 
     def late(connection):
         if running.supervisor.pid is not None and ended():
@@ -281,7 +281,7 @@ def test_why_a_worker_left_may_arrive_after_the_news_that_it_has(monkeypatch):
             raise zmq.Again
         return receive(connection)
 
-    monkeypatch.setattr(Connection, "receive", late)
+    monkeypatch.setattr(WorkerConnection, "receive", late)
     running.link.start()
     try:
         assert "unknown option" in running.next(EngineDown).reason

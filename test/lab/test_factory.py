@@ -12,7 +12,7 @@ from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.lab.commands.factory import check_simulated
 from kairos_ros.lab.demos.factory.events import (
-    Kind,
+    EventKind,
     PlannedEvent,
     human_after_s,
     parse_events,
@@ -72,7 +72,7 @@ def judged(event, told):
     return outcome(event, told, RULES, RATES)
 
 
-INTRUDER = FactoryEvent(Kind.INTRUDER, (FIRST,), "somebody enters", began_s=5.0, undone_s=9.0)
+INTRUDER = FactoryEvent(EventKind.INTRUDER, (FIRST,), "somebody enters", began_s=5.0, undone_s=9.0)
 
 
 def test_a_robot_that_stops_in_time_and_goes_on_when_the_cell_is_empty_passes():
@@ -88,7 +88,7 @@ def test_a_robot_that_stops_in_time_and_goes_on_when_the_cell_is_empty_passes():
 def test_the_promise_is_the_period_the_objective_and_one_control_period():
     safety = RULES[FIRST].components[Component.SAFETY]
     within_s = (safety.period_ns + safety.slo_ns) / 1e9 + 1 / 30
-    assert promise(Kind.INTRUDER, RULES[FIRST], 30.0).within_s == pytest.approx(within_s)
+    assert promise(EventKind.INTRUDER, RULES[FIRST], 30.0).within_s == pytest.approx(within_s)
     late = judged(INTRUDER, history(begun(), warned(5 + within_s + 0.01), begun(9.4)))
     assert late.result is Result.LATE
     assert FIRST in late.why
@@ -111,7 +111,7 @@ def test_the_stop_that_counts_is_the_last_one_before_it_is_over():
 
 
 def test_somebody_who_stays_is_a_case_for_a_human():
-    event = replace(INTRUDER, kind=Kind.LINGERER)
+    event = replace(INTRUDER, kind=EventKind.LINGERER)
     again = [moment(10.0, Trigger.RELEASED, Mode.WAITING), begun(10.2)]
     called = moment(8.9, Trigger.STOP_AND_CALL_HUMAN, Mode.HOLDING, component=Component.SAFETY)
     one = judged(event, history(begun(), warned(5.3), called, *again))
@@ -121,7 +121,7 @@ def test_somebody_who_stays_is_a_case_for_a_human():
 
 
 def test_without_a_safety_service_every_robot_has_to_stop():
-    event = FactoryEvent(Kind.SAFETY, (FIRST, SECOND), "killed", began_s=5.0, undone_s=10.0)
+    event = FactoryEvent(EventKind.SAFETY, (FIRST, SECOND), "killed", began_s=5.0, undone_s=10.0)
     one = judged(event, history(begun(), begun(robot=SECOND), warned(5.4), begun(12.0)))
     assert one.result is Result.FAIL
     assert SECOND in one.why
@@ -132,7 +132,7 @@ def test_without_a_safety_service_every_robot_has_to_stop():
 
 
 def test_a_knocked_object_is_found_in_the_same_task_only():
-    event = FactoryEvent(Kind.KNOCK, (FIRST,), "knocked", began_s=5.0, undone_s=5.0)
+    event = FactoryEvent(EventKind.KNOCK, (FIRST,), "knocked", began_s=5.0, undone_s=5.0)
     failed = moment(7.0, Trigger.FAILED, Mode.RUNNING, component=Component.MONITOR)
     again = [
         moment(7.5, Trigger.RESET_DONE, Mode.RETRYING),
@@ -146,7 +146,7 @@ def test_a_knocked_object_is_found_in_the_same_task_only():
 
 
 def test_a_slow_planner_stops_nobody_whose_fallback_is_the_last_plan():
-    event = FactoryEvent(Kind.PLANNER, (FIRST, SECOND), "slow", began_s=5.0, undone_s=8.0)
+    event = FactoryEvent(EventKind.PLANNER, (FIRST, SECOND), "slow", began_s=5.0, undone_s=8.0)
     went_on = moment(7.0, Trigger.USE_LAST_PLAN, Mode.RUNNING, component=Component.SYSTEM2)
     one = judged(event, history(begun(), begun(robot=SECOND), went_on))
     assert one.result is Result.PASS
@@ -177,14 +177,14 @@ def test_modes_have_no_gaps_and_a_robot_between_tasks_is_told_from_one_that_hold
 
 def test_a_script_without_words_is_one_of_each_event_that_the_fleet_can_have():
     kinds = [planned.kind for planned in parse_events("", FLEET)]
-    assert kinds == list(Kind)
+    assert kinds == list(EventKind)
     unwatched = FLEET.model_copy(deep=True)
     for task in unwatched.tasks.values():
         object.__setattr__(task.components, "monitor", None)
         object.__setattr__(task.components, "system2", None)
         object.__setattr__(task.safety_and_slo_violation, "max_consecutive_safety_replan", 9999)
     kinds = [planned.kind for planned in parse_events("", unwatched)]
-    assert kinds == [Kind.INTRUDER, Kind.SAFETY]
+    assert kinds == [EventKind.INTRUDER, EventKind.SAFETY]
     for task in unwatched.tasks.values():
         object.__setattr__(task.components, "safety", None)
     with pytest.raises(ConfigError, match="nothing can happen"):
@@ -194,8 +194,10 @@ def test_a_script_without_words_is_one_of_each_event_that_the_fleet_can_have():
 def test_robots_take_turns_and_can_be_named():
     first, second = parse_events("intruder, intruder", FLEET)
     assert first.robots != second.robots
-    assert parse_events(f"intruder:{SECOND}", FLEET) == [PlannedEvent(Kind.INTRUDER, (SECOND,))]
-    assert parse_events("safety", FLEET) == [PlannedEvent(Kind.SAFETY, tuple(FLEET.robots))]
+    assert parse_events(f"intruder:{SECOND}", FLEET) == [
+        PlannedEvent(EventKind.INTRUDER, (SECOND,))
+    ]
+    assert parse_events("safety", FLEET) == [PlannedEvent(EventKind.SAFETY, tuple(FLEET.robots))]
 
 
 @pytest.mark.parametrize(
@@ -273,7 +275,7 @@ def test_the_report_counts_retries_and_humans_and_its_json_has_no_nan(tmp_path):
     rows = task_rows({"first": [FIRST], "second": [SECOND]}, [], told)
     assert [(row["retries"], row["humans"]) for row in rows] == [(1, 1), (0, 0)]
     one = judged(INTRUDER, history(begun(), warned(5.3), begun(9.4)))
-    slow = judged(FactoryEvent(Kind.PLANNER, (FIRST,), "slow", 5.0, 8.0), history(begun()))
+    slow = judged(FactoryEvent(EventKind.PLANNER, (FIRST,), "slow", 5.0, 8.0), history(begun()))
     written = document([one, slow], AnswerLatencies().shares(RULES, told, []), rows, [], told)
     assert written["events"][1]["within_s"] == {FIRST: None}
     assert written["components"][0]["p50_s"] is None
@@ -284,7 +286,7 @@ def test_the_report_counts_retries_and_humans_and_its_json_has_no_nan(tmp_path):
 
 def test_fallbacks_of_the_factory_are_those_that_its_promises_name():
     for robot, rules in RULES.items():
-        assert promise(Kind.PLANNER, rules, 30.0).fallback is Fallback.USE_LAST_PLAN
-        assert promise(Kind.SAFETY, rules, 30.0).fallback is (
+        assert promise(EventKind.PLANNER, rules, 30.0).fallback is Fallback.USE_LAST_PLAN
+        assert promise(EventKind.SAFETY, rules, 30.0).fallback is (
             rules.components[Component.SAFETY].fallback
         ), robot

@@ -260,8 +260,8 @@ one = record_frames("push-v3", range(950_000, 950_003), px=48, look="demo")
 two = record_frames("push-v3", range(950_000, 950_003), px=48, look="demo")
 from kairos_ros.robot.adapters.sim.metaworld_scenes import make_scene, reset_scene
 from kairos_ros.robot.adapters.sim.sim import metaworld_cameras
-from kairos_ros.lab.judges import look as judge_look
-from kairos_ros.lab.judges.points import projected, task_points
+from kairos_ros.lab.training import look as judge_look
+from kairos_ros.lab.training.points import projected, task_points
 judge_look.LIGHT = judge_look.TINT = 0.0
 env = make_scene("push-v3")
 reset_scene(env, 950_003)

@@ -103,7 +103,7 @@ def test_an_interrupted_run_resumes_and_ends_with_the_same_weights(trained, tmp_
 
     def interrupt_at_200(line):
         lines.append(line)
-        if line.startswith("step 200 "):
+        if line.startswith("policy: step 200 "):
             raise KeyboardInterrupt
 
     def once():

@@ -564,7 +564,7 @@ def test_a_task_that_fails_is_retried_and_then_a_human_must_say_who_and_why(arm,
     until(lambda: executed(wire) > held, what="for it to go on")
     again = call(arm.release, Release.Request(robot="arm_1", name="Ada", reason="once more"))
     assert not again.ok
-    assert "waits for nobody" in again.message
+    assert "does not wait for a human" in again.message
     scripted.says["ongoing"] = "done"
     assert arm.operator.result(begun).success
 

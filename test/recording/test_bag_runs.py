@@ -19,13 +19,13 @@ from kairos_ros.telemetry.events import (
     ChunkRequested,
     Event,
     RobotReported,
-    TaskFinished,
+    TaskEndReported,
     TaskKey,
-    TaskStarted,
+    TaskStartReported,
 )
 
 KEY = TaskKey("arm_1", "session-one", "1")
-GOAL = TaskStarted(1.0, KEY, "lift", "lift the cup", "cup", 7, "static:4", 10.0)
+GOAL = TaskStartReported(1.0, KEY, "lift", "lift the cup", "cup", 7, "static:4", 10.0)
 
 
 def asked(
@@ -82,7 +82,7 @@ def updates(number: int, attempt: int = 0) -> ChunkComputed:
     return ChunkComputed(1.0, KEY, number, attempt, "static:4", chunk, None, np.ones((3, 8)), None)
 
 
-ENDED = TaskFinished(
+ENDED = TaskEndReported(
     at_s=3.0,
     key=KEY,
     goal=GOAL,
@@ -176,7 +176,7 @@ def test_without_updates_traces_have_no_chunks():
 @pytest.mark.parametrize(
     ("missing", "reason"),
     [
-        (lambda e: isinstance(e, TaskFinished), "its end is not in the bag"),
+        (lambda e: isinstance(e, TaskEndReported), "its end is not in the bag"),
         (lambda e: isinstance(e, ChunkRequested) and e.round == 1, "a request or an answer"),
         (lambda e: isinstance(e, ChunkAnswered) and e.round == 2, "a request or an answer"),
         (lambda e: isinstance(e, ChunkRequested) and e.attempt == 1, "a request or an answer"),

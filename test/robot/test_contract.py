@@ -17,7 +17,7 @@ from kairos_ros.document.faults import FaultyFileError
 from kairos_ros.nodes.robot.driver_topics import controllers
 from kairos_ros.nodes.robot.parameters import adapter_options
 from kairos_ros.robot.adapter import TaskGoal
-from kairos_ros.robot.adapters.contract.contract import Following, Joint, RobotContract
+from kairos_ros.robot.adapters.contract.contract import ContractJoint, Following, RobotContract
 from kairos_ros.robot.adapters.contract.contract_file import (
     at_drivers,
     contract_path,
@@ -109,9 +109,9 @@ def test_drivers_can_be_elsewhere_one_for_each_arm():
         at_drivers(pair, ["/left", "/ri ght"])
 
 
-def joint(**changes) -> Joint:
+def joint(**changes) -> ContractJoint:
     plain = {"name": "a", "feature": "a.pos", "lower": -1.0, "upper": 3.0, "max_velocity": 2.0}
-    return Joint.model_validate(plain | changes)
+    return ContractJoint.model_validate(plain | changes)
 
 
 @pytest.mark.parametrize(

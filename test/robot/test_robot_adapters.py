@@ -53,7 +53,7 @@ def test_an_installed_adapter_is_made_with_its_own_options(plugin):
         ("leg", {}, "there are .*arm, nothing"),
         ("arm", {}, "missing a required .*'port'"),
         ("arm", {"port": "can0", "speed": 1}, "unexpected keyword argument 'speed'"),
-        ("nothing", {}, "no RobotAdapter"),
+        ("nothing", {}, "not a RobotAdapter"),
     ],
 )
 def test_an_adapter_that_cannot_be_made_is_refused_with_the_reason(plugin, name, options, said):

@@ -12,8 +12,13 @@ pytest.importorskip("metaworld")
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import TaskState
 from kairos_ros.robot.adapter import RobotAdapter, TaskGoal
-from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES, expert
-from kairos_ros.robot.adapters.sim.sim import SimAdapter, SimulationError, gymnasium_body
+from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES, expert, policy_state
+from kairos_ros.robot.adapters.sim.sim import (
+    SimAdapter,
+    SimulationError,
+    gymnasium_body,
+    metaworld_body,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -130,6 +135,32 @@ def test_diverged_physics_is_an_error_and_a_reset_repairs_it(arm):
     arm.reset(goal)
     arm.act(LEFT)
     assert np.isfinite(arm.observe().state).all()
+
+
+def test_what_the_arm_knows_of_itself_has_no_object_and_no_goal():
+    arm = SimAdapter(metaworld_body(proprioception=True))
+    assert arm.spec.state_dim == 8
+    arm.reset(TaskGoal("", "push-v3", seed=3))
+    before = arm.observe().state
+    arm.act(LEFT)
+    after = arm.observe().state
+    np.testing.assert_allclose(after[4:7], after[:3] - before[:3], atol=1e-6)
+    whole = policy_state(arm._obs)
+    np.testing.assert_array_equal(after, whole[[0, 1, 2, 3, 18, 19, 20, 21]])
+    for _ in range(60):  # it knows the way home from there, too
+        action = arm.toward_safe_state()
+        if action is None:
+            break
+        arm.act(action)
+    assert np.linalg.norm(arm.observe().state[:3] - before[:3]) < 0.03
+    arm.close()
+
+
+def test_a_goal_is_marked_where_it_is_before_anything_moves(arm):
+    for seed in (1, 2):
+        arm.reset(TaskGoal("", "reach-v3", seed=seed))
+        marker = arm.environment.data.site("goal").xpos
+        np.testing.assert_array_equal(marker, arm._obs[36:39])
 
 
 def test_an_unknown_scene_names_the_known_ones(arm):

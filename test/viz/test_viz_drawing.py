@@ -22,15 +22,15 @@ from kairos_ros.viz.fleet_layer import arms, fleet
 from kairos_ros.viz.places import Grid, Slots
 from kairos_ros.viz.safety_layer import safety
 from kairos_ros.viz.scene import (
-    Chunks,
     LastTransition,
     LastVerdict,
     RobotDrawing,
+    RobotPaths,
     Scene,
     Serving,
 )
 from kairos_ros.viz.scheduler_layer import WIDTH_M, scheduler
-from kairos_ros.viz.shape import USED, Kind, Pen, turned_from_z
+from kairos_ros.viz.shape import USED, MarkerKind, Pen, turned_from_z
 from kairos_ros.viz.shown import Shown
 
 STATE = np.zeros(39, np.float32)
@@ -70,7 +70,7 @@ def length(shape):
     """In m, of all lines of a shape."""
     points = np.array(shape.points)
     steps = np.linalg.norm(np.diff(points, axis=0), axis=1)
-    return float((steps if shape.kind is Kind.STRIP else steps[::2]).sum())
+    return float((steps if shape.kind is MarkerKind.STRIP else steps[::2]).sum())
 
 
 def test_a_displacing_arm_goes_a_centimetre_per_action_and_stays_in_its_zone():
@@ -131,7 +131,7 @@ def test_two_arms_on_one_base_have_a_path_each():
     assert np.linalg.norm(left[-1] - left[0]) > 0.05
     np.testing.assert_allclose(right, np.repeat(right[:1], 5, axis=0))
     path = ChunkPath(1, np.stack([left, right]), 4, np.ones(4), "")
-    shown = chunks(scene(robot(chunks=Chunks(path, done=1.0))))
+    shown = chunks(scene(robot(chunks=RobotPaths(path, done=1.0))))
     assert len(of(shown, "chunk: now")) == 2
     assert len({shape.key for shape in shown}) == len(shown)
 
@@ -168,7 +168,7 @@ def test_an_elbow_is_above_and_as_far_from_both_ends_as_the_bones_are_long():
 
 
 def test_executed_to_come_and_trimmed_are_the_whole_path_once():
-    view = robot(chunks=Chunks(straight(actions=10, horizon=6), done=2.5))
+    view = robot(chunks=RobotPaths(straight(actions=10, horizon=6), done=2.5))
     shown = chunks(scene(view))
     (executed,), to_come = of(shown, "chunk: executed"), of(shown, "chunk: to come")
     assert length(executed) == pytest.approx(0.025, abs=1e-4)
@@ -182,21 +182,21 @@ def test_executed_to_come_and_trimmed_are_the_whole_path_once():
 
 
 def test_an_executed_chunk_leaves_nothing_to_come():
-    shown = chunks(scene(robot(chunks=Chunks(straight(), done=99.0))))
+    shown = chunks(scene(robot(chunks=RobotPaths(straight(), done=99.0))))
     assert not of(shown, "chunk: to come")
     assert not of(shown, "chunk: cut")
     assert length(of(shown, "chunk: executed")[0]) == pytest.approx(0.06, abs=1e-4)
 
 
 def test_what_was_stopped_is_not_to_come_any_more():
-    shown = chunks(scene(robot(chunks=Chunks(straight(horizon=6), done=2.0, end=4))))
+    shown = chunks(scene(robot(chunks=RobotPaths(straight(horizon=6), done=2.0, end=4))))
     assert sum(map(length, of(shown, "chunk: to come"))) == pytest.approx(0.02, abs=1e-4)
     assert of(shown, "chunk: cut")[1].text == "4 of 10"
 
 
 def test_the_less_sure_an_action_is_the_greyer_is_its_path():
     chunk = replace(straight(horizon=6), confidence=np.array([1.0, 1.0, 0.6, 0.6, 0.1, 0.1]))
-    (path,) = of(chunks(scene(robot(chunks=Chunks(chunk, done=1.5)))), "chunk: to come")
+    (path,) = of(chunks(scene(robot(chunks=RobotPaths(chunk, done=1.5)))), "chunk: to come")
     assert len(path.colours) == len(path.points) == 6
     grey = [math.dist(ink, colours.TO_COME) for ink in path.colours]
     assert grey[0] == 0
@@ -206,13 +206,13 @@ def test_the_less_sure_an_action_is_the_greyer_is_its_path():
 
 @given(st.floats(0, 6))
 def test_every_point_to_come_has_a_shade(done):
-    shown = of(chunks(scene(robot(chunks=Chunks(straight(), done=done)))), "chunk: to come")
+    shown = of(chunks(scene(robot(chunks=RobotPaths(straight(), done=done)))), "chunk: to come")
     assert all(len(shape.colours) == len(shape.points) for shape in shown)
     assert bool(shown) == (done < 6)
 
 
 def test_the_next_chunk_is_shown_up_to_its_horizon():
-    shown = chunks(scene(robot(chunks=Chunks(straight(), next=straight(horizon=4)))))
+    shown = chunks(scene(robot(chunks=RobotPaths(straight(), next=straight(horizon=4)))))
     assert length(of(shown, "chunk: next")[0]) == pytest.approx(0.04, abs=1e-4)
 
 
@@ -304,7 +304,7 @@ def test_every_shape_of_a_busy_scene_is_sound_and_has_a_key_of_its_own():
         robot(
             joint_names=tuple(f"state_{i}" for i in range(39)),
             joints=STATE,
-            chunks=Chunks(straight(), 1.5, straight()),
+            chunks=RobotPaths(straight(), 1.5, straight()),
             judged=LastVerdict(n % 2 == 0, math.nan, 0.1, 0.2),
             transition=LastTransition("unsafe " * 30, 0.5),
             wait_ratio=n / 8,

@@ -42,7 +42,7 @@ class PeerState:
     complaint: str = ""
 
 
-class Connection:
+class WorkerConnection:
     """For one thread. Raises ConfigError or zmq.ZMQError where it is impossible."""
 
     def __init__(self, context: zmq.Context, spec: RemoteSpec) -> None:

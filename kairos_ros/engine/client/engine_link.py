@@ -16,7 +16,7 @@ import zmq
 
 from kairos_ros.core.errors import KairosError, RefusalCode, WireError
 from kairos_ros.engine.client.batch_encoder import BatchEncoder
-from kairos_ros.engine.client.connection import Connection, PeerState
+from kairos_ros.engine.client.connection import PeerState, WorkerConnection
 from kairos_ros.engine.client.events import (
     BatchDone,
     BatchFailed,
@@ -87,7 +87,7 @@ class EngineLink:
         self._monitor = LinkMonitor(self._timing, probes=self._supervisor is None)
         now = time.monotonic()
         self._peer = PeerState(now, now)
-        self._connection: Connection | None = None
+        self._connection: WorkerConnection | None = None
         self._connect_at = self._pinged = self._told = 0.0
         self._number = 0
         self._thread = threading.Thread(target=self._run, name="engine-link", daemon=True)
@@ -199,11 +199,11 @@ class EngineLink:
         """To a worker that it starts first, where there is a supervisor."""
         supervisor = self._supervisor
         if supervisor is None:
-            self._connection = Connection(self._context, self._spec)
+            self._connection = WorkerConnection(self._context, self._spec)
             return
         endpoint = supervisor.new_endpoint()
         try:
-            self._connection = Connection(self._context, RemoteSpec(endpoint))
+            self._connection = WorkerConnection(self._context, RemoteSpec(endpoint))
             supervisor.start(endpoint)
         except (OSError, zmq.ZMQError) as error:
             self._down(f"the worker cannot be started at {endpoint}: {error}", hopeless=True)

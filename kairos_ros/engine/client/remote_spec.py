@@ -95,7 +95,7 @@ def parse_remote(text: str, keys: KeyFolder) -> NamedRemote:
         if option not in OPTIONS:
             raise ConfigError(f"engine {text!r}: unknown option {option!r}; {', '.join(OPTIONS)}")
         if option in FLAGS and value is not None:
-            raise ConfigError(f"engine {text!r}: {option} has no value; write it alone, or not")
+            raise ConfigError(f"engine {text!r}: {option} takes no value; write it alone")
         given[option] = value or ""
     listen = where.startswith(LISTEN)
     endpoint = where.removeprefix(LISTEN)
@@ -139,7 +139,7 @@ def _only_client(keys: KeyFolder) -> str:
 
 def _images(given: dict[str, str]) -> WanImages:
     if "lossless" in given and ("jpeg" in given or "size" in given):
-        raise ConfigError("lossless goes without jpeg and size: those change pixels")
+        raise ConfigError("lossless excludes jpeg and size, which change pixels")
     if "size" in given and "jpeg" not in given:
         raise ConfigError("size: say how smaller images are sent, for example jpeg=80,size=160")
     jpeg = read_per_camera("jpeg", given["jpeg"], 1, 95) if "jpeg" in given else PerCamera()

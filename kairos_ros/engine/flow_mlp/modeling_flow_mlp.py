@@ -17,7 +17,10 @@ from torch import Tensor, nn
 
 from kairos_ros.core.errors import PolicyError
 from kairos_ros.engine.flow_mlp.configuration_flow_mlp import FlowMLPConfig
+from kairos_ros.engine.flow_mlp.eyes import Eyes
 
+SEEN = "observation.seen"
+"""Key of a training batch, float32 [B, sees]: what the eyes would see, in place of pictures."""
 _TIME_FEATURES = 64
 
 
@@ -35,6 +38,7 @@ class FlowMLPPolicy(PreTrainedPolicy):
         super().__init__(config)
         config.validate_features()
         self.model = FlowMLP(config)
+        self._cameras = list(config.image_features)
         self._task_index = {text: i for i, text in enumerate(config.instructions)}
         self.reset()
 
@@ -59,11 +63,22 @@ class FlowMLPPolicy(PreTrainedPolicy):
     def _device(self) -> torch.device:
         return self.model.read_noise.weight.device
 
+    def _condition(self, batch: dict[str, Any]) -> Tensor:
+        """What the chunk of each row depends on, [B, width]."""
+        state, task = batch[OBS_STATE], self.tasks(batch["task"])
+        if not self._cameras:
+            return self.model.condition(state, task)
+        seen = batch.get(SEEN)
+        if seen is None:
+            seen = self.model.eyes([batch[key] for key in self._cameras], state, task)
+        return self.model.condition(torch.cat([state, seen], -1), task)
+
     def forward(self, batch: dict[str, Any]) -> tuple[Tensor, dict[str, float]]:
         """Flow-matching loss over the valid positions.
 
         `batch`: observation.state [B, S], task list[str], action [B, N, D], all normalised, and
-        action_is_pad bool [B, N], True where a position is not a target.
+        action_is_pad bool [B, N], True where a position is not a target. With cameras: a picture
+        [B, 3, H, W] in 0..1 under each one's key, or SEEN.
         """
         actions = batch[ACTION]
         valid = ~batch["action_is_pad"]
@@ -77,7 +92,7 @@ class FlowMLPPolicy(PreTrainedPolicy):
             offset=0.001,
         )
         mix = time[:, None, None]
-        condition = self.model.condition(batch[OBS_STATE], self.tasks(batch["task"]))
+        condition = self._condition(batch)
         told = self.model(mix * noise + (1 - mix) * actions, time, condition)
         wanted = actions if self.model.predicts_actions else noise - actions
         error = (told - wanted).square().mean(-1)
@@ -94,17 +109,16 @@ class FlowMLPPolicy(PreTrainedPolicy):
     ) -> Tensor:
         """Action chunks float32 [B, N, D], normalised; rows do not depend on one another.
 
-        `batch`: observation.state [B, S] (normalised) and task list[str] of length B. `noise`
-        [B, N, D] makes it deterministic. Raises UnknownInstructionError.
+        `batch`: observation.state [B, S] (normalised), task list[str] of length B, and a picture
+        [B, 3, H, W] in 0..1 of each camera. `noise` [B, N, D] makes it deterministic. Raises
+        UnknownInstructionError.
         """
         self.eval()
-        state = batch[OBS_STATE]
-        shape = (len(state), self.config.chunk_size, self.config.action_feature.shape[0])
+        condition = self._condition(batch)
+        shape = (len(condition), self.config.chunk_size, self.config.action_feature.shape[0])
         if noise is None:
-            noise = sample_noise(shape, state.device)
-        return self.model.sample(
-            state, self.tasks(batch["task"]), noise, num_steps or self.config.num_steps
-        )
+            noise = sample_noise(shape, condition.device)
+        return self.model.sample(condition, noise, num_steps or self.config.num_steps)
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Any], **kwargs: Any) -> Tensor:
@@ -115,7 +129,8 @@ class FlowMLPPolicy(PreTrainedPolicy):
 
 
 class FlowMLP(nn.Module):
-    """Velocity field over flattened chunks: a residual MLP conditioned on state, task and time."""
+    """Velocity field over flattened chunks: a residual MLP conditioned on state, what cameras see,
+    task and time."""
 
     def __init__(self, config: FlowMLPConfig) -> None:
         super().__init__()
@@ -126,8 +141,11 @@ class FlowMLP(nn.Module):
         self.rtc_processor = None
         """Observes sampler steps, as in LeRobot's other flow policies, by `is_debug_enabled()` and
         `track(time=, x_t=, v_t=)`, and guides them if it has `denoise_step`."""
+        tasks = len(config.instructions)
+        if config.image_features:
+            self.eyes = Eyes(config.looked_at, state_dim, tasks, config.sees)
         self.read_state = nn.Sequential(
-            nn.Linear(state_dim + len(config.instructions), width),
+            nn.Linear(state_dim + config.sees + tasks, width),
             nn.SiLU(),
             nn.Linear(width, width),
         )
@@ -138,7 +156,8 @@ class FlowMLP(nn.Module):
         self.write = nn.Linear(width, flat)
 
     def condition(self, state: Tensor, task: Tensor) -> Tensor:
-        """What does not change over the sampler's steps, [B, width]."""
+        """What does not change over the sampler's steps, [B, width]; `state` ends with what cameras
+        see, where there are any."""
         return self.read_state(torch.cat([state, task], -1))
 
     def velocity(self, x_t: Tensor, time: Tensor, condition: Tensor) -> Tensor:
@@ -154,9 +173,8 @@ class FlowMLP(nn.Module):
             hidden = block(hidden, context)
         return self.write(F.silu(self.norm(hidden))).view_as(x_t)
 
-    def sample(self, state: Tensor, task: Tensor, noise: Tensor, num_steps: int) -> Tensor:
+    def sample(self, condition: Tensor, noise: Tensor, num_steps: int) -> Tensor:
         """Integrate from `noise` [B, N, D] at time 1 to actions at time 0."""
-        condition = self.condition(state, task)
         return euler_integrate(
             lambda x_t, time: self.velocity(x_t, time, condition),
             noise,

@@ -242,7 +242,9 @@ def _check_scale(
     numbers = {name: np.asarray(value, np.float64) for name, value in stats.items()}
     for name, values in numbers.items():
         if not np.isfinite(values).all():
-            raise PolicyError(f"policy {options.policy}: {name} of {key} has numbers that are none")
+            raise PolicyError(
+                f"policy {options.policy}: {name} of {key} has values that are not finite"
+            )
     match mode:
         case NormalizationMode.MEAN_STD:
             spread = numbers["std"]

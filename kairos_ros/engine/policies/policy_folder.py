@@ -94,7 +94,7 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
         )
     kind = config.get("type")
     if not isinstance(kind, str):
-        raise PolicyError(f"{folder.path / CONFIG} says no policy type")
+        raise PolicyError(f"{folder.path / CONFIG} has no policy type")
     if kind in REFUSED or (kind not in FAMILIES and not _plugins()):
         raise PolicyError(unserved(kind))
     for part in FEATURES:
@@ -295,7 +295,7 @@ def _check_step(step: Any, folder: _Source, name: str, options: EngineOptions) -
     registered = step.get("registry_name")
     called = registered if "registry_name" in step else step.get("class")
     if not isinstance(called, str):
-        raise PolicyError(f"{where}: a step without a name")
+        raise PolicyError(f"{where}: a step has no name")
     allowed = called in _allowed(options)
     if "registry_name" not in step and not allowed:
         raise PolicyError(
@@ -303,7 +303,7 @@ def _check_step(step: Any, folder: _Source, name: str, options: EngineOptions) -
             "anything; only registered steps are loaded, and paths named in allowed_steps"
         )
     if step.get("config", {}).get("trust_remote_code") and not allowed:
-        raise PolicyError(f"{where}: the step {called!r:.80} wants to run code from the hub")
+        raise PolicyError(f"{where}: the step {called!r:.80} would run code from the hub")
     state = step.get("state_file", "")
     if not isinstance(state, str) or "/" in state or state.startswith("."):
         raise PolicyError(f"{where}: the state {state!r:.80} is no file beside it")
@@ -374,7 +374,7 @@ def _check_brings_no_code(built_on: Any, publisher: str) -> None:
     source = _Source(built_on, Path(built_on))
     for file in sorted(source.path.glob("*config.json")):
         if '"auto_map"' in json.dumps(source.json(file.name)):
-            raise PolicyError(f"{file} brings code of its own (auto_map), which is not run")
+            raise PolicyError(f"{file} contains code (auto_map), which is not run")
 
 
 def _not_to_be_had(repository: str, name: str) -> str:

@@ -8,10 +8,11 @@ from typing import Any
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fit import PolicyInterface, Size, camera_name
 from kairos_ros.document.text_file import read_json
-from kairos_ros.engine.emulated import PREFIX, parse_emulated
 from kairos_ros.engine.policies.served import FAMILIES
 
 CONFIG = "config.json"
+PREFIX = "emulated:"
+"""Of an engine of known latency, in place of a policy folder."""
 PREPROCESSOR = "policy_preprocessor.json"
 STATE_FEATURES = ("observation.state", "observation.environment_state")
 """A request's state is these features, where the policy has them, one after the other."""
@@ -58,6 +59,8 @@ def policy_inputs(policy: str) -> PolicyInputs:
     Raises ConfigError for an emulated policy that is written wrongly, and for a folder without one.
     """
     if policy.startswith(PREFIX):
+        from kairos_ros.engine.emulated import parse_emulated  # launch files lack what it needs
+
         spec = parse_emulated(policy)
         return PolicyInputs(
             spec.state,

@@ -33,7 +33,9 @@ def verify_weights(policy: nn.Module, file: Path, renamed: Renaming | None = Non
             source = _source_names(policy, saved.offset_keys(), renamed)
             unexpected = source.keys() - state.keys()
             if unexpected:
-                raise PolicyError(f"{file} holds weights the policy has not: {_some(unexpected)}")
+                raise PolicyError(
+                    f"{file} holds weights that the policy lacks: {_some(unexpected)}"
+                )
             _refuse_missing(state, source, file)
             for name, key in source.items():
                 tensor = saved.get_tensor(key)

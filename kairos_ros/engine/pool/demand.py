@@ -37,7 +37,7 @@ def read_replica_count(text: str) -> ReplicaCount:
     raise ConfigError(f"replicas {text!r}: write N or LEAST..MOST, from 1 to {MAX_REPLICAS}")
 
 
-class Demand:
+class ReplicaDemand:
     """Takes in how many compute, again and again; knows how many there should be."""
 
     def __init__(self, count: ReplicaCount) -> None:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
-from kairos_ros.engine.emulated import PREFIX
+from kairos_ros.engine.policies.saved_policy import PREFIX
 from kairos_ros.engine.pool.demand import ReplicaCount
 from kairos_ros.engine.pool.replicas import Loaded
 from kairos_ros.engine.seam import Engine, EngineLostError, EngineOptions

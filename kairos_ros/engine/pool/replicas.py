@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kairos_ros.core.errors import KairosError, PolicyError
-from kairos_ros.engine.pool.demand import Demand, ReplicaCount
+from kairos_ros.engine.pool.demand import ReplicaCount, ReplicaDemand
 from kairos_ros.engine.seam import EngineLostError
 from kairos_ros.engine.worker.link import WorkerLink
 from kairos_ros.engine.worker.process import WorkerExit
@@ -84,7 +84,7 @@ class Pool:
 
     def run(self) -> WorkerExit:
         """Until the worker is told to stop, or every replica refused the policies."""
-        link, demand = self._link, Demand(self._count)
+        link, demand = self._link, ReplicaDemand(self._count)
         link.loading(f"waiting for the first of {self._count.least} replicas")
         threads = [self._begin() for _ in range(self._count.least)]
         target = len(threads)

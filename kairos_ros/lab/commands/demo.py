@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from kairos_ros.bringup.foreground import CamerasOption, no_cameras
-from kairos_ros.bringup.plan import check_horizon, rviz_line
+from kairos_ros.bringup.plan import check_horizon, own_cameras, rviz_line
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.host.domain import stay_on_this_host
@@ -95,9 +95,10 @@ def demo_command(
     parse_arrivals(arrivals)  # what is wrong with the options is told before anything starts
     if scheduling:
         parse_scheduling(scheduling)
+    cameras, policy = own_cameras(cameras, policy)
+    parse_cameras(cameras)
     if horizon:
         check_horizon(horizon, policy)
-    parse_cameras(cameras)
     cuts = parse_cuts(cloud_cut)
     if compare and (cloud or cuts):
         raise ConfigError("--compare compares configurations of the edge; leave --cloud out")

@@ -8,6 +8,10 @@ import typer
 
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
+CAMERA_POLICY = "metaworld_cameras"
+"""Name of the policy that ships for cameras."""
+PICTURED, EYES_MINUTES = 80, 45.0
+
 
 def train_command(
     out: Annotated[
@@ -39,12 +43,40 @@ def train_command(
         int, typer.Option(min=1, help="Successful demonstrations per task.")
     ] = 500,
     batch_size: Annotated[int, typer.Option(min=1, help="Chunks per training step.")] = 512,
+    learning_rate: Annotated[
+        float, typer.Option(min=0.0, help="At its highest; with --start, less is better.")
+    ] = 1e-3,
     width: Annotated[int, typer.Option(min=8, help="Width of the network.")] = 512,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda or cuda:N.")] = "auto",
     threads: Annotated[
         int, typer.Option(min=0, help="CPU threads and simulator processes; 0 means all cores.")
     ] = 0,
     seed: Annotated[int, typer.Option(min=0, help="Seed of demonstrations and training.")] = 0,
+    cameras: Annotated[
+        bool,
+        typer.Option(
+            "--cameras", help="Train a policy that reads cameras instead of the objects' poses."
+        ),
+    ] = False,
+    pictured: Annotated[
+        int, typer.Option(min=1, help="With --cameras: pictured demonstrations per task.")
+    ] = PICTURED,
+    start: Annotated[
+        str,
+        typer.Option(
+            help="With --cameras: folder of a policy of these tasks that reads the objects' poses;"
+            " all but the eyes begins with its weights. Empty: it begins with nothing."
+        ),
+    ] = "",
+    eyes_minutes: Annotated[
+        float | None,
+        typer.Option(
+            min=0.01, help=f"With --cameras: time to learn to see [default: {EYES_MINUTES:g}]."
+        ),
+    ] = None,
+    eyes_steps: Annotated[
+        int | None, typer.Option(min=1, help="Learn to see in so many steps instead.")
+    ] = None,
 ) -> None:
     """Train a policy of the demos from scripted demonstrations.
 
@@ -52,11 +84,19 @@ def train_command(
     """
     import torch
 
+    from kairos_ros.lab.training.eyes import EyesSettings
     from kairos_ros.lab.training.subject import METAWORLD, subject_of
     from kairos_ros.lab.training.train import TrainSettings, train
 
     subject = subject_of(_scenes(tasks))
     runs = Path("runs/train")
+    eyes = None
+    if cameras:
+        minutes_to_see = EYES_MINUTES if eyes_minutes is None and eyes_steps is None else None
+        eyes = EyesSettings(pictured, eyes_minutes or minutes_to_see, eyes_steps)
+        name, work = CAMERA_POLICY, work or runs / CAMERA_POLICY
+    else:
+        name = subject.policy
     threads = threads or os.cpu_count() or 1
     torch.set_num_threads(threads)
     settings = TrainSettings(
@@ -65,12 +105,15 @@ def train_command(
         minutes=25.0 if minutes is None and steps is None else minutes,
         steps=steps,
         batch_size=batch_size,
+        learning_rate=learning_rate,
         width=width,
         seed=seed,
+        eyes=eyes,
+        start=start,
     )
     train(
         settings,
-        out=out or Path("models", subject.policy),
+        out=out or Path("models", name),
         work=work or (runs if subject is METAWORLD else runs / subject.policy),
         device=device,
         processes=threads,
@@ -97,6 +140,13 @@ def evaluate_command(
     disturbance: Annotated[
         float, typer.Option(min=0.0, help="Noise on executed hand motions, action units.")
     ] = 0.0,
+    look: Annotated[
+        str,
+        typer.Option(
+            help="demo, or shifted: every episode in random light and colours, half with things on"
+            " the table; for policies that read cameras."
+        ),
+    ] = "demo",
     processes: Annotated[
         int, typer.Option(min=0, help="Parallel processes; 0 means all cores.")
     ] = 0,
@@ -174,6 +224,7 @@ def evaluate_command(
         return
     from kairos_ros.lab.training.card import write_card
     from kairos_ros.lab.training.evaluate import HORIZONS, evaluate, load_evaluation
+    from kairos_ros.lab.training.look import look_called
 
     result = evaluate(
         policy,
@@ -181,14 +232,16 @@ def evaluate_command(
         horizons=tuple(part.strip() for part in horizons.split(";") if part.strip()) or HORIZONS,
         episodes=episodes,
         disturbance=disturbance,
+        look=look_called(look),
         processes=processes or os.cpu_count() or 1,
         report=typer.echo,
     )
-    name = f"evaluation_disturbed_{disturbance:g}.json" if disturbance else "evaluation.json"
-    (policy / name).write_text(result.to_json())
+    changed = [f"disturbed_{disturbance:g}"] if disturbance else []
+    changed += [look] if look != "demo" else []
+    (policy / f"{'_'.join(['evaluation', *changed])}.json").write_text(result.to_json())
     main = policy / "evaluation.json"
     if main.exists():
-        others = sorted(policy.glob("evaluation_disturbed_*.json"))
+        others = sorted(policy.glob("evaluation_*.json"))
         write_card(policy, [load_evaluation(path) for path in (main, *others)])
     best = result.overall(result.best_static)
     typer.echo(f"best static horizon: {best.horizon}, {best.success:.1%} success")

@@ -6,14 +6,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kairos_ros.lab.demos.arm_recording import ArmRecording
-from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
-from kairos_ros.robot.adapters.contract.contract import Joint, RobotContract
+from kairos_ros.lab.metrics.figure_style import BASELINE, INK, OURS
+from kairos_ros.robot.adapters.contract.contract import ContractJoint, RobotContract
 from kairos_ros.robot.adapters.contract.joint_units import JointUnits
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-MEASURED = "#222222"
 COLUMNS = 2
 
 
@@ -40,10 +39,10 @@ def draw_task(path: Path, title: str, contract: RobotContract, recording: ArmRec
 
 
 def _panel(
-    ax: "Axes", i: int, joint: Joint, contract: RobotContract, recording: ArmRecording
+    ax: "Axes", i: int, joint: ContractJoint, contract: RobotContract, recording: ArmRecording
 ) -> None:
     measured = [(at_s, positions[joint.name]) for at_s, positions in recording.positions]
-    ax.plot(*zip(*measured, strict=True), color=MEASURED, linewidth=1.6, label="measured", zorder=3)
+    ax.plot(*zip(*measured, strict=True), color=INK, linewidth=1.6, label="measured", zorder=3)
     units = JointUnits(contract.joints)
     low, high = min(at for _, at in measured), max(at for _, at in measured)
     for n, chunk in enumerate(recording.chunks):

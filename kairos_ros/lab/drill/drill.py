@@ -12,7 +12,7 @@ from rich.console import Console
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.lab.demos.experiment import scenes
 from kairos_ros.lab.drill.drill_testbed import BACK_WITHIN_S, DrillTestbed, OwnFleet
-from kairos_ros.lab.drill.faults import Fault
+from kairos_ros.lab.drill.faults import DrillFault
 from kairos_ros.lab.drill.figure import draw
 from kairos_ros.lab.drill.guard import guard_of
 from kairos_ros.lab.drill.hostile_clients import WorkerAccess
@@ -60,7 +60,7 @@ class DrillOptions:
     """Of a worker of that fleet."""
 
 
-def run_drill(options: DrillOptions, faults: Sequence[Fault], console: Console) -> int:
+def run_drill(options: DrillOptions, faults: Sequence[DrillFault], console: Console) -> int:
     """The exit code of the command."""
     display = EventDisplay(console)
     results: list[FaultResult] = []
@@ -98,7 +98,9 @@ def run_drill(options: DrillOptions, faults: Sequence[Fault], console: Console) 
     return 0 if results and passed(results) else 1
 
 
-def possible(faults: Sequence[Fault], *, access: bool) -> tuple[list[Fault], dict[str, str]]:
+def possible(
+    faults: Sequence[DrillFault], *, access: bool
+) -> tuple[list[DrillFault], dict[str, str]]:
     """Those that can be made in a fleet that somebody else runs; of the others why not."""
     why = {
         fault.name: fault.needs or "needs --worker and --keys"
@@ -110,7 +112,7 @@ def possible(faults: Sequence[Fault], *, access: bool) -> tuple[list[Fault], dic
 
 def _run_own(
     options: DrillOptions,
-    faults: Sequence[Fault],
+    faults: Sequence[DrillFault],
     display: EventDisplay,
     results: list[FaultResult],
 ) -> None:
@@ -148,7 +150,7 @@ def _run_own(
 
 def _run_running(
     options: DrillOptions,
-    faults: Sequence[Fault],
+    faults: Sequence[DrillFault],
     display: EventDisplay,
     results: list[FaultResult],
 ) -> None:
@@ -170,7 +172,7 @@ def _run_running(
 
 def _make(
     drill: DrillTestbed,
-    faults: Sequence[Fault],
+    faults: Sequence[DrillFault],
     judge_all: JudgeAll,
     options: DrillOptions,
     results: list[FaultResult],

@@ -36,7 +36,7 @@ IMPOSTOR = "emulated:latency_ms=1,chunk=50,dim=4,state=39"
 
 
 @dataclass(frozen=True, slots=True)
-class Fault:
+class DrillFault:
     """One fault: a script, and what robots may feel of it."""
 
     name: str
@@ -280,32 +280,36 @@ REPLACES = "puts another worker in the place of one"
 ANSWERS = "starts something that answers the robots"
 SWAPS = "changes which policy tasks get"
 FAULTS = (
-    Fault("cloud_killed", "cloud worker killed mid-batch", cloud_killed, quick=True, needs=KILLS),
-    Fault("link_cut", "link cut for 5 s", link_cut, quick=True, needs=LINKS),
-    Fault("half_open_there", "half-open link, edge to cloud", half_open_there, needs=LINKS),
-    Fault(
+    DrillFault(
+        "cloud_killed", "cloud worker killed mid-batch", cloud_killed, quick=True, needs=KILLS
+    ),
+    DrillFault("link_cut", "link cut for 5 s", link_cut, quick=True, needs=LINKS),
+    DrillFault("half_open_there", "half-open link, edge to cloud", half_open_there, needs=LINKS),
+    DrillFault(
         "half_open_back", "half-open link, cloud to edge", half_open_back, quick=True, needs=LINKS
     ),
-    Fault("slow_link", "slow link", slow_link, needs=LINKS),
-    Fault("wrong_key", "wrong keys", wrong_key, needs=REPLACES),
-    Fault("garbage", "garbage", garbage, quick=True, access=True),
-    Fault("oversized", "oversized frames", oversized, quick=True, access=True),
-    Fault("other_policy", "worker with another policy", other_policy, needs=REPLACES),
-    Fault("clock_skew", "clock skew", clock_skew, needs=REPLACES),
-    Fault("edge_killed", "edge worker dies, cloud lives", edge_killed, quick=True, needs=KILLS),
-    Fault("cut_for_good", "link cut for good", cut_for_good, needs=LINKS),
-    Fault("serving_paused", "serving node deactivated for 5 s", serving_paused),
-    Fault(
+    DrillFault("slow_link", "slow link", slow_link, needs=LINKS),
+    DrillFault("wrong_key", "wrong keys", wrong_key, needs=REPLACES),
+    DrillFault("garbage", "garbage", garbage, quick=True, access=True),
+    DrillFault("oversized", "oversized frames", oversized, quick=True, access=True),
+    DrillFault("other_policy", "worker with another policy", other_policy, needs=REPLACES),
+    DrillFault("clock_skew", "clock skew", clock_skew, needs=REPLACES),
+    DrillFault(
+        "edge_killed", "edge worker dies, cloud lives", edge_killed, quick=True, needs=KILLS
+    ),
+    DrillFault("cut_for_good", "link cut for good", cut_for_good, needs=LINKS),
+    DrillFault("serving_paused", "serving node deactivated for 5 s", serving_paused),
+    DrillFault(
         "serving_killed",
         "serving node killed",
         serving_killed,
         FaultLimits(wait_s=240.0),
         needs=KILLS,
     ),
-    Fault("second_server", "second serving node", second_server, quick=True, needs=ANSWERS),
-    Fault("rogue_publisher", "rogue publisher", rogue_publisher, quick=True, needs=ANSWERS),
-    Fault("policy_swap", "policy swapped and restored", policy_swap, needs=SWAPS),
-    Fault(
+    DrillFault("second_server", "second serving node", second_server, quick=True, needs=ANSWERS),
+    DrillFault("rogue_publisher", "rogue publisher", rogue_publisher, quick=True, needs=ANSWERS),
+    DrillFault("policy_swap", "policy swapped and restored", policy_swap, needs=SWAPS),
+    DrillFault(
         "robot_killed",
         "robot process killed",
         robot_killed,
@@ -316,7 +320,7 @@ FAULTS = (
 )
 
 
-def choose(only: str, *, quick: bool) -> list[Fault]:
+def choose(only: str, *, quick: bool) -> list[DrillFault]:
     """Named ones, the quick ones, or all. Raises ConfigError for a name that is none."""
     if not only:
         return [fault for fault in FAULTS if fault.quick or not quick]

@@ -3,9 +3,8 @@
 from pathlib import Path
 
 from kairos_ros.lab.drill.run import FaultResult
-from kairos_ros.lab.metrics.figure_style import IDLE, OURS, STALLED
+from kairos_ros.lab.metrics.figure_style import FAULT, IDLE, OURS, STALLED
 
-SHADE = "#f2c14e"
 _COLOURS = {"executing": OURS, "holding": STALLED, "idle": IDLE}
 _LABELS = {
     "executing": "moving",
@@ -24,7 +23,7 @@ def draw(path: Path, result: FaultResult) -> None:
     rows = [robot.robot for robot in result.robots]
     figure, ax = pyplot.subplots(figsize=(10, 1.7 + 0.42 * len(rows)), layout="constrained")
     repaired_s = result.window.repaired_s - result.window.begin_s
-    ax.axvspan(0.0, repaired_s, color=SHADE, alpha=0.3, linewidth=0, label="the fault")
+    ax.axvspan(0.0, repaired_s, color=FAULT, alpha=0.3, linewidth=0, label="the fault")
     for activity, colour in _COLOURS.items():
         found = [(y, s) for y, r in enumerate(result.robots) for s in r.spans]
         mine = [(y, s) for y, s in found if s.activity == activity]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from kairos_ros.core.errors import KairosError
 from kairos_ros.lab.drill.drill_testbed import DrillTestbed
-from kairos_ros.lab.drill.faults import Fault
+from kairos_ros.lab.drill.faults import DrillFault
 from kairos_ros.lab.drill.proof.evidence import Guard
 from kairos_ros.lab.drill.proof.exchange import Exchange
 from kairos_ros.lab.drill.proof.message_verdict import judge_messages
@@ -21,7 +21,7 @@ SETTLE_S = 0.5
 """Until the last messages about a task have come."""
 
 
-JudgeAll = Callable[[Window, Fault], Sequence[RobotVerdict]]
+JudgeAll = Callable[[Window, DrillFault], Sequence[RobotVerdict]]
 """Judges the robots once a fault is over."""
 
 
@@ -50,7 +50,7 @@ class FaultResult:
         return fleet and not self.dead and robots
 
 
-def run_fault(drill: DrillTestbed, fault: Fault, judge_all: JudgeAll) -> FaultResult:
+def run_fault(drill: DrillTestbed, fault: DrillFault, judge_all: JudgeAll) -> FaultResult:
     """Makes one fault, waits for the tasks that felt it, and judges. Raises Interrupted."""
     began = time.monotonic()
     drill.checks, drill.turns = [], []
@@ -94,7 +94,7 @@ def run_fault(drill: DrillTestbed, fault: Fault, judge_all: JudgeAll) -> FaultRe
 def judge_bodies(drill: DrillTestbed, guard: Guard, bodies: Path) -> JudgeAll:
     """Judges every robot by the log of its body."""
 
-    def judge_all(window: Window, fault: Fault) -> list[RobotVerdict]:
+    def judge_all(window: Window, fault: DrillFault) -> list[RobotVerdict]:
         return [
             judge(
                 read_body(bodies, robot, drill.exchange),
@@ -113,7 +113,7 @@ def judge_bodies(drill: DrillTestbed, guard: Guard, bodies: Path) -> JudgeAll:
 def judge_by_messages(drill: DrillTestbed) -> JudgeAll:
     """Judges every robot that had a task by what it said."""
 
-    def judge_all(window: Window, fault: Fault) -> list[RobotVerdict]:
+    def judge_all(window: Window, fault: DrillFault) -> list[RobotVerdict]:
         client = drill.testbed.client
         told = [
             replace(s, start_s=s.start_s + client.origin_s, end_s=s.end_s + client.origin_s)

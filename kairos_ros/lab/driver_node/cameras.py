@@ -15,7 +15,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.lab.driver_node.messages import compressed_image, image
 from kairos_ros.nodes import qos
 from kairos_ros.robot.adapters.sim.sim_cameras import MujocoCameras, jpeg
-from kairos_ros.robot.description.arm import Arm
+from kairos_ros.robot.description.arm import ArmDescription
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class ArmCameras:
     """
 
     def __init__(
-        self, node: Node, arm: Arm, images: Mapping[str, tuple[int, int]], rate_hz: float
+        self, node: Node, arm: ArmDescription, images: Mapping[str, tuple[int, int]], rate_hz: float
     ) -> None:
         """`images`: camera -> (height_px, width_px)."""
         names = list(images)

@@ -126,8 +126,9 @@ def _trial(key: Key) -> tuple[Trial, SearchOptions]:
         decide = Calibrated(
             HorizonCalibration(under_test.policy_id, under_test.chunk_size, {}, plan)
         )
+        bodies = arms(key["policy"], scene)
         episodes = run_episodes(
-            under_test, scene, seeds, decide, arms(scene), key["disturbance"], key["lead"]
+            under_test, scene, seeds, decide, bodies, key["disturbance"], key["lead"]
         )
         return [(episode.success, episode.rounds) for episode in episodes]
 

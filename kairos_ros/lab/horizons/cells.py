@@ -67,7 +67,7 @@ def run_cell(key: Key) -> dict[str, list[int]]:
         key["task"],
         seeds,
         horizon_policy(key["folder"], key["rule"]),
-        arms(key["task"], key["episodes"]),
+        arms(key["folder"], key["task"], key["episodes"]),
         key["disturbance"],
         key["lead"],
     )

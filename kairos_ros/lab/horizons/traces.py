@@ -98,7 +98,7 @@ def _run(key: Key) -> list[dict[str, Any]]:
             key["task"],
             range(key["first_seed"], key["first_seed"] + key["episodes"]),
             horizon_policy(key["folder"], key["rule"]),
-            arms(key["task"], key["episodes"]),
+            arms(key["folder"], key["task"], key["episodes"]),
             lead=key["lead"],
         )
     ]

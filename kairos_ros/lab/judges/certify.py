@@ -11,7 +11,6 @@ import numpy as np
 from kairos_ros.lab.judges.card import CONFUSION, MISTAKES, RELIABILITY, write_judge_card
 from kairos_ros.lab.judges.exam import best_temperature, examine, latencies_s
 from kairos_ros.lab.judges.figures import draw_confusion, draw_mistakes, draw_reliability
-from kairos_ros.lab.judges.look import Look
 from kairos_ros.lab.judges.prompts import HELD_OUT, TRAINED
 from kairos_ros.lab.judges.report import report as reported
 from kairos_ros.lab.judges.report import score_of
@@ -22,6 +21,7 @@ from kairos_ros.lab.judges.scenes import (
     Frames,
     collect_frames,
 )
+from kairos_ros.lab.training.look import Look
 from kairos_ros.vlm.embedded.embedded_judge import EmbeddedJudge, fitted
 from kairos_ros.vlm.embedded.tiny_vlm import read_model, write_description
 

@@ -44,7 +44,7 @@ class Marked:
 
 
 @dataclass(frozen=True, slots=True)
-class Score:
+class ExamScore:
     """How many of a group of answers are right."""
 
     right: int
@@ -87,9 +87,9 @@ def examine(
     return marked
 
 
-def score(marked: Iterable[Marked]) -> Score:
+def score(marked: Iterable[Marked]) -> ExamScore:
     rights = [one.right for one in marked]
-    return Score(sum(rights), len(rights))
+    return ExamScore(sum(rights), len(rights))
 
 
 def confusion(marked: Sequence[Marked], kind: str) -> np.ndarray:

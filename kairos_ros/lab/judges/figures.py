@@ -13,11 +13,11 @@ from matplotlib.colors import LinearSegmentedColormap
 
 from kairos_ros.lab.judges.exam import Marked
 from kairos_ros.lab.judges.scenes import Frames
+from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.vlm.questions import SAFETY, TASK_STATE
 
 FEW = 8
-GREY, OURS = "#9a9a9a", "#0b7a75"
 NAMES = {SAFETY: "safety", TASK_STATE: "task state"}
 
 
@@ -54,7 +54,7 @@ def draw_reliability(exams: Mapping[str, Mapping[str, Any]], path: Path) -> None
         1, len(exams), figsize=(4.6 * len(exams), 4), layout="constrained", squeeze=False
     )
     for ax, (title, exam) in zip(axes[0], exams.items(), strict=True):
-        ax.plot([0.3, 1], [0.3, 1], color=GREY, linewidth=1, label="as stated")
+        ax.plot([0.3, 1], [0.3, 1], color=BASELINE, linewidth=1, label="as stated")
         for (kind, found), marker in zip(exam["kinds"].items(), "os", strict=True):
             stated, right, count = np.array([r for r in found["reliability"] if r[2] >= FEW]).T
             label = f"{NAMES[kind]} (mean gap {found['calibration_error']:.1%})"

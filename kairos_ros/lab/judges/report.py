@@ -5,8 +5,8 @@ from typing import Any
 
 from kairos_ros.lab.judges.exam import (
     ANSWERS,
+    ExamScore,
     Marked,
-    Score,
     calibration_error,
     confusion,
     reliability,
@@ -71,7 +71,7 @@ def score_of(rows: Sequence[Marked]) -> dict[str, Any]:
     """How many of `rows` are right, with Wilson's 95 % interval; JSON-ready."""
     if not rows:
         return {"right": 0, "asked": 0}
-    found: Score = score(rows)
+    found: ExamScore = score(rows)
     low, high = found.interval
     return {
         "right": found.right,

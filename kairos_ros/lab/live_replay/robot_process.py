@@ -37,7 +37,7 @@ from kairos_ros.lab.live_replay.process_messages import (
     encode,
 )
 from kairos_ros.lab.live_replay.task_events import TaskEvents
-from kairos_ros.lab.live_replay.topics import RobotTopics
+from kairos_ros.lab.live_replay.topics import ReplayTopics
 from kairos_ros.lab.sim.virtual_robot import Assignment, Ended, Send, VirtualRobot
 from kairos_ros.msg import RobotStatus
 from kairos_ros.nodes.robot.messages import Identity, request_message
@@ -75,7 +75,7 @@ class RobotProcess:
         self._setup = setup
         self._parent = parent
         self._node = node
-        self._topics = RobotTopics(node)
+        self._topics = ReplayTopics(node)
         self._robots: dict[str, _Robot] = {}
         self._heap: list[tuple[int, str]] = []
         self._late_ms: list[float] = []

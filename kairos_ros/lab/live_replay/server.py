@@ -10,7 +10,7 @@ from kairos_ros.core.errors import ConfigError, WireError
 from kairos_ros.core.exchange import Actions, Observation, Refusal, Request, RequestId
 from kairos_ros.core.wire_check import printable
 from kairos_ros.lab.live_replay.process_messages import RecordedTask, Seen
-from kairos_ros.lab.live_replay.topics import RobotTopics
+from kairos_ros.lab.live_replay.topics import ReplayTopics
 from kairos_ros.msg import ChunkRequest, FleetState
 from kairos_ros.nodes.bounded import FLEET_BYTES, subscribe
 from kairos_ros.nodes.qos import TELEMETRY
@@ -87,7 +87,7 @@ class Probe:
     def __init__(self, node: Node, task: RecordedTask, spec: RobotSpec) -> None:
         """`node` is its own, and in no executor, which would take the answers away."""
         self._node = node
-        self._topics = topics = RobotTopics(node)
+        self._topics = topics = ReplayTopics(node)
         self._task = task
         self._who = Identity(PROBE, uuid.uuid4().hex, spec)
         self._began_s = time.monotonic()

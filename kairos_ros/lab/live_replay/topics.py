@@ -29,7 +29,7 @@ class _Robot:
     task: str = ""
 
 
-class RobotTopics:
+class ReplayTopics:
     """One node for all robots. Answers are taken straight from their readers, without an executor,
     which costs next to nothing however many robots there are. Use it from one thread."""
 

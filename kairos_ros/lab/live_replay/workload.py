@@ -8,8 +8,8 @@ import numpy as np
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.spec import split_options
-from kairos_ros.engine.emulated import PREFIX, parse_emulated
-from kairos_ros.engine.policies.saved_policy import PolicyInputs
+from kairos_ros.engine.emulated import parse_emulated
+from kairos_ros.engine.policies.saved_policy import PREFIX, PolicyInputs
 from kairos_ros.lab.live_replay.process_messages import RecordedTask, Seen
 from kairos_ros.lab.live_replay.seen import made_up, recorded_seen
 from kairos_ros.lab.sim.retrim import as_replayed

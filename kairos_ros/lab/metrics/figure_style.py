@@ -1,5 +1,11 @@
 """Colours of everything that shows runs: figures, pages and their tables."""
 
+INK = "#222222"
+"""Lines and text that must be read first, such as a measured curve."""
+FAINT_INK = "#555555"
+"""Notes, limits and objectives."""
+PALE = "#f1f1f1"
+"""Behind a bar: what it could reach."""
 BASELINE = "#9a9a9a"
 """The first run of a comparison."""
 OURS = "#0b7a75"
@@ -12,7 +18,14 @@ COMPUTE = "#4a6fa5"
 EXECUTING = ("#0b7a75", "#4fb3ab")
 """Of rounds with odd and even numbers, so that neighbours can be told apart."""
 IDLE = "#e4e4e4"
-DOWN = "#222222"
+DOWN = INK
+RETURNING = "#e9a23b"
+"""The arm is on its way to its safe state."""
+RETRYING = "#4a6fa5"
+NEEDS_HUMAN = "#7b2d8b"
+TASK_END = "#d4a017"
+FAULT = "#f2c14e"
+"""Shade behind the time in which a fault was there."""
 CAUSES = {
     "first wait": FIRST_WAIT,
     "queueing": STALLED,

@@ -4,7 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from kairos_ros.lab.metrics.figure_style import BASELINE, DOWN, IDLE, OURS, STALLED
+from kairos_ros.lab.metrics.figure_style import (
+    BASELINE,
+    DOWN,
+    FAINT_INK,
+    IDLE,
+    INK,
+    OURS,
+    PALE,
+    STALLED,
+)
 from kairos_ros.recording.runs.run import FleetRun, TaskRecord
 from kairos_ros.recording.runs.summary import Summary
 
@@ -79,7 +88,7 @@ def _mosaic(layout: str, *, height: float, ratios: Sequence[float] | None = None
 def _title(figure: Any, finding: str, configuration: str) -> None:
     figure.suptitle(finding + "\n", fontsize=14, x=0.01, ha="left")
     figure.text(
-        0.01, 0.985, "\n" + configuration, fontsize=9.5, va="top", linespacing=2.1, color="#555555"
+        0.01, 0.985, "\n" + configuration, fontsize=9.5, va="top", linespacing=2.1, color=FAINT_INK
     )
 
 
@@ -122,7 +131,7 @@ def _timeline(ax: "Axes", run: FleetRun) -> None:
                 [t.ended_s for t in ends],
                 [row[t.robot] - 0.42 for t in ends],
                 marker,
-                color="#222222",
+                color=INK,
                 markersize=5,
                 label=label,
                 clip_on=False,
@@ -175,7 +184,7 @@ def _success(ax: "Axes", groups: Sequence[tuple[str, str, Summary]]) -> None:
             if result is None:
                 continue
             at = y + 0.4 - height * (g + 0.5)
-            ax.barh(at, 100, height=height * 0.85, color="#f1f1f1", zorder=0)
+            ax.barh(at, 100, height=height * 0.85, color=PALE, zorder=0)
             ax.barh(at, 100 * result.succeeded / result.tasks, height=height * 0.85, color=colour)
             ax.text(
                 102,
@@ -183,7 +192,7 @@ def _success(ax: "Axes", groups: Sequence[tuple[str, str, Summary]]) -> None:
                 f"{result.succeeded}/{result.tasks}",
                 va="center",
                 fontsize=8,
-                color="#444444",
+                color=FAINT_INK,
             )
     ax.set_yticks(range(len(scenes)), [scene.removesuffix("-v3") for scene in scenes])
     ax.set(xlim=(0, 112), xlabel="success (% of finished tasks)")

@@ -173,7 +173,7 @@ def branch_episode(key: Key) -> list[dict[str, Any]]:
     from kairos_ros.lab.training.rollout import Arm, one_round
 
     policy, task, tuned = policy_under_test(key["folder"]), key["task"], key["tuned"]
-    bodies = arms(task)
+    bodies = arms(key["folder"], task)
     base = Arm(bodies[0], key["seed"], Once(tuned, 0, tuned))
     _reset(base, task)
     saved: list[tuple[Arm, SavedState]] = []

@@ -213,7 +213,7 @@ def run_delayed(key: Key) -> dict[str, list[Any]]:
         key["task"],
         key["seeds"],
         horizon_policy(key["folder"], key["rule"]),
-        arms(key["task"], len(key["seeds"])),
+        arms(key["folder"], key["task"], len(key["seeds"])),
         lead=LEAD,
         delays=delays,
     )

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from kairos_ros.lab.metrics import figure_style
 from kairos_ros.lab.metrics.slo import CountedActions, Slo
 from kairos_ros.recording.runs.observation_age import observation_ages_s
 from kairos_ros.recording.runs.run import FleetRun
@@ -86,7 +87,7 @@ def qualified_figure(runs: Sequence[NamedRun], colours: Sequence[str], chosen: S
             "y0": 0,
             "y1": 1,
             "yref": "paper",
-            "line": {"dash": "dot", "width": 1, "color": "#888888"},
+            "line": {"dash": "dot", "width": 1, "color": figure_style.BASELINE},
         }
     ]
     return {"data": data, "layout": layout}

@@ -17,9 +17,9 @@ _PIXELS_PER_ROBOT = 34
 _MODES = {
     Mode.RUNNING.value: ("running", figure_style.EXECUTING[0]),
     Mode.HOLDING.value: ("holding", figure_style.STALLED),
-    Mode.RETURNING.value: ("returning to safe state", "#e08e45"),
-    Mode.RETRYING.value: ("retrying", "#8e7cc3"),
-    Mode.WAITING.value: ("waiting for a human", figure_style.DOWN),
+    Mode.RETURNING.value: ("returning to safe state", figure_style.RETURNING),
+    Mode.RETRYING.value: ("retrying", figure_style.RETRYING),
+    Mode.WAITING.value: ("waiting for a human", figure_style.NEEDS_HUMAN),
     IDLE: (IDLE, figure_style.IDLE),
 }
 _SYMBOLS = ("diamond", "x", "triangle-up", "square", "cross", "triangle-down", "star", "circle")

@@ -229,7 +229,7 @@ def _ends(
                     "name": name,
                     "x": [round(t.ended_s, 3) for t in tasks],
                     "y": [rows[t.robot] for t in tasks],
-                    "marker": {"symbol": symbol, "size": 7, "color": "#d4a017"},
+                    "marker": {"symbol": symbol, "size": 7, "color": figure_style.TASK_END},
                     "texts": [
                         texts.add(
                             f"task {t.number} ({escape(t.scene)}) ended: {escape(t.outcome)}, "

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kairos_ros.lab.training.arm_trial import MAX_ACTIONS, Trial
 from kairos_ros.lab.world.reach import CONTROL_RATE_HZ, DONE_M, INSTRUCTION, state_names
-from kairos_ros.robot.description.arm import Arm
+from kairos_ros.robot.description.arm import ArmDescription
 
 
 def row(trial: Trial) -> list[str]:
@@ -36,7 +36,7 @@ def write_evaluation(policy: Path, first_seed: int, trials: Sequence[Trial]) -> 
     (policy / "evaluation.json").write_text(text + "\n")
 
 
-def write_card(policy: Path, arm: Arm, first_seed: int, trials: Sequence[Trial]) -> None:
+def write_card(policy: Path, arm: ArmDescription, first_seed: int, trials: Sequence[Trial]) -> None:
     """README.md beside the weights; numbers come from training.json and `trials` alone."""
     training = json.loads((policy / "training.json").read_text())
     settings = training["settings"]

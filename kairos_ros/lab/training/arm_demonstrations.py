@@ -11,7 +11,7 @@ from kairos_ros.core.errors import KairosError
 from kairos_ros.lab.training.demonstrations import HELD_OUT_SEED, Demonstrations
 from kairos_ros.lab.world.driver import SimulatedDriver
 from kairos_ros.lab.world.reach import CONTROL_RATE_HZ, Reach, done, expert, state
-from kairos_ros.robot.description.arm import Arm, arm_called
+from kairos_ros.robot.description.arm import ArmDescription, arm_called
 
 MAX_STEPS = 240
 AFTER_DONE = 45
@@ -35,7 +35,7 @@ def begin(driver: SimulatedDriver, seed: int) -> np.ndarray:
     return reach.lay_out(driver.world)
 
 
-def scatter(arm: Arm) -> np.ndarray:
+def scatter(arm: ArmDescription) -> np.ndarray:
     """float64 [joints]."""
     slides = [arm.urdf.joints[name].kind == "prismatic" for name in arm.joints]
     return np.where(slides, 0.1 * SCATTER, SCATTER)

@@ -11,14 +11,16 @@ from kairos_ros.lab.training.rollout import PolicyUnderTest
 from kairos_ros.lab.world.driver import SimulatedDriver
 from kairos_ros.lab.world.reach import CONTROL_RATE_HZ, DONE_M, INSTRUCTION, distances, done, state
 from kairos_ros.robot.adapters.sim.sim_cameras import MujocoCameras
-from kairos_ros.robot.description.arm import Arm
+from kairos_ros.robot.description.arm import ArmDescription
 
 PICTURES = 4
 SIZE = (300, 400)
 VIEW = "front"
 
 
-def write_film(policy: PolicyUnderTest, arm: Arm, seed: int, horizon: int, path: Path) -> None:
+def write_film(
+    policy: PolicyUnderTest, arm: ArmDescription, seed: int, horizon: int, path: Path
+) -> None:
     """The episode of `seed`, from its start to the touch, evenly spaced, as a PNG.
 
     `robot.sim_cameras.render_off_screen` must have been called before MuJoCo was imported.
@@ -47,7 +49,7 @@ def write_film(policy: PolicyUnderTest, arm: Arm, seed: int, horizon: int, path:
 
 
 def _episode(
-    policy: PolicyUnderTest, arm: Arm, seed: int, horizon: int
+    policy: PolicyUnderTest, arm: ArmDescription, seed: int, horizon: int
 ) -> tuple[list[np.ndarray], list[float]]:
     """Pictures uint8 [h, w, 3], one per action, and how far the tips still were from the balls."""
     driver = SimulatedDriver(arm)

@@ -10,7 +10,7 @@ from kairos_ros.lab.training.rollout import PolicyUnderTest
 from kairos_ros.lab.world.driver import SimulatedDriver
 from kairos_ros.lab.world.reach import CONTROL_RATE_HZ, INSTRUCTION, distances, done, expert, state
 from kairos_ros.recording.runs.summary import wilson_95
-from kairos_ros.robot.description.arm import Arm
+from kairos_ros.robot.description.arm import ArmDescription
 
 MAX_ACTIONS = 300
 ARMS_PER_CALL = 25
@@ -56,7 +56,7 @@ class _Episode:
 
 
 def try_policy(
-    policy: PolicyUnderTest, arm: Arm, seeds: Sequence[int], horizon: int
+    policy: PolicyUnderTest, arm: ArmDescription, seeds: Sequence[int], horizon: int
 ) -> Iterator[Trial]:
     """One episode per seed; yields the score so far after each group, last the whole.
 
@@ -78,7 +78,7 @@ def try_policy(
         yield _score(horizon, ended)
 
 
-def try_expert(arm: Arm, seeds: Sequence[int]) -> Trial:
+def try_expert(arm: ArmDescription, seeds: Sequence[int]) -> Trial:
     """The same episodes by whoever showed the policy how."""
     ended: list[_Episode] = []
     for episodes in _groups(arm, seeds):
@@ -89,7 +89,7 @@ def try_expert(arm: Arm, seeds: Sequence[int]) -> Trial:
     return _score(0, ended)
 
 
-def _groups(arm: Arm, seeds: Sequence[int]) -> Iterator[list[_Episode]]:
+def _groups(arm: ArmDescription, seeds: Sequence[int]) -> Iterator[list[_Episode]]:
     for at in range(0, len(seeds), ARMS_PER_CALL):
         group = []
         for seed in seeds[at : at + ARMS_PER_CALL]:

@@ -14,6 +14,12 @@ FIGURE = "success_vs_horizon.png"
 GREY, OURS = "#8a8a8a", "#0b6fb8"
 MARKERS = {"static": "o", "confidence": "s", "tail_agreement": "^"}
 
+STATE_INPUTS = (
+    "- `observation.state`, float32 [39]: hand position (m), gripper opening (0–1), poses of up"
+    " to two objects; the change of these over the last step; the goal position (m). The goal"
+    " is observable (Meta-World's `partially_observable=False`).",
+)
+
 
 def against_static(evaluation: Evaluation, family: str) -> list[float]:
     """Success of each of a family's settings minus the static curve at the same executed horizon.
@@ -94,9 +100,12 @@ def _finding(evaluation: Evaluation) -> str:
 
 
 def _condition(evaluation: Evaluation) -> str:
+    conditions = []
+    if evaluation.look != "demo":
+        conditions.append("in random light and colours, half with things on the table")
     if evaluation.disturbance:
-        return f"with σ = {evaluation.disturbance:g} noise on every executed action"
-    return "without disturbance"
+        conditions.append(f"with σ = {evaluation.disturbance:g} noise on every executed action")
+    return " and ".join(conditions) or "without disturbance"
 
 
 def write_card(policy: Path, evaluations: Sequence[Evaluation]) -> None:
@@ -106,6 +115,7 @@ def write_card(policy: Path, evaluations: Sequence[Evaluation]) -> None:
     training = json.loads((policy / "training.json").read_text())
     best = main.best_static
     settings, demos = training["settings"], training["demonstrations"]
+    eyes = training.get("eyes")
     size_mb = (policy / "model.safetensors").stat().st_size / 1e6
     good = sum(score.success >= 0.9 for score in main.of(best))
     lines = [
@@ -115,11 +125,12 @@ def write_card(policy: Path, evaluations: Sequence[Evaluation]) -> None:
         "pipeline_tag: robotics",
         "tags: [robotics, flow-matching, meta-world]",
         "---",
-        "# metaworld_flow",
+        f"# {policy.name}",
         "",
         f"A flow-matching MLP (LeRobot type `flow_mlp`, {size_mb:.1f} MB) that does"
-        f" {len(settings['scenes'])} Meta-World v3 tasks from their instruction and a 39-value"
-        " state. It emits chunks of 50 actions in 10 Euler steps. This file is written by"
+        f" {len(settings['scenes'])} Meta-World v3 tasks from their instruction"
+        + (", two cameras and what the arm knows of itself." if eyes else " and a 39-value state.")
+        + " It emits chunks of 50 actions in 10 Euler steps. This file is written by"
         " `kairos evaluate`; the numbers are in `evaluation*.json`.",
         "",
         f"At its best static horizon (`{best}`) it succeeds in"
@@ -133,9 +144,7 @@ def write_card(policy: Path, evaluations: Sequence[Evaluation]) -> None:
         lines += _results(evaluation)
     lines += [
         "## What goes in and out",
-        "- `observation.state`, float32 [39]: hand position (m), gripper opening (0–1), poses of up"
-        " to two objects; the change of these over the last step; the goal position (m). The goal"
-        " is observable (Meta-World's `partially_observable=False`).",
+        *(_camera_inputs(policy) if eyes else STATE_INPUTS),
         "- `task`: one of the instructions below; any other is refused.",
         "- action, float32 [50, 4] in [−1, 1]: hand motion (1 = 1 cm per step) and gripper effort.",
         "",
@@ -154,16 +163,22 @@ def write_card(policy: Path, evaluations: Sequence[Evaluation]) -> None:
             else ""
         )
         + f", seed {settings['seed']}.",
+        *(_beginning(settings["start"]) if settings.get("start") else ()),
+        *(_seeing(settings["eyes"], eyes) if eyes else ()),
         f"- Evaluated on scene seeds from {main.first_seed} up, which no demonstration used; the"
         " same seeds for every horizon policy; an episode ends at success or after 500 actions.",
         "",
         "```sh",
-        *_commands(training, evaluations),
+        *_commands(policy.name, training, evaluations),
         "```",
         "",
         "## Limits",
-        "- It knows these tasks in simulation only, sees exact object poses, and has never seen a"
-        " real robot or an image.",
+        "- It knows these tasks in simulation only and has never seen a real robot"
+        + (
+            "; its cameras are where the simulator has them."
+            if eyes
+            else " or an image; it sees exact object poses."
+        ),
         "- Success is Meta-World's own criterion; the episode stops at the first success.",
         "- One training, one seed: differences of a point or two between horizon policies lie"
         " within the intervals above.",
@@ -207,20 +222,72 @@ def _results(evaluation: Evaluation) -> list[str]:
     return [*lines, ""]
 
 
-def _commands(training: dict[str, Any], evaluations: Sequence[Evaluation]) -> list[str]:
+def _camera_inputs(policy: Path) -> list[str]:
+    features = json.loads((policy / "config.json").read_text())["input_features"]
+    cameras = {key: f["shape"][1:] for key, f in features.items() if f["type"] == "VISUAL"}
+    return [
+        "- `observation.state`, float32 [8]: hand position (m), gripper opening (0–1), and the"
+        " change of these over the last step. No object pose, no goal.",
+        *(
+            f"- `{key}`, {high}×{wide} pixels: Meta-World's camera of that name."
+            for key, (high, wide) in cameras.items()
+        ),
+        "- Where the task has a goal that is no object, the scene marks it with a ball"
+        " (Meta-World's own marker).",
+    ]
+
+
+def _beginning(start: str) -> list[str]:
+    return [f"- All but the eyes began with the weights of `{start}`, which reads poses."]
+
+
+def _seeing(settings: dict[str, Any], eyes: dict[str, dict[str, Any]]) -> list[str]:
+    """How the eyes were trained, and how wrong they are."""
+    moments = sum(scene["moments"] for scene in eyes.values())
+    return [
+        f"- The eyes learned from {moments} pictured moments of {settings['episodes']} more"
+        " demonstrations per task, half of them in random light and colours, to tell the poses of"
+        " objects and goal, which the simulator knows. The rest of the policy was trained on poses"
+        " as wrong as the eyes are about episodes held back from them. Median and 90 % quantile of"
+        " that error, mm:",
+        "",
+        "  | task | object | goal |",
+        "  |---|---|---|",
+        *(
+            f"  | {scene} | "
+            + " | ".join(
+                f"{median:.0f} / {most:.0f}"
+                for median, most in zip(row["median_mm"], row["p90_mm"], strict=True)
+            )
+            + " |"
+            for scene, row in eyes.items()
+        ),
+        "",
+    ]
+
+
+def _commands(name: str, training: dict[str, Any], evaluations: Sequence[Evaluation]) -> list[str]:
     settings = training["settings"]
     limit = "minutes" if settings["steps"] is None else "steps"
     train = f"kairos train --{limit} {settings[limit]:g} --demonstrations {settings['episodes']}"
     if tuple(settings["scenes"]) != tuple(SCENES):
         train += f" --tasks {','.join(settings['scenes'])}"
     train += f" --batch-size {settings['batch_size']} --width {settings['width']}"
+    if settings["learning_rate"] != 1e-3:
+        train += f" --learning-rate {settings['learning_rate']:g}"
+    if eyes := settings.get("eyes"):
+        limit = "minutes" if eyes["steps"] is None else "steps"
+        train += f" --start {settings['start']}" if settings.get("start") else ""
+        train += f" --cameras --pictured {eyes['episodes']} --eyes-{limit} {eyes[limit]:g}"
+    exam = "kairos evaluate" + (f" --policy models/{name}" if eyes else "")
     return [
         train + f" --seed {settings['seed']}",
         *(
-            f"kairos evaluate --episodes {e.episodes}"
+            f"{exam} --episodes {e.episodes}"
             + (f" --tasks {','.join(e.scenes)}" if e.scenes != list(SCENES) else "")
             + (f" --horizons '{';'.join(e.horizons)}'" if e.horizons != list(HORIZONS) else "")
             + (f" --disturbance {e.disturbance:g}" if e.disturbance else "")
+            + (f" --look {e.look}" if e.look != "demo" else "")
             for e in evaluations
         ),
     ]

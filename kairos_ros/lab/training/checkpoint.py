@@ -31,7 +31,7 @@ def save_run(
 ) -> None:
     """Write weights, their average, Adam's moments, the position, and whose settings these are."""
     tensors = {f"average/{name}": value for name, value in average.items()}
-    for name, parameter in model.named_parameters():
+    for name, parameter in _trained(model):
         tensors[f"model/{name}"] = parameter.detach()
         for moment in _MOMENTS:
             tensors[f"{moment}/{name}"] = optimizer.state[parameter][moment]
@@ -43,6 +43,10 @@ def save_run(
     }
     save_file({k: v.cpu().contiguous() for k, v in tensors.items()}, partial, metadata)
     partial.replace(path)
+
+
+def _trained(model: nn.Module) -> list[tuple[str, nn.Parameter]]:
+    return [(n, p) for n, p in model.named_parameters() if p.requires_grad]
 
 
 def load_run(
@@ -66,7 +70,7 @@ def load_run(
                 " to start over, or choose another --work folder"
             )
         step = int(metadata["step"])
-        for name, parameter in model.named_parameters():
+        for name, parameter in _trained(model):
             with torch.no_grad():
                 parameter.copy_(run.get_tensor(f"model/{name}"))
             average[name].copy_(run.get_tensor(f"average/{name}"))

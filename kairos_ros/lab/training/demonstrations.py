@@ -46,6 +46,8 @@ class Demonstrations:
     """int64 [T], at least 1: how many actions from here on agree with what was executed."""
     episodes: int
     attempts: int
+    seen: np.ndarray | None = None
+    """float32 [T, S]: what the eyes of a camera policy shall tell; None without cameras."""
 
 
 Record = Callable[[str, int, int], Demonstrations]
@@ -90,8 +92,13 @@ def follow_lengths(touched: np.ndarray) -> np.ndarray:
     return follows
 
 
-def record_episode(env: Any, scene: str, seed: int) -> tuple[np.ndarray, ...] | None:
-    """One disturbed episode as (state, action, follows), or None where the expert failed."""
+def record_episode(
+    env: Any, scene: str, seed: int, watch: Callable[[np.ndarray], None] = lambda obs: None
+) -> tuple[np.ndarray, ...] | None:
+    """One disturbed episode as (state, action, follows), or None where the expert failed.
+
+    `watch` is called before every step with Meta-World's own observation.
+    """
     rng = np.random.default_rng([seed, 7])
     added, touched = disturbances(rng)
     teacher = expert(scene)
@@ -99,6 +106,7 @@ def record_episode(env: Any, scene: str, seed: int) -> tuple[np.ndarray, ...] | 
     states, actions = [], []
     last_grip, success_at = -1.0, None
     for t in range(MAX_STEPS):
+        watch(obs)
         action = np.clip(teacher.get_action(obs), -1, 1)
         states.append(policy_state(obs))
         actions.append(action)

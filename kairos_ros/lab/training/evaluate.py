@@ -10,7 +10,9 @@ from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizon import parse_horizon
+from kairos_ros.lab.training.bench import arms
 from kairos_ros.lab.training.demonstrations import HELD_OUT_SEED
+from kairos_ros.lab.training.look import Dresser, Look
 from kairos_ros.recording.runs.run_files import make_folder
 from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
@@ -19,8 +21,6 @@ STATIC = tuple(f"static:{h}" for h in (5, 8, 10, 15, 20, 30, 50))
 CONFIDENCE = tuple(f"confidence:t={t}" for t in (0.05, 0.1, 0.2, 0.3, 0.4, 0.6))
 TAIL_AGREEMENT = tuple(f"tail_agreement:t={t}" for t in (0.5, 0.8, 1.5, 2.5))
 HORIZONS = STATIC + CONFIDENCE + TAIL_AGREEMENT
-
-ARMS_PER_CALL = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +57,8 @@ class Evaluation:
     episodes: int
     disturbance: float
     scores: tuple[Score, ...]
+    look: Look = "demo"
+    """Of the scenes: as in training's plain half, or each episode in random light and colours."""
 
     def of(self, horizon: str) -> list[Score]:
         return [score for score in self.scores if score.horizon == horizon]
@@ -99,7 +101,9 @@ class Evaluation:
                     "mean_executed_horizon": round(score.mean_horizon, 2),
                 }
             )
-        settings = {name: getattr(self, name) for name in ("first_seed", "episodes", "disturbance")}
+        settings = {
+            name: getattr(self, name) for name in ("first_seed", "episodes", "disturbance", "look")
+        }
         lines = ",\n  ".join(json.dumps(row) for row in rows)
         return f'{json.dumps(settings)[:-1]}, "scores": [\n  {lines}\n]}}\n'
 
@@ -112,6 +116,7 @@ def evaluate(
     episodes: int = 50,
     first_seed: int = HELD_OUT_SEED,
     disturbance: float = 0.0,
+    look: Look = "demo",
     processes: int = 2,
     report: Callable[[str], None] = print,
 ) -> Evaluation:
@@ -136,7 +141,7 @@ def evaluate(
     scores: dict[str, list[Score]] = {}
     with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
         jobs = {
-            pool.submit(_score_scene, policy, scene, horizons, seeds, disturbance): scene
+            pool.submit(_score_scene, policy, scene, horizons, seeds, disturbance, look): scene
             for scene in scenes
         }
         try:
@@ -148,24 +153,29 @@ def evaluate(
             pool.shutdown(wait=False, cancel_futures=True)
             raise
     ordered = tuple(score for scene in scenes for score in scores[scene])
-    return Evaluation(first_seed, episodes, disturbance, ordered)
+    return Evaluation(first_seed, episodes, disturbance, ordered, look)
 
 
 def _score_scene(
-    policy: Path, scene: str, horizons: Iterable[str], seeds: range, disturbance: float
+    policy: Path,
+    scene: str,
+    horizons: Iterable[str],
+    seeds: range,
+    disturbance: float,
+    look: Look,
 ) -> list[Score]:
     import torch
 
     from kairos_ros.lab.training.rollout import PolicyUnderTest, run_episodes
-    from kairos_ros.robot.adapters.sim.sim import SimAdapter
 
     torch.set_num_threads(1)
     under_test = PolicyUnderTest(policy)
-    bodies = [SimAdapter() for _ in range(min(ARMS_PER_CALL, len(seeds)))]
+    bodies = arms(str(policy), scene, len(seeds))
+    dress = Dresser(look)
     scores = []
     for horizon in horizons:
         results = run_episodes(
-            under_test, scene, seeds, parse_horizon(horizon), bodies, disturbance
+            under_test, scene, seeds, parse_horizon(horizon), bodies, disturbance, dress=dress
         )
         scores.append(
             Score(
@@ -185,7 +195,8 @@ def load_evaluation(path: Path) -> Evaluation:
     data = json.loads(path.read_text())
     fields = Score.__slots__
     scores = tuple(Score(**{name: row[name] for name in fields}) for row in data["scores"])
-    return Evaluation(data["first_seed"], data["episodes"], data["disturbance"], scores)
+    look = data.get("look", "demo")
+    return Evaluation(data["first_seed"], data["episodes"], data["disturbance"], scores, look)
 
 
 def by_family(evaluation: Evaluation) -> Mapping[str, list[Score]]:

@@ -1,13 +1,15 @@
 """Simulated episodes for a policy folder: many arms of one scene share each policy call."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import torch
 
+from kairos_ros.core.fit import camera_name
 from kairos_ros.core.horizon import HorizonContext, HorizonPolicy
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
 from kairos_ros.engine.policies.policy import load_policy
@@ -74,6 +76,8 @@ class PolicyUnderTest:
         self.policy_id = self._loaded.policy_id
         self.chunk_size = self._sampler.chunk_size
         self._units = self._loaded.units(self._sampler.action_dim)
+        features = self._loaded.inputs.cameras or {}
+        self._cameras = {camera_name(feature): feature for feature in features}
 
     @torch.inference_mode()
     def __call__(
@@ -82,13 +86,20 @@ class PolicyUnderTest:
         instruction: str,
         seeds: Sequence[int],
         committed: Sequence[np.ndarray] = (),
+        pictures: Sequence[Mapping[str, bytes]] = (),
     ) -> Chunks:
         """Chunks for `states` float32 [B, S]; row b's noise depends on `seeds[b]` alone.
 
-        committed: float32 [L_b, D] each, for real-time chunking; without `rtc` it is not used.
+        pictures: JPEG per camera, of each row. committed: float32 [L_b, D] each, for real-time
+        chunking; without `rtc` it is not used.
         """
+        seen = {
+            feature: torch.stack([_decoded(row[camera]) for row in pictures])
+            for camera, feature in self._cameras.items()
+        }
         batch = self._loaded.preprocess(
-            {"observation.state": torch.from_numpy(states), "task": [instruction] * len(states)}
+            seen
+            | {"observation.state": torch.from_numpy(states), "task": [instruction] * len(states)}
         )
         chunk, updates = self._sample(batch, seeds, committed)
         return Chunks(updates.numpy(), chunk.numpy(), self._loaded.postprocess(chunk).numpy())
@@ -102,6 +113,14 @@ class PolicyUnderTest:
         rows = [torch.from_numpy(actions) for actions in committed]
         told = committed_of(rows, shape, *self._units)
         return cast(GuidedSampler, self._sampler).sample(batch, seeds, told)
+
+
+def _decoded(jpeg: bytes) -> torch.Tensor:
+    """float32 [3, height, width] in 0..1."""
+    from PIL import Image
+
+    pixels = np.array(Image.open(BytesIO(jpeg)))
+    return torch.from_numpy(pixels).permute(2, 0, 1).float() / 255
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,8 +199,11 @@ def run_episodes(
     disturbance: float = 0.0,
     lead: int = 0,
     delays: Mapping[int, Sequence[Delay]] | None = None,
+    dress: Callable[[SimAdapter, int], None] = lambda arm, seed: None,
 ) -> list[EpisodeResult]:
     """One episode per seed under the horizon policy `decide`, up to `len(bodies)` at a time.
+
+    `dress` is called for each arm and seed after the scene was laid out: it may change its look.
 
     `lead`: actions of the running chunk, at most half its horizon, that are executed between an
     observation and the first action of the chunk made from it, which skips as many: so robots plan
@@ -199,6 +221,7 @@ def run_episodes(
         arms = [Arm(body, seed, decide) for body, seed in zip(bodies, some, strict=False)]
         for arm in arms:
             arm.body.reset(TaskGoal(SCENES[scene], scene, arm.seed))
+            dress(arm.body, arm.seed)
         while running := [arm for arm in arms if not arm.over]:
             late = [_delay(delays, arm) for arm in running]
             one_round(policy, scene, running, disturbance, lead, late)
@@ -239,11 +262,14 @@ def one_round(
         if late.observed is not None:
             arm.drain()
             arm.hold(late.held - late.observed)
-    states = np.stack([arm.body.observe().state for arm in arms])
+    seen = [arm.body.observe() for arm in arms]
+    states = np.stack([observation.state for observation in seen])
     seeds = [arm.seed * MAX_ACTIONS + arm.rounds for arm in arms]
     nothing = np.zeros((0, 0), np.float32)
     told = [nothing if arm.committed is None else arm.committed for arm in arms]
-    chunks = policy(states, SCENES[scene], seeds, told)
+    pictures = [observation.images for observation in seen]
+    shown = (pictures,) if any(pictures) else ()
+    chunks = policy(states, SCENES[scene], seeds, told, *shown)
     for row, (arm, late) in enumerate(zip(arms, delays, strict=True)):
         chunk = chunks.normalised[row]
         context = HorizonContext(scene, arm.rounds + 1, arm.tail)

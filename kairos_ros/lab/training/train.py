@@ -1,12 +1,10 @@
-"""Trains the demo policy: demonstrations in, a LeRobot policy folder out."""
+"""Trains the demo policies: demonstrations in, a LeRobot policy folder out."""
 
 import json
-import math
-import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import torch
 from lerobot.configs.types import FeatureType, PolicyFeature
@@ -17,17 +15,27 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.flow_mlp.configuration_flow_mlp import FlowMLPConfig
 from kairos_ros.engine.flow_mlp.modeling_flow_mlp import FlowMLPPolicy
 from kairos_ros.engine.flow_mlp.processor_flow_mlp import make_flow_mlp_pre_post_processors
-from kairos_ros.lab.training.checkpoint import RunPosition, load_run, save_run
+from kairos_ros.lab.training.checkpoint import RunPosition
+from kairos_ros.lab.training.course import Course, Schedule
 from kairos_ros.lab.training.dataset import ChunkDataset
-from kairos_ros.lab.training.demonstrations import Demonstrations, collect
-from kairos_ros.lab.training.subject import instructions, subject_of
+from kairos_ros.lab.training.demonstrations import collect
+from kairos_ros.lab.training.eyes import (
+    CAMERAS,
+    CROPS,
+    EyesSettings,
+    Sights,
+    by_hand,
+    eyes_record,
+    image_key,
+    train_eyes,
+)
+from kairos_ros.lab.training.pictures import Pictures, collect_pictures
+from kairos_ros.lab.training.subject import METAWORLD, instructions, subject_of
+from kairos_ros.lab.training.warm_start import begin_with
 from kairos_ros.recording.runs.run_files import make_folder
-from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
+from kairos_ros.robot.adapters.sim.metaworld_scenes import HAND_DIM, PLACES_DIM, SCENES
 from kairos_ros.serving.calibration_file import NAME as CALIBRATION
 
-WARM_UP_STEPS = 300
-AVERAGE_DECAY = 0.9995
-REPORT_EVERY_STEPS = 200
 MEASURED = (
     CALIBRATION,
     "evaluation*.json",
@@ -54,11 +62,25 @@ class TrainSettings:
     width: int = 512
     blocks: int = 3
     seed: int = 0
+    eyes: EyesSettings | None = None
+    """Of a policy that reads cameras and what the arm knows of itself; None: one that reads the
+    simulator's state."""
+    start: str = ""
+    """Folder of a policy that reads the simulator's state and whose knowledge of acting one with
+    cameras begins with; empty: it begins with nothing."""
 
     def __post_init__(self) -> None:
         if (self.minutes is None) == (self.steps is None):
             raise ConfigError("set exactly one of --minutes and --steps")
-        subject_of(self.scenes)
+        subject = subject_of(self.scenes)
+        if self.eyes and subject is not METAWORLD:
+            raise ConfigError(
+                f"cameras are learned for Meta-World's tasks only, not for {', '.join(self.scenes)}"
+            )
+        if self.start and not self.eyes:
+            raise ConfigError(
+                "--start is for --cameras: they begin with a policy that reads the state"
+            )
 
 
 def train(
@@ -89,38 +111,85 @@ def train(
         report,
         subject_of(settings.scenes).record,
     )
-    run = _Run(settings, demos, device, work / "run.safetensors", out)
-    run.restore()
-    report(
-        f"training on {run.device}: {len(run.data.starts)} chunks of {len(settings.scenes)} tasks,"
-        f" {sum(p.numel() for p in run.policy.parameters()) / 1e6:.1f} M parameters,"
-        f" from step {run.position.step}"
+    torch.manual_seed(settings.seed)
+    policy = new_policy(settings, device)
+    sights = errors = None
+    if settings.eyes:
+        sights = Sights(_pictures(settings, work, processes, report))
+        demos = {scene: by_hand(d) for scene, d in demos.items()}
+    data = ChunkDataset(demos, policy.config.chunk_size)
+    statistics = begin_with(policy, Path(settings.start)) if settings.start else data.statistics()
+    if settings.eyes and sights:
+        state = {n: v.to(device) for n, v in statistics["observation.state"].items()}
+        eyes = policy.model.eyes
+        path = work / "eyes.safetensors"
+        if not train_eyes(settings, eyes, sights, state, path, save_every_s, report):
+            return RunPosition()
+        errors = sights.errors(eyes, state["mean"], state["std"])
+        torch.manual_seed(settings.seed)
+        data.see(errors)
+        eyes.requires_grad_(False)
+    processors = make_flow_mlp_pre_post_processors(policy.config, statistics)
+
+    def loss() -> Tensor:
+        loss, _ = policy.forward(data.prepared(processors[0], settings.batch_size))
+        return loss
+
+    course = Course(
+        policy,
+        loss,
+        Schedule(settings.minutes, settings.steps, settings.learning_rate, settings.seed),
+        work / "run.safetensors",
+        json.dumps(asdict(settings)),
     )
-    saved = time.monotonic()
-    try:
-        while (done := run.fraction_done()) < 1.0:
-            run.step(done)
-            if run.position.step % REPORT_EVERY_STEPS == 0:
-                report(
-                    f"step {run.position.step}  {done:.0%}  loss {run.smooth_loss:.4f}"
-                    f"  {run.position.elapsed_s / 60:.1f} min"
-                )
-            if time.monotonic() - saved > save_every_s:
-                run.save()
-                saved = time.monotonic()
-    except KeyboardInterrupt:
-        run.save()
-        report(f"stopped at step {run.position.step}; run the same command again to continue")
-        return run.position
-    run.save()
-    report(f"trained {run.position.step} steps in {run.position.elapsed_s / 60:.1f} min: {out}")
-    return run.position
+    course.restore()
+
+    def saved() -> None:
+        record = {
+            "settings": asdict(settings),
+            "steps": course.position.step,
+            "training_minutes": round(course.position.elapsed_s / 60, 1),
+            "device": device,
+            "cpu_threads": torch.get_num_threads(),
+            "demonstrations": {
+                scene: {"episodes": d.episodes, "attempts": d.attempts, "steps": len(d.state)}
+                for scene, d in demos.items()
+            },
+        }
+        if errors and sights:
+            record["eyes"] = eyes_record(errors, sights)
+        export(policy, course.average, processors, record, out)
+
+    report(
+        f"training on {device}: {len(data.starts)} chunks of {len(settings.scenes)} tasks,"
+        f" {sum(p.numel() for p in policy.parameters()) / 1e6:.1f} M parameters,"
+        f" from step {course.position.step}"
+    )
+    if course.run("policy", save_every_s, report, saved):
+        position = course.position
+        report(f"trained {position.step} steps in {position.elapsed_s / 60:.1f} min: {out}")
+    return course.position
+
+
+def _pictures(
+    settings: TrainSettings, work: Path, processes: int, report: Callable[[str], None]
+) -> dict[str, list[Pictures]]:
+    episodes = settings.eyes.episodes if settings.eyes else 0
+    folder = work / "pictures"
+    return collect_pictures(
+        settings.scenes, episodes, settings.seed, CAMERAS, folder, processes, report
+    )
 
 
 def new_policy(settings: TrainSettings, device: str) -> FlowMLPPolicy:
     """An untrained policy for the settings' scenes."""
     subject = subject_of(settings.scenes)
-    state = PolicyFeature(FeatureType.STATE, (subject.state_dim,))
+    state_dim = HAND_DIM if settings.eyes else subject.state_dim
+    cameras = CAMERAS if settings.eyes else {}
+    inputs = {"observation.state": PolicyFeature(FeatureType.STATE, (state_dim,))} | {
+        image_key(name): PolicyFeature(FeatureType.VISUAL, (3, *size))
+        for name, size in cameras.items()
+    }
     action = PolicyFeature(FeatureType.ACTION, (subject.action_dim,))
     config = FlowMLPConfig(
         device=device,
@@ -128,9 +197,11 @@ def new_policy(settings: TrainSettings, device: str) -> FlowMLPPolicy:
         width=settings.width,
         blocks=settings.blocks,
         predicts=subject.predicts,
+        sees=PLACES_DIM if settings.eyes else 0,
+        crops={image_key(name): list(CROPS[name]) for name in cameras},
         optimizer_lr=settings.learning_rate,
         license="apache-2.0",
-        input_features={"observation.state": state},
+        input_features=inputs,
         output_features={"action": action},
     )
     return FlowMLPPolicy(config).to(device)
@@ -150,7 +221,7 @@ def export(
     """
     partial = out.with_name(out.name + ".partial")
     averaged = FlowMLPPolicy(policy.config)
-    averaged.load_state_dict(dict(average))
+    averaged.load_state_dict(policy.state_dict() | dict(average))
     averaged.save_pretrained(partial)
     for processor in processors:
         processor.save_pretrained(partial)
@@ -165,87 +236,6 @@ def export(
         path.chmod(0o644)  # safetensors writes files that only their owner can read
         path.replace(out / path.name)
     partial.rmdir()
-
-
-class _Run:
-    """A training in progress."""
-
-    def __init__(
-        self,
-        settings: TrainSettings,
-        demos: Mapping[str, Demonstrations],
-        device: str,
-        state: Path,
-        out: Path,
-    ) -> None:
-        torch.manual_seed(settings.seed)
-        self.settings, self.device = settings, device
-        self.policy = new_policy(settings, device)
-        self.data = ChunkDataset(demos, self.policy.config.chunk_size)
-        self.position = RunPosition()
-        self.smooth_loss = math.nan
-        self._processors = make_flow_mlp_pre_post_processors(
-            self.policy.config, self.data.statistics()
-        )
-        self._optimizer = torch.optim.AdamW(
-            self.policy.get_optim_params(), settings.learning_rate, weight_decay=1e-4, fused=True
-        )
-        self._parameters = [p.detach() for p in self.policy.parameters()]
-        self._average = {n: p.detach().clone() for n, p in self.policy.named_parameters()}
-        self._state, self._out = state, out
-        self._identity = json.dumps(asdict(settings))
-        self._resumed_at = time.monotonic()
-        self._demonstrations = {
-            scene: {"episodes": d.episodes, "attempts": d.attempts, "steps": len(d.state)}
-            for scene, d in demos.items()
-        }
-
-    def restore(self) -> None:
-        self.position = load_run(
-            self._state, self.policy, self._average, self._optimizer, self._identity
-        )
-        self._resumed_at = time.monotonic() - self.position.elapsed_s
-
-    def save(self) -> None:
-        """The resumable state, and the policy as it is so far."""
-        save_run(
-            self._state, self.policy, self._average, self._optimizer, self.position, self._identity
-        )
-        record = {
-            "settings": asdict(self.settings),
-            "steps": self.position.step,
-            "training_minutes": round(self.position.elapsed_s / 60, 1),
-            "device": self.device,
-            "cpu_threads": torch.get_num_threads(),
-            "demonstrations": self._demonstrations,
-        }
-        export(self.policy, self._average, self._processors, record, self._out)
-
-    def fraction_done(self) -> float:
-        if self.settings.steps is not None:
-            return self.position.step / self.settings.steps
-        minutes = cast(float, self.settings.minutes)  # without steps there are some
-        return self.position.elapsed_s / (60.0 * minutes)
-
-    def step(self, done: float) -> None:
-        """One optimizer step; what is random in it follows from the seed and the step's number."""
-        settings, at = self.settings, self.position.step
-        torch.manual_seed(settings.seed * 1_000_003 + at)
-        batch = self._processors[0](self.data.batch(settings.batch_size))
-        warm_up = min(1.0, (at + 1) / WARM_UP_STEPS)
-        for group in self._optimizer.param_groups:
-            group["lr"] = settings.learning_rate * warm_up * 0.5 * (1 + math.cos(math.pi * done))
-        loss, _ = self.policy.forward(batch)
-        self._optimizer.zero_grad(set_to_none=True)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(self.policy.parameters(), 1.0)
-        self._optimizer.step()
-        decay = min(AVERAGE_DECAY, (1 + at) / (10 + at))
-        torch._foreach_lerp_(list(self._average.values()), self._parameters, 1 - decay)
-        value = loss.item()
-        first = math.isnan(self.smooth_loss)  # of this run, which may have been resumed
-        self.smooth_loss = value if first else 0.98 * self.smooth_loss + 0.02 * value
-        self.position = RunPosition(at + 1, time.monotonic() - self._resumed_at)
 
 
 def _device(name: str) -> str:

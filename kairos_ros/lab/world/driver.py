@@ -7,7 +7,7 @@ import numpy as np
 from kairos_ros.lab.world.controller import PositionController
 from kairos_ros.lab.world.trajectory import Point
 from kairos_ros.lab.world.world import ArmWorld
-from kairos_ros.robot.description.arm import Arm
+from kairos_ros.robot.description.arm import ArmDescription
 
 RATE_HZ = 100.0
 REACH_S = 0.1
@@ -17,7 +17,9 @@ REACH_S = 0.1
 class SimulatedDriver:
     """Moves on by one period of its own clock per `tick`."""
 
-    def __init__(self, arm: Arm, start: Sequence[float] = (), rate_hz: float = RATE_HZ) -> None:
+    def __init__(
+        self, arm: ArmDescription, start: Sequence[float] = (), rate_hz: float = RATE_HZ
+    ) -> None:
         """Raises ConfigError where `start` is not one position per joint."""
         self.world = ArmWorld(arm, start)
         self.controller = PositionController(

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from kairos_ros.lab.world.inverse import reaching
-from kairos_ros.robot.description.arm import Arm
+from kairos_ros.robot.description.arm import ArmDescription
 
 if TYPE_CHECKING:  # importing it imports MuJoCo
     from kairos_ros.lab.world.world import ArmWorld
@@ -20,7 +20,7 @@ APART_M = 0.06
 """A ball that is nearer than this to where the tip is would be touched at once."""
 
 
-def state_names(arm: Arm) -> tuple[str, ...]:
+def state_names(arm: ArmDescription) -> tuple[str, ...]:
     """Of what a policy reads: the joints, then where each ball is."""
     balls = [f"{hand.prefix}target.{axis}" for hand in arm.hands for axis in "xyz"]
     return (*arm.joints, *balls)
@@ -48,7 +48,7 @@ def done(world: "ArmWorld") -> bool:
 class Reach:
     """Lays out places for the balls, one after the other; the same seed gives the same places."""
 
-    def __init__(self, arm: Arm, seed: int) -> None:
+    def __init__(self, arm: ArmDescription, seed: int) -> None:
         self._arm = arm
         self._rng = np.random.default_rng([seed, 101])
 

@@ -7,7 +7,7 @@ import mujoco
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.robot.description.arm import Arm, JointReading, View, view_axes
+from kairos_ros.robot.description.arm import ArmDescription, JointReading, View, view_axes
 
 TIMESTEP_S = 0.002
 _AS_IT_IS = '<mujoco><compiler discardvisual="false" fusestatic="false"/></mujoco>'
@@ -22,7 +22,7 @@ class ArmWorld:
     Nothing collides: the description has no collision shapes.
     """
 
-    def __init__(self, arm: Arm, start: Sequence[float] = ()) -> None:
+    def __init__(self, arm: ArmDescription, start: Sequence[float] = ()) -> None:
         """`start`: one position per joint, also outside its limits; empty: the arm's home.
 
         Raises ConfigError for another number of positions.
@@ -115,7 +115,7 @@ class ArmWorld:
         return self.data.body("world" if name == self.arm.urdf.root else name)
 
 
-def _model(arm: Arm) -> mujoco.MjModel:
+def _model(arm: ArmDescription) -> mujoco.MjModel:
     spec = mujoco.MjSpec.from_string(arm.description.replace("</robot>", _AS_IT_IS + "</robot>"))
     spec.option.timestep = TIMESTEP_S
     spec.option.integrator = mujoco.mjtIntegrator.mjINT_IMPLICITFAST

@@ -184,7 +184,9 @@ class RecorderNode(ManagedNode):
                 and have.profile.durability is DurabilityPolicy.TRANSIENT_LOCAL
             )
             if weaker:
-                self.get_logger().warning(f"{name} has a publisher of weaker QoS: subscribed anew")
+                self.get_logger().warning(
+                    f"a publisher of {name} offers weaker QoS: subscribed again"
+                )
                 self._take(topic, have)
                 self._sources.destroy_subscription(have.subscription)
                 self._taps[name] = topic, tap(self._sources, name, have.message_type, profile)

@@ -67,4 +67,4 @@ class RobotDisturbances:
                 up = rng.uniform(0.3, 3.0)
                 velocity = np.array([speed * np.cos(angle), speed * np.sin(angle), up])
                 return lambda: self._body.knock(velocity)
-        raise ConfigError(f"disturbance {what!r:.80} is none of intruder, knock, clear")
+        raise ConfigError(f"unknown disturbance {what!r:.80}; use intruder, knock or clear")

@@ -16,7 +16,7 @@ from kairos_ros.nodes.robot.driver_messages import (
 )
 from kairos_ros.nodes.robot.driver_topics import ActionController, Channel
 from kairos_ros.nodes.robot.goal_stream import GoalStream
-from kairos_ros.robot.adapters.contract.contract import Arm, Command, RobotContract
+from kairos_ros.robot.adapters.contract.contract import Command, ContractArm, RobotContract
 
 GRIPS = 0.02
 """Of a gripper's range: a target that moved by less is the same."""
@@ -121,7 +121,7 @@ class DriverCommands:
             if stream is not None and not self._node.count_services(controller.goals):
                 yield f"no controller serves {controller.name}"
 
-    def _grips_anew(self, field: str, arm: Arm, command: Command, position: float) -> bool:
+    def _grips_anew(self, field: str, arm: ContractArm, command: Command, position: float) -> bool:
         """Whether a gripper's target moved by enough for another goal: each one starts it anew."""
         joint = next(j for j in arm.joints if j.name == arm.joints_of(command)[0])
         before = self._gripped.get(field)

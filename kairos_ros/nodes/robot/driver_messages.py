@@ -12,13 +12,13 @@ from sensor_msgs.msg import CompressedImage, Image, JointState
 from std_msgs.msg import Float64MultiArray
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
-from kairos_ros.robot.adapters.contract.contract import Arm, Camera, Command, Extra
+from kairos_ros.robot.adapters.contract.contract import Command, ContractArm, ContractCamera, Extra
 from kairos_ros.robot.adapters.sim.sim_cameras import jpeg
 from kairos_ros.robot.body_error import BodyError
 from kairos_ros.robot.cameras.picture import as_jpeg, pixels
 
 
-def joints_from(arm: Arm, data: bytes) -> tuple[tuple[str, ...], np.ndarray]:
+def joints_from(arm: ContractArm, data: bytes) -> tuple[tuple[str, ...], np.ndarray]:
     """Names, and float64 positions in rad or m."""
     message = deserialize_message(data, JointState)
     values = np.array(message.position, np.float64)
@@ -48,7 +48,7 @@ def entries_from(extra: Extra, data: bytes) -> np.ndarray:
     return values
 
 
-def picture_from(camera: Camera, data: bytes) -> bytes:
+def picture_from(camera: ContractCamera, data: bytes) -> bytes:
     size = camera.height_px, camera.width_px
     if camera.kind == "compressed":
         return as_jpeg(bytes(deserialize_message(data, CompressedImage).data), size)
@@ -57,7 +57,9 @@ def picture_from(camera: Camera, data: bytes) -> bytes:
     return jpeg(frame, size)
 
 
-def in_driver_unit(arm: Arm, command: Command, positions: Mapping[str, float]) -> list[float]:
+def in_driver_unit(
+    arm: ContractArm, command: Command, positions: Mapping[str, float]
+) -> list[float]:
     """Targets in a controller's order."""
     names = arm.joints_of(command)
     values = [positions[name] for name in names]
@@ -67,14 +69,14 @@ def in_driver_unit(arm: Arm, command: Command, positions: Mapping[str, float]) -
     return values
 
 
-def trajectory(arm: Arm, command: Command, values: list[float]) -> JointTrajectory:
+def trajectory(arm: ContractArm, command: Command, values: list[float]) -> JointTrajectory:
     """One point, from now on."""
     reach = Duration(seconds=command.reach_s).to_msg()
     point = JointTrajectoryPoint(positions=values, time_from_start=reach)
     return JointTrajectory(joint_names=arm.joints_of(command), points=[point])
 
 
-def trajectory_goal(arm: Arm, command: Command, values: list[float]) -> Any:
+def trajectory_goal(arm: ContractArm, command: Command, values: list[float]) -> Any:
     from control_msgs.action import FollowJointTrajectory
 
     return FollowJointTrajectory.Goal(trajectory=trajectory(arm, command, values))

@@ -143,7 +143,9 @@ class RobotNode(ManagedNode):
                 f"another node of this name, so that this one takes no goals: {name_left_to}"
             )
         if strange and strange != self._foreign_publishers:
-            self.get_logger().error(f"others act as this robot or its server: {'; '.join(strange)}")
+            self.get_logger().error(
+                f"other nodes publish as this robot or its server: {'; '.join(strange)}"
+            )
         self._foreign_publishers = strange
         return strange
 

@@ -188,7 +188,7 @@ class RobotPipeline:
             name, reason = (check_text("a text", text) for text in (request.name, request.reason))
             release = Release(time.monotonic_ns(), printable(name), printable(reason, TEXT_BYTES))
             if mode is not Mode.WAITING:
-                raise ConfigError(f"the robot waits for nobody, it is {mode}")
+                raise ConfigError(f"the robot does not wait for a human, it is {mode}")
         except (ConfigError, WireError) as error:
             response.message = str(error)
             return response

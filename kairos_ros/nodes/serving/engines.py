@@ -113,7 +113,7 @@ class ServingEngines:
         if plan.taking_turns and (why := self._dispatcher.memory.contention(now_ns)):
             self._logger.warning(why, throttle_duration_sec=60.0)
         for name in plan.end:
-            self._logger.info(f"{name} ends: another policy needs the memory")
+            self._logger.info(f"{name} is unloaded: another policy needs the memory")
             self._end(name)
         if plan.load:
             self._logger.info(f"{plan.load} is loaded: requests wait for it")
@@ -242,7 +242,7 @@ class ServingEngines:
                 )
                 self._carry_out(effects)
             case EngineDraining():
-                logger.warning(f"{name} takes no more: {event.reason}")
+                logger.warning(f"{name} accepts no more batches: {event.reason}")
                 dispatcher.engine_draining(now_ns, name, event.reason)
             case LinkChanged():
                 self._carry_out(dispatcher.link_changed(now_ns, name, event.state))

@@ -24,10 +24,10 @@ from kairos_ros.telemetry.fleet_view import FleetView, RobotView
 from kairos_ros.viz.bodies import Body, MetaWorldBody, UrdfBody
 from kairos_ros.viz.places import Grid, Slots
 from kairos_ros.viz.scene import (
-    Chunks,
     LastTransition,
     LastVerdict,
     RobotDrawing,
+    RobotPaths,
     Scene,
     Serving,
 )
@@ -129,7 +129,9 @@ class SceneBuilder:
             body=body,
             joint_names=tuple(told),
             joints=np.array(list(told.values())),
-            chunks=_chunks(now_s, status, view, drawn, body) if body and status.task else Chunks(),
+            chunks=_chunks(now_s, status, view, drawn, body)
+            if body and status.task
+            else RobotPaths(),
             judged=_judged(now_s, status, view.verdict),
             transition=_transition(now_s, status, view.transition),
             machine=view.mode,
@@ -168,21 +170,21 @@ def _text(path: Path) -> str:
 
 def _chunks(
     now_s: float, status: RobotReported, view: RobotView, drawn: Drawn, body: Body
-) -> Chunks:
+) -> RobotPaths:
     """The round that is executed, and the one after it if it has come.
 
     An arm that holds executes none: what was stopped is not to come any more.
     """
     execution = view.execution
     if execution is None:
-        return Chunks()
+        return RobotPaths()
     key = status.session, status.task
     following = drawn.paths.path((*key, execution.round + 1), body)
     if not execution.started or execution.holding:
-        return Chunks(next=following)
+        return RobotPaths(next=following)
     since_s = now_s - execution.at_s
     made = min(since_s * execution.control_rate_hz, float(execution.remaining))
-    return Chunks(
+    return RobotPaths(
         running=drawn.paths.path((*key, execution.round), body),
         done=execution.chunk_index + made,
         end=execution.chunk_index + execution.remaining,

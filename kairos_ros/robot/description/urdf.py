@@ -22,7 +22,7 @@ class Limits:
 
 
 @dataclass(frozen=True, slots=True)
-class Joint:
+class UrdfJoint:
     """What connects the frame of a child link to that of its parent."""
 
     name: str
@@ -62,7 +62,7 @@ class Urdf:
 
     name: str
     links: tuple[str, ...]
-    joints: Mapping[str, Joint]
+    joints: Mapping[str, UrdfJoint]
 
     @property
     def root(self) -> str:
@@ -70,7 +70,7 @@ class Urdf:
         children = {joint.child for joint in self.joints.values()}
         return next(link for link in self.links if link not in children)
 
-    def value(self, joint: Joint, values: Mapping[str, float]) -> float:
+    def value(self, joint: UrdfJoint, values: Mapping[str, float]) -> float:
         """Of a joint, from those of the joints that are commanded; what is not named is 0."""
         if joint.mimics:
             return joint.factor * values.get(joint.mimics, 0.0) + joint.offset
@@ -82,7 +82,7 @@ def read_urdf(text: str) -> Urdf:
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
-        raise ConfigError(f"the robot description is no XML: {error}") from error
+        raise ConfigError(f"the robot description is not valid XML: {error}") from error
     if root.tag != "robot":
         raise ConfigError(f"the robot description begins with <{root.tag}>; a URDF has <robot>")
     links = tuple(link.get("name", "") for link in root.findall("link"))
@@ -93,7 +93,7 @@ def read_urdf(text: str) -> Urdf:
             if link not in links:
                 raise ConfigError(f"joint {joint.name!r} connects link {link!r}, which is missing")
         if joint.child in children:
-            raise ConfigError(f"link {joint.child!r} hangs on two joints; a URDF is a tree")
+            raise ConfigError(f"link {joint.child!r} is the child of two joints; a URDF is a tree")
         children.add(joint.child)
     if len(set(links) - children) != 1:
         raise ConfigError(
@@ -116,7 +116,7 @@ def rotation_about(axis: np.ndarray, angle: float) -> np.ndarray:
     )
 
 
-def _joint(element: ElementTree.Element) -> Joint:
+def _joint(element: ElementTree.Element) -> UrdfJoint:
     name, kind = element.get("name", ""), element.get("type", "")
     if kind not in (*MOVING, "fixed"):
         raise ConfigError(f"joint {name!r} is of type {kind!r}, not {', '.join(MOVING)} or fixed")
@@ -125,7 +125,7 @@ def _joint(element: ElementTree.Element) -> Joint:
     length = float(np.linalg.norm(axis))
     if length == 0.0 and kind != "fixed":
         raise ConfigError(f"joint {name!r} turns about an axis of length 0")
-    return Joint(
+    return UrdfJoint(
         name=name,
         kind=kind,
         parent=_link(element, "parent"),

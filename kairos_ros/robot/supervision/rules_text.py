@@ -49,7 +49,7 @@ def parse_rules(text: str) -> TaskRules:
     try:
         given = MarkedYaml(text).data
     except MarkedYamlError as error:
-        raise ConfigError(f"rules are no YAML: {' '.join(str(error).split())}") from error
+        raise ConfigError(f"rules are not valid YAML: {' '.join(str(error).split())}") from error
     given = _mapping("rules", given, {"components", *LIMITS, *ENDS, RATIO})
     named = _mapping("components", given.get("components"), set(Component))
 

@@ -67,7 +67,7 @@ SAME = None
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class TransitionRow:
     trigger: Trigger
     sources: tuple[Mode, ...]
     target: Mode | None
@@ -75,24 +75,26 @@ class Row:
 
 
 TABLE = (
-    Row(Trigger.CLEAR, (HOLDING,), RUNNING),
-    Row(Trigger.STOP_AND_RESEND, MINDFUL, HOLDING, (Effect.STOP, Effect.RESEND)),
-    Row(Trigger.STOP_AND_REPLAN, MINDFUL, HOLDING, (Effect.STOP, Effect.REPLAN)),
-    Row(Trigger.RETURN_TO_SAFE_STATE, MINDFUL, RETURNING, (Effect.STOP, Effect.RETURN)),
-    Row(Trigger.STOP_AND_CALL_HUMAN, MINDFUL, WAITING, (Effect.STOP, Effect.CALL_HUMAN)),
-    Row(Trigger.USE_LAST_PLAN, WORKING, SAME),
-    Row(Trigger.UNSAFE, (HOLDING, WAITING), SAME, (Effect.STOP,)),
-    Row(Trigger.DONE, WORKING, HOLDING, (Effect.STOP, Effect.SUCCEED)),
-    Row(Trigger.FAILED, WORKING, RETRYING, (Effect.STOP, Effect.RESET)),
-    Row(Trigger.RESET_DONE, (RETRYING,), HOLDING),
-    Row(Trigger.RESET_STILL_DUE, (HOLDING,), RETRYING, (Effect.RESET,)),
-    Row(Trigger.RESET_FAILED, (RETRYING,), HOLDING, (Effect.STOP, Effect.FAIL)),
-    Row(Trigger.AT_SAFE_STATE, (RETURNING,), HOLDING, (Effect.STOP,)),
-    Row(Trigger.HUMAN_NEXT, (RETURNING,), WAITING, (Effect.STOP, Effect.CALL_HUMAN)),
-    Row(Trigger.NO_WAY_BACK, (RETURNING, RETRYING), WAITING, (Effect.STOP, Effect.CALL_HUMAN)),
-    Row(Trigger.RELEASED, (WAITING,), HOLDING),
-    Row(Trigger.TASK_ENDED, MINDFUL, HOLDING, (Effect.STOP,)),
-    Row(Trigger.TASK_ENDED, (WAITING,), SAME),
+    TransitionRow(Trigger.CLEAR, (HOLDING,), RUNNING),
+    TransitionRow(Trigger.STOP_AND_RESEND, MINDFUL, HOLDING, (Effect.STOP, Effect.RESEND)),
+    TransitionRow(Trigger.STOP_AND_REPLAN, MINDFUL, HOLDING, (Effect.STOP, Effect.REPLAN)),
+    TransitionRow(Trigger.RETURN_TO_SAFE_STATE, MINDFUL, RETURNING, (Effect.STOP, Effect.RETURN)),
+    TransitionRow(Trigger.STOP_AND_CALL_HUMAN, MINDFUL, WAITING, (Effect.STOP, Effect.CALL_HUMAN)),
+    TransitionRow(Trigger.USE_LAST_PLAN, WORKING, SAME),
+    TransitionRow(Trigger.UNSAFE, (HOLDING, WAITING), SAME, (Effect.STOP,)),
+    TransitionRow(Trigger.DONE, WORKING, HOLDING, (Effect.STOP, Effect.SUCCEED)),
+    TransitionRow(Trigger.FAILED, WORKING, RETRYING, (Effect.STOP, Effect.RESET)),
+    TransitionRow(Trigger.RESET_DONE, (RETRYING,), HOLDING),
+    TransitionRow(Trigger.RESET_STILL_DUE, (HOLDING,), RETRYING, (Effect.RESET,)),
+    TransitionRow(Trigger.RESET_FAILED, (RETRYING,), HOLDING, (Effect.STOP, Effect.FAIL)),
+    TransitionRow(Trigger.AT_SAFE_STATE, (RETURNING,), HOLDING, (Effect.STOP,)),
+    TransitionRow(Trigger.HUMAN_NEXT, (RETURNING,), WAITING, (Effect.STOP, Effect.CALL_HUMAN)),
+    TransitionRow(
+        Trigger.NO_WAY_BACK, (RETURNING, RETRYING), WAITING, (Effect.STOP, Effect.CALL_HUMAN)
+    ),
+    TransitionRow(Trigger.RELEASED, (WAITING,), HOLDING),
+    TransitionRow(Trigger.TASK_ENDED, MINDFUL, HOLDING, (Effect.STOP,)),
+    TransitionRow(Trigger.TASK_ENDED, (WAITING,), SAME),
 )
 ROWS = {(row.trigger, mode): row for row in TABLE for mode in row.sources}
 """Trigger and mode -> row; a trigger without a row for the mode changes nothing."""

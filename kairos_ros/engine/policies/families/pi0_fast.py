@@ -41,7 +41,7 @@ class Pi0FastSampler:
         which are actions, too."""
         for row in token_ids:
             if not len(row) or row.min() < 0 or row.max() >= self._tokens:
-                raise PolicyError("what it wrote are no actions")
+                raise PolicyError("its tokens are not valid actions")
         return self._decode(token_ids, **shape)
 
 

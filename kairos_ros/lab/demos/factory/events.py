@@ -14,7 +14,7 @@ COMES_TO_REST_S = 1.5
 """From a knock to an object that lies where it stays: before that, nothing has failed yet."""
 
 
-class Kind(StrEnum):
+class EventKind(StrEnum):
     INTRUDER = "intruder"
     """Somebody enters a cell, and leaves."""
     KNOCK = "knock"
@@ -28,21 +28,21 @@ class Kind(StrEnum):
 
 
 NEEDS = {
-    Kind.INTRUDER: "safety",
-    Kind.KNOCK: f"a monitor, and a scene with a loose object ({', '.join(LOSABLE)})",
-    Kind.SAFETY: "safety",
-    Kind.PLANNER: "a system2",
-    Kind.LINGERER: "safety, and a max_consecutive_safety_replan that is used up within "
+    EventKind.INTRUDER: "safety",
+    EventKind.KNOCK: f"a monitor, and a scene with a loose object ({', '.join(LOSABLE)})",
+    EventKind.SAFETY: "safety",
+    EventKind.PLANNER: "a system2",
+    EventKind.LINGERER: "safety, and a max_consecutive_safety_replan that is used up within "
     f"{LONGEST_STAY_S:.0f} s",
 }
-ONE_CELL = (Kind.INTRUDER, Kind.KNOCK, Kind.LINGERER)
+ONE_CELL = (EventKind.INTRUDER, EventKind.KNOCK, EventKind.LINGERER)
 """Happen to one robot; the others to all that a service is there for."""
 JUDGED_BY = {
-    Kind.INTRUDER: Component.SAFETY,
-    Kind.KNOCK: Component.MONITOR,
-    Kind.SAFETY: Component.SAFETY,
-    Kind.PLANNER: Component.SYSTEM2,
-    Kind.LINGERER: Component.SAFETY,
+    EventKind.INTRUDER: Component.SAFETY,
+    EventKind.KNOCK: Component.MONITOR,
+    EventKind.SAFETY: Component.SAFETY,
+    EventKind.PLANNER: Component.SYSTEM2,
+    EventKind.LINGERER: Component.SAFETY,
 }
 """Whose word, or silence, makes a robot react."""
 
@@ -51,7 +51,7 @@ JUDGED_BY = {
 class PlannedEvent:
     """One event of the script."""
 
-    kind: Kind
+    kind: EventKind
     robots: tuple[str, ...]
     """Whom it concerns."""
 
@@ -75,14 +75,14 @@ def parse_events(text: str, fleet: FleetFile) -> list[PlannedEvent]:
     """
     wanted = [part.strip() for part in text.split(",")] if text.strip() else []
     planned: list[PlannedEvent] = []
-    wanted = wanted or [kind.value for kind in Kind if concerned(kind, fleet)]
+    wanted = wanted or [kind.value for kind in EventKind if concerned(kind, fleet)]
     if not wanted:
         raise ConfigError("nothing can happen to this fleet: it has neither judges nor a system2")
     for part in wanted:
         name, _, robot = part.partition(":")
-        if name not in list(Kind):
-            raise ConfigError(f"event {name!r:.80} is none of {', '.join(Kind)}")
-        kind = Kind(name)
+        if name not in list(EventKind):
+            raise ConfigError(f"event {name!r:.80} is none of {', '.join(EventKind)}")
+        kind = EventKind(name)
         possible = concerned(kind, fleet)
         if not possible or (robot and robot not in possible):
             whom = f"only to {', '.join(possible)}" if possible else "to nobody in this fleet"
@@ -97,16 +97,16 @@ def parse_events(text: str, fleet: FleetFile) -> list[PlannedEvent]:
     return planned
 
 
-def concerned(kind: Kind, fleet: FleetFile) -> tuple[str, ...]:
+def concerned(kind: EventKind, fleet: FleetFile) -> tuple[str, ...]:
     """The robots that an event can happen to."""
     found = []
     for name, group in fleet.robots.items():
         task = fleet.tasks[group.task]
         if JUDGED_BY[kind] not in task.rules.components:
             continue
-        if kind is Kind.KNOCK and task.scene not in LOSABLE:
+        if kind is EventKind.KNOCK and task.scene not in LOSABLE:
             continue
-        if kind is Kind.LINGERER and human_after_s(task.rules) > LONGEST_STAY_S:
+        if kind is EventKind.LINGERER and human_after_s(task.rules) > LONGEST_STAY_S:
             continue
         found.append(name)
     return tuple(found)
@@ -118,17 +118,17 @@ def human_after_s(rules: TaskRules) -> float:
     return (rules.max_consecutive_safety_replan + 1) * safety.period_ns / 1e9
 
 
-def promise(kind: Kind, rules: TaskRules, control_rate_hz: float) -> Promise:
+def promise(kind: EventKind, rules: TaskRules, control_rate_hz: float) -> Promise:
     """What these rules promise for a robot of this control rate."""
     component = rules.components[JUDGED_BY[kind]]
     period_s = 1 / control_rate_hz
     deadline_s = component.deadline_ns / 1e9 + period_s
-    if kind is Kind.PLANNER:
+    if kind is EventKind.PLANNER:
         if component.fallback is Fallback.USE_LAST_PLAN:
             return Promise(float("inf"), component.fallback, "goes on with its last plan")
         within = f"{component.fallback} within {deadline_s:.2f} s of its question"
         return Promise(float("inf"), component.fallback, within)
-    if kind is Kind.KNOCK:
+    if kind is EventKind.KNOCK:
         within_s = COMES_TO_REST_S + deadline_s
         return Promise(within_s, None, f"tries again within {within_s:.2f} s")
     text = f"{component.fallback} within {deadline_s:.2f} s"

@@ -3,19 +3,27 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from kairos_ros.lab.demos.factory.events import Kind
+from kairos_ros.lab.demos.factory.events import EventKind
 from kairos_ros.lab.demos.factory.history import NO_TASK, FleetHistory
 from kairos_ros.lab.demos.factory.outcome import STOPS, Outcome, Result
-from kairos_ros.lab.metrics.figure_style import IDLE, OURS, STALLED
+from kairos_ros.lab.metrics.figure_style import (
+    IDLE,
+    INK,
+    NEEDS_HUMAN,
+    OURS,
+    RETRYING,
+    RETURNING,
+    STALLED,
+)
 from kairos_ros.lab.metrics.fleet_plot import draw_spans
 from kairos_ros.robot.supervision.state_table import Mode
 
 COLOURS = {
     Mode.RUNNING.value: OURS,
     Mode.HOLDING.value: STALLED,
-    Mode.RETURNING.value: "#e9a23b",
-    Mode.RETRYING.value: "#4a6fa5",
-    Mode.WAITING.value: "#7b2d8b",
+    Mode.RETURNING.value: RETURNING,
+    Mode.RETRYING.value: RETRYING,
+    Mode.WAITING.value: NEEDS_HUMAN,
     NO_TASK: IDLE,
 }
 LABELS = {
@@ -26,13 +34,12 @@ LABELS = {
     Mode.WAITING.value: "waiting for a human",
     NO_TASK: "between tasks",
 }
-EVENT = "#333333"
 NAMES = {
-    Kind.INTRUDER: "intruder",
-    Kind.KNOCK: "object knocked away",
-    Kind.SAFETY: "no safety service",
-    Kind.PLANNER: "slow planner",
-    Kind.LINGERER: "intruder who stays",
+    EventKind.INTRUDER: "intruder",
+    EventKind.KNOCK: "object knocked away",
+    EventKind.SAFETY: "no safety service",
+    EventKind.PLANNER: "slow planner",
+    EventKind.LINGERER: "intruder who stays",
 }
 
 
@@ -77,19 +84,19 @@ def plot_factory(
             low,
             high,
             facecolor="none",
-            edgecolor=EVENT,
+            edgecolor=INK,
             hatch="////",
             lw=1.2,
             alpha=0.75,
         )
-        ax.plot([event.began_s] * 2, [top, low], color=EVENT, lw=0.8, ls=":")
+        ax.plot([event.began_s] * 2, [top, low], color=INK, lw=0.8, ls=":")
         ax.annotate(
             f"{NAMES[event.kind]}: {one.result}",
             (event.began_s, top),
             ha="left",
             va="bottom",
             fontsize=9,
-            color=EVENT,
+            color=INK,
         )
     for released in history.releases:
         ax.plot(
@@ -97,7 +104,7 @@ def plot_factory(
             row[released.robot],
             marker="v",
             color="white",
-            markeredgecolor=EVENT,
+            markeredgecolor=INK,
             markersize=9,
             label="released by a human",
         )

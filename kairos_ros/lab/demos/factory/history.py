@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 from kairos_ros.core.pipeline import Component
-from kairos_ros.lab.demos.factory.events import Kind
+from kairos_ros.lab.demos.factory.events import EventKind
 from kairos_ros.lab.metrics.reactions import ModeSpan
 from kairos_ros.robot.supervision.state_table import Effect, Mode, Trigger
 
@@ -36,7 +36,7 @@ class SeenTransition:
 class FactoryEvent:
     """One event that was made to happen."""
 
-    kind: Kind
+    kind: EventKind
     robots: tuple[str, ...]
     """Whom it concerned: those that had to react."""
     text: str

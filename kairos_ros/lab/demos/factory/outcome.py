@@ -6,7 +6,7 @@ from enum import StrEnum
 from itertools import takewhile
 
 from kairos_ros.core.pipeline import Component, TaskRules
-from kairos_ros.lab.demos.factory.events import JUDGED_BY, Kind, Promise, promise
+from kairos_ros.lab.demos.factory.events import JUDGED_BY, EventKind, Promise, promise
 from kairos_ros.lab.demos.factory.history import (
     TASK_OVER,
     FactoryEvent,
@@ -17,7 +17,7 @@ from kairos_ros.robot.supervision.state_table import Effect, Mode, Trigger
 
 HEARD_WITHIN_S = 0.05
 """The ways of two messages may differ by so much."""
-STOPS = (Kind.INTRUDER, Kind.LINGERER, Kind.SAFETY)
+STOPS = (EventKind.INTRUDER, EventKind.LINGERER, EventKind.SAFETY)
 """Events during which robots have to stand still."""
 
 USED_UP = "retries are used up"
@@ -77,14 +77,14 @@ def outcome(
     return Outcome(event, " or ".join(texts), within_s, reactions, result, why)
 
 
-def answers(transition: SeenTransition, kind: Kind, promised: Promise) -> bool:
+def answers(transition: SeenTransition, kind: EventKind, promised: Promise) -> bool:
     """Whether this is what a robot does about such an event."""
-    if kind is Kind.KNOCK:
+    if kind is EventKind.KNOCK:
         given_up = transition.component is Component.MONITOR and USED_UP in transition.reason
         return transition.trigger is Trigger.FAILED or given_up
     if transition.component is not JUDGED_BY[kind]:
         return False
-    if kind is Kind.PLANNER:
+    if kind is EventKind.PLANNER:
         return promised.fallback is not None and transition.trigger.value == promised.fallback.value
     return Effect.STOP in transition.effects
 
@@ -94,7 +94,7 @@ def answered(
 ) -> list[SeenTransition]:
     """Everything that the robot did about the event so far."""
     transitions = history.since(robot, event.began_s)
-    if event.kind is Kind.KNOCK:  # what is said of the next task's object is about another one
+    if event.kind is EventKind.KNOCK:  # what is said of the next task's object is about another one
         transitions = [*takewhile(lambda m: m.trigger not in TASK_OVER, transitions)]
     return [m for m in transitions if answers(m, event.kind, promised)]
 
@@ -147,10 +147,10 @@ def _judged(
 ) -> tuple[Result, str]:
     reactions = [one for one in found.values() if one is not None]
     silent = [robot for robot, one in found.items() if one is None]
-    if not reactions or (silent and event.kind is not Kind.PLANNER):
+    if not reactions or (silent and event.kind is not EventKind.PLANNER):
         did = "was not stopped" if event.kind in STOPS else "did nothing about it"
         return Result.FAIL, f"{', '.join(silent)} {did}"
-    if event.kind is Kind.LINGERER:
+    if event.kind is EventKind.LINGERER:
         (robot,) = event.robots
         calls = [m for m in history.since(robot, event.began_s) if Effect.CALL_HUMAN in m.effects]
         if not calls or calls[0].at_s > event.undone_s + HEARD_WITHIN_S:

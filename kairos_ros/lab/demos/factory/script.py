@@ -9,7 +9,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.bringup.fleet import NODES
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
-from kairos_ros.lab.demos.factory.events import JUDGED_BY, Kind, PlannedEvent, promise
+from kairos_ros.lab.demos.factory.events import JUDGED_BY, EventKind, PlannedEvent, promise
 from kairos_ros.lab.demos.factory.history import TASK_OVER, FactoryEvent
 from kairos_ros.lab.demos.factory.outcome import answered
 from kairos_ros.lab.demos.factory.testbed import FactoryTestbed
@@ -54,12 +54,12 @@ class FactoryScript:
 
     def _play(self, planned: PlannedEvent) -> None:
         """Makes one event happen, and waits until its robots are running again."""
-        run: Mapping[Kind, Callable[[PlannedEvent], FactoryEvent]] = {
-            Kind.INTRUDER: self._somebody,
-            Kind.LINGERER: self._somebody,
-            Kind.KNOCK: self._knock,
-            Kind.SAFETY: self._safety,
-            Kind.PLANNER: self._planner,
+        run: Mapping[EventKind, Callable[[PlannedEvent], FactoryEvent]] = {
+            EventKind.INTRUDER: self._somebody,
+            EventKind.LINGERER: self._somebody,
+            EventKind.KNOCK: self._knock,
+            EventKind.SAFETY: self._safety,
+            EventKind.PLANNER: self._planner,
         }
         factory = self._factory
         event = run[planned.kind](planned)
@@ -76,7 +76,7 @@ class FactoryScript:
     def _somebody(self, planned: PlannedEvent) -> FactoryEvent:
         """Somebody is in a cell for a while, or until a human is called."""
         (robot,) = planned.robots
-        stays = planned.kind is Kind.LINGERER
+        stays = planned.kind is EventKind.LINGERER
         self._at_work(robot)
         self._factory.occupied.add(robot)
         text = f"somebody enters the cell of {robot}" + " and stays" * stays
@@ -100,7 +100,7 @@ class FactoryScript:
         for attempt in range(KNOCKS):
             self._at_work(robot, fresh=True)
             text = f"the object of {robot} is knocked away" + " again" * (attempt > 0)
-            event = self._begins(Kind.KNOCK, planned.robots, text)
+            event = self._begins(EventKind.KNOCK, planned.robots, text)
             self._factory.disturb(robot, "knock")
             self._factory.until(
                 lambda event=event: self._reacted(event, robot) or self._task_over(event, robot),  # type: ignore[misc]  # mypy cannot infer a lambda with a default
@@ -113,13 +113,13 @@ class FactoryScript:
         return event
 
     def _safety(self, planned: PlannedEvent) -> FactoryEvent:
-        spec = self._spec(Kind.SAFETY)
+        spec = self._spec(EventKind.SAFETY)
         key = Fleet.key(spec)
         mine = self._of(spec, planned)
         self._all_at_work(mine)
         working = tuple(r for r in mine if self._factory.history.mode(r) is Mode.RUNNING)
         text = f"the {key} service is killed for {DEAD_S:.0f} s"
-        event = self._begins(Kind.SAFETY, working, text)
+        event = self._begins(EventKind.SAFETY, working, text)
         self._factory.testbed.killed.add(key)
         self._factory.testbed.fleet.processes[key].kill()
         self._factory.work_for(DEAD_S, text)
@@ -129,13 +129,13 @@ class FactoryScript:
         return event
 
     def _planner(self, planned: PlannedEvent) -> FactoryEvent:
-        spec = self._spec(Kind.PLANNER)
+        spec = self._spec(EventKind.PLANNER)
         key = Fleet.key(spec)
         mine = self._of(spec, planned)
         self._all_at_work(mine)
         process = self._factory.testbed.fleet.processes[key]
         text = f"the {key} is slow: it does nothing for {SLOW_S:.0f} s"
-        event = self._begins(Kind.PLANNER, mine, text)
+        event = self._begins(EventKind.PLANNER, mine, text)
         process.send_signal(signal.SIGSTOP)
         try:
             self._factory.work_for(SLOW_S, text)
@@ -148,7 +148,7 @@ class FactoryScript:
             process.send_signal(signal.SIGCONT)
         return self._over(event, f"the {key} answers again")
 
-    def _begins(self, kind: Kind, robots: tuple[str, ...], text: str) -> FactoryEvent:
+    def _begins(self, kind: EventKind, robots: tuple[str, ...], text: str) -> FactoryEvent:
         """It is about to be done, and is over at once unless `_over` says otherwise."""
         self._factory.log.about = robots
         self._factory.log.say(text, "bold red")
@@ -203,7 +203,7 @@ class FactoryScript:
     def _running(self, robots: Sequence[str]) -> int:
         return sum(self._factory.history.mode(robot) is Mode.RUNNING for robot in robots)
 
-    def _spec(self, kind: Kind) -> NodeSpec:
+    def _spec(self, kind: EventKind) -> NodeSpec:
         executable = f"{NODES[JUDGED_BY[kind]]}_node"
         return next(spec for spec in self._specs if spec.executable == executable)
 

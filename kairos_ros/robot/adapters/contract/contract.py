@@ -33,7 +33,7 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class Joint(_Section):
+class ContractJoint(_Section):
     """One joint, as the driver knows it and as the policy knows it."""
 
     name: Annotated[str, Field(min_length=1, max_length=100, description="as in JointState")]
@@ -82,7 +82,7 @@ class Command(_Section):
     ] = 0.0
 
 
-class Camera(_Section):
+class ContractCamera(_Section):
     """One camera."""
 
     key: Annotated[Name, Field(description="the policy's image key, without observation.images.")]
@@ -107,7 +107,7 @@ class Torque(_Section):
     service: Annotated[Topic, Field(description="std_srvs/SetBool, false: off")]
 
 
-class Arm(_Section):
+class ContractArm(_Section):
     """One driver: an arm and the cameras beside it."""
 
     driver: Annotated[
@@ -121,9 +121,9 @@ class Arm(_Section):
     joint_states: JointStates = JointStates()
     commands: Annotated[list[Command], Field(min_length=1, max_length=8)]
     joints: Annotated[
-        list[Joint], Field(min_length=1, max_length=64, description="in the policy's order")
+        list[ContractJoint], Field(min_length=1, max_length=64, description="in the policy's order")
     ]
-    cameras: Annotated[list[Camera], Field(max_length=16)] = []
+    cameras: Annotated[list[ContractCamera], Field(max_length=16)] = []
     torque: Annotated[Torque | None, Field(description="needed where when_lost is torque_off")] = (
         None
     )
@@ -159,7 +159,7 @@ class Extra(_Section):
     ] = 0.0
 
 
-class Cell(_Section):
+class ContractCell(_Section):
     """A cell that prepares tasks and knows when they are done; names as of the first arm."""
 
     new_task: Annotated[
@@ -183,12 +183,12 @@ class RobotContract(_Section):
         float, Field(ge=0, le=1, description="rad or m beyond a limit that a task may start with")
     ] = 0.05
     following: Following = Following()
-    arms: Annotated[list[Arm], Field(min_length=1, max_length=4)]
+    arms: Annotated[list[ContractArm], Field(min_length=1, max_length=4)]
     extra_state: Annotated[list[Extra], Field(max_length=16)] = []
-    cell: Cell = Cell()
+    cell: ContractCell = ContractCell()
 
     @property
-    def joints(self) -> list[Joint]:
+    def joints(self) -> list[ContractJoint]:
         """Of all arms: the order of actions, and of the state's first entries."""
         return [joint for arm in self.arms for joint in arm.joints]
 
@@ -198,11 +198,11 @@ class RobotContract(_Section):
         return [joint.feature for joint in self.joints] + extra
 
     @property
-    def cameras(self) -> Mapping[str, Camera]:
+    def cameras(self) -> Mapping[str, ContractCamera]:
         return {camera.key: camera for arm in self.arms for camera in arm.cameras}
 
 
-def joint_names(joints: Sequence[Joint]) -> tuple[str, ...]:
+def joint_names(joints: Sequence[ContractJoint]) -> tuple[str, ...]:
     """As the URDF of the whole robot names them: where two drivers call theirs alike, by feature,
     such as left_gripper of left_gripper.pos."""
     names = tuple(joint.name for joint in joints)

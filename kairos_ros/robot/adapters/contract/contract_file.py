@@ -16,7 +16,7 @@ from kairos_ros.document.faults import (
 )
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.host.share import share
-from kairos_ros.robot.adapters.contract.contract import Arm, RobotContract
+from kairos_ros.robot.adapters.contract.contract import ContractArm, RobotContract
 
 FURTHEST_TURN_RAD = 4 * math.pi
 """A limit of a revolute joint beyond two turns is more likely written in degrees."""
@@ -93,7 +93,9 @@ def _contradictions(contract: RobotContract) -> Iterator[tuple[FieldPath, str]]:
         yield ("arms",), f"a safe state needs `safe` of every joint; {', '.join(missing)} has none"
 
 
-def _joints(arm: Arm, here: FieldPath, owners: dict[str, str]) -> Iterator[tuple[FieldPath, str]]:
+def _joints(
+    arm: ContractArm, here: FieldPath, owners: dict[str, str]
+) -> Iterator[tuple[FieldPath, str]]:
     names: dict[str, str] = {}
     for j, joint in enumerate(arm.joints):
         at = (*here, "joints", j)
@@ -124,7 +126,7 @@ def _joints(arm: Arm, here: FieldPath, owners: dict[str, str]) -> Iterator[tuple
                 yield (*at, field), text
 
 
-def _commands(arm: Arm, here: FieldPath) -> Iterator[tuple[FieldPath, str]]:
+def _commands(arm: ContractArm, here: FieldPath) -> Iterator[tuple[FieldPath, str]]:
     names = [joint.name for joint in arm.joints]
     owners: dict[str, str] = {}
     for c, command in enumerate(arm.commands):

@@ -9,7 +9,7 @@ import numpy as np
 
 from kairos_ros.core.exchange import Observation
 from kairos_ros.robot.adapter import RobotSpec, TaskGoal
-from kairos_ros.robot.adapters.contract.contract import Arm, RobotContract, joint_names
+from kairos_ros.robot.adapters.contract.contract import ContractArm, RobotContract, joint_names
 from kairos_ros.robot.adapters.contract.driver_link import DriverLink, Entries, Glance, Positions
 from kairos_ros.robot.adapters.contract.following import FollowingCheck
 from kairos_ros.robot.adapters.contract.joint_check import joint_mismatches
@@ -150,7 +150,7 @@ class ContractedRobot:
     def close(self) -> None:
         self._link.close()
 
-    def _joints(self, a: int, arm: Arm) -> np.ndarray:
+    def _joints(self, a: int, arm: ContractArm) -> np.ndarray:
         """float64 [joints of the arm], rad or m."""
         told = cast(Positions, self._link.positions(a))  # silent drivers were refused before
         at = dict(zip(told.names, told.values, strict=False))

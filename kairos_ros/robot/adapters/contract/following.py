@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kairos_ros.robot.adapters.contract.contract import Following, Joint
+from kairos_ros.robot.adapters.contract.contract import ContractJoint, Following
 
 STILL = 0.02
 """rad or m: a joint that has moved by less stands still."""
@@ -13,7 +13,7 @@ STILL = 0.02
 class FollowingCheck:
     """Finds joints that stand still although they were told to be elsewhere."""
 
-    def __init__(self, joints: Sequence[Joint], allowed: Following) -> None:
+    def __init__(self, joints: Sequence[ContractJoint], allowed: Following) -> None:
         self._joints, self._allowed = joints, allowed
         self._must = np.array([not joint.grips for joint in joints])
         self.restart()

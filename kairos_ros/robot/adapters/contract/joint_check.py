@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from kairos_ros.document.faults import did_you_mean
-from kairos_ros.robot.adapters.contract.contract import Arm, Joint
+from kairos_ros.robot.adapters.contract.contract import ContractArm, ContractJoint
 from kairos_ros.robot.adapters.contract.driver_link import Positions
 
 
@@ -18,7 +18,7 @@ class Mismatch:
     text: str
 
 
-def joint_mismatches(arm: Arm, told: Positions, tolerance: float) -> Iterator[Mismatch]:
+def joint_mismatches(arm: ContractArm, told: Positions, tolerance: float) -> Iterator[Mismatch]:
     """Joints that are missing, misnamed, not finite, beyond their limits, or in another unit.
 
     Args:
@@ -44,7 +44,7 @@ def joint_mismatches(arm: Arm, told: Positions, tolerance: float) -> Iterator[Mi
             yield _outside(joint, at, where)
 
 
-def _outside(joint: Joint, at: float, where: str) -> Mismatch:
+def _outside(joint: ContractJoint, at: float, where: str) -> Mismatch:
     unit = "rad" if joint.kind == "revolute" else "m"
     side = f"below its limit {joint.lower:g}" if at < joint.lower else f"above its {joint.upper:g}"
     text = f"{where}: joint {joint.name} is at {at:.4g} {unit}, {side} {unit}"

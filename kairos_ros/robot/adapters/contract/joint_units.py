@@ -4,14 +4,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from kairos_ros.robot.adapters.contract.contract import Joint
+from kairos_ros.robot.adapters.contract.contract import ContractJoint
 from kairos_ros.robot.guard import GuardLimits
 
 
 class JointUnits:
     """`policy = scale * position + bias`, for joints in the policy's order."""
 
-    def __init__(self, joints: Sequence[Joint]) -> None:
+    def __init__(self, joints: Sequence[ContractJoint]) -> None:
         lines = [_line(joint) for joint in joints]
         self._scale = np.array([scale for scale, _ in lines])
         self._bias = np.array([bias for _, bias in lines])
@@ -41,7 +41,7 @@ class JointUnits:
         )
 
 
-def _line(joint: Joint) -> tuple[float, float]:
+def _line(joint: ContractJoint) -> tuple[float, float]:
     span = joint.upper - joint.lower
     match joint.unit:
         case "range_0_100":

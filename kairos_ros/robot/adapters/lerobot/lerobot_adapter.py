@@ -18,7 +18,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.exchange import Observation
 from kairos_ros.core.fit import camera_name
 from kairos_ros.robot.adapter import RobotSpec, TaskGoal
-from kairos_ros.robot.adapters.contract.contract import Joint, joint_names
+from kairos_ros.robot.adapters.contract.contract import ContractJoint, joint_names
 from kairos_ros.robot.adapters.contract.contract_file import contract_path, read_contract
 from kairos_ros.robot.adapters.contract.joint_units import JointUnits
 from kairos_ros.robot.adapters.lerobot.lerobot_arms import (
@@ -31,7 +31,7 @@ from kairos_ros.robot.adapters.lerobot.lerobot_arms import (
     ranges,
     units_of,
 )
-from kairos_ros.robot.adapters.lerobot.lerobot_connection import Connection
+from kairos_ros.robot.adapters.lerobot.lerobot_connection import LeRobotConnection
 from kairos_ros.robot.adapters.lerobot.lerobot_driver import build_driver, calibration_command
 from kairos_ros.robot.adapters.lerobot.lerobot_faults import (
     ADVICE,
@@ -95,10 +95,10 @@ class LeRobotAdapter:
         control_rate_hz: float,
         options: LeRobotOptions,
         calibrate: str = "lerobot-calibrate",
-        joints: Sequence[Joint] = (),
+        joints: Sequence[ContractJoint] = (),
     ) -> None:
         self._options = options
-        self._link = Connection(build, calibrate)
+        self._link = LeRobotConnection(build, calibrate)
         robot = self._link.robot
         self._features = read_features(robot.observation_features, robot.action_features)
         self._sizes: dict[str, tuple[int, int]] = {
@@ -146,7 +146,7 @@ class LeRobotAdapter:
         except BodyError as error:
             if error.reason != LIMITS:
                 raise
-            log.error("no task before this is right: %s", error)
+            log.error("no task is taken until this is fixed: %s", error)
 
     def reset(self, goal: TaskGoal) -> None:
         """Connects again after a fault; sees that the robot answers and is within its limits.

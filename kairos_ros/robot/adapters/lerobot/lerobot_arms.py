@@ -34,7 +34,7 @@ BIMANUAL = ("left", "right")
 
 
 @dataclass(frozen=True, slots=True)
-class Arm:
+class ArmMotors:
     """Motors on one bus that are told positions."""
 
     prefix: str
@@ -44,7 +44,7 @@ class Arm:
     motors: tuple[str, ...]
 
 
-def arms_of(robot: Any, actions: Collection[str]) -> tuple[Arm, ...]:
+def arms_of(robot: Any, actions: Collection[str]) -> tuple[ArmMotors, ...]:
     """The arms of a robot that is told `actions`; none where its driver does without such a bus."""
     from lerobot.motors.motors_bus import SerialMotorsBus
 
@@ -54,7 +54,7 @@ def arms_of(robot: Any, actions: Collection[str]) -> tuple[Arm, ...]:
         bus = getattr(owner, "bus", None)
         if isinstance(bus, SerialMotorsBus):
             motors = tuple(m for m in bus.motors if f"{prefix}{m}.pos" in actions)
-            arms.append(Arm(prefix, bus, motors))
+            arms.append(ArmMotors(prefix, bus, motors))
     return tuple(arms)
 
 
@@ -79,7 +79,7 @@ def claim(port: str) -> int:
     return held
 
 
-def prepare(arm: Arm, calibrate: str) -> None:
+def prepare(arm: ArmMotors, calibrate: str) -> None:
     """Opens the bus for a moment and makes it safe to switch the torque on.
 
     Raises BodyError where the motors are not calibrated (`calibrate` is the command that does it)
@@ -101,7 +101,7 @@ def prepare(arm: Arm, calibrate: str) -> None:
         bus.disconnect(disable_torque=False)
 
 
-def check_range(arm: Arm, at: Mapping[str, float]) -> None:
+def check_range(arm: ArmMotors, at: Mapping[str, float]) -> None:
     """Raises BodyError for a joint whose position, in steps, is not in its calibrated range."""
     for motor in arm.motors:
         calibrated = arm.bus.calibration[motor]
@@ -115,7 +115,7 @@ def check_range(arm: Arm, at: Mapping[str, float]) -> None:
             )
 
 
-def positions(arm: Arm) -> dict[str, float]:
+def positions(arm: ArmMotors) -> dict[str, float]:
     """Where the motors are, in steps."""
     motors = list(arm.motors)
     steps: dict[str, float] = arm.bus.sync_read(
@@ -124,7 +124,7 @@ def positions(arm: Arm) -> dict[str, float]:
     return steps
 
 
-def measured(arms: Collection[Arm]) -> dict[str, float]:
+def measured(arms: Collection[ArmMotors]) -> dict[str, float]:
     """Feature -> where its motor is, in the unit of the features."""
     told: dict[str, float] = {}
     for arm in arms:
@@ -134,7 +134,7 @@ def measured(arms: Collection[Arm]) -> dict[str, float]:
     return told
 
 
-def units_of(arms: Collection[Arm]) -> dict[str, str]:
+def units_of(arms: Collection[ArmMotors]) -> dict[str, str]:
     """Feature -> its unit, as LeRobot and contracts name it."""
     return {
         f"{arm.prefix}{motor}.pos": arm.bus.motors[motor].norm_mode.value
@@ -143,7 +143,7 @@ def units_of(arms: Collection[Arm]) -> dict[str, str]:
     }
 
 
-def ranges(arms: Collection[Arm]) -> dict[str, tuple[float, float]]:
+def ranges(arms: Collection[ArmMotors]) -> dict[str, tuple[float, float]]:
     """Feature -> its calibrated range in the unit of the features; without those uncalibrated."""
     return {
         f"{arm.prefix}{motor}.pos": range_of(arm, motor)
@@ -153,20 +153,20 @@ def ranges(arms: Collection[Arm]) -> dict[str, tuple[float, float]]:
     }
 
 
-def range_of(arm: Arm, motor: str) -> tuple[float, float]:
+def range_of(arm: ArmMotors, motor: str) -> tuple[float, float]:
     calibrated = arm.bus.calibration[motor]
     ends = (_scaled(arm, motor, end) for end in (calibrated.range_min, calibrated.range_max))
     low, high = sorted(ends)
     return low, high
 
 
-def limp(arm: Arm) -> list[str]:
+def limp(arm: ArmMotors) -> list[str]:
     """Motors that have no torque."""
     torque = arm.bus.sync_read("Torque_Enable", list(arm.motors))
     return [f"{arm.prefix}{motor}" for motor, on in torque.items() if not on]
 
 
-def bound(arm: Arm, timeout_ms: float) -> None:
+def bound(arm: ArmMotors, timeout_ms: float) -> None:
     """How long the driver waits for a reply beyond its time on the wire, and for room to write.
 
     LeRobot sets its 50 ms on the port the same way.
@@ -182,7 +182,7 @@ def bound(arm: Arm, timeout_ms: float) -> None:
         port.ser.write_timeout = WRITE_TIMEOUT_S
 
 
-def silent(arm: Arm) -> list[str]:
+def silent(arm: ArmMotors) -> list[str]:
     """Motors that do not answer, each with its number."""
     drop_input(arm)
     return [
@@ -192,7 +192,7 @@ def silent(arm: Arm) -> list[str]:
     ]
 
 
-def gone(arm: Arm) -> bool:
+def gone(arm: ArmMotors) -> bool:
     """Whether its port is not there any more."""
     handler = arm.bus.port_handler
     if not handler.is_open:
@@ -204,7 +204,7 @@ def gone(arm: Arm) -> bool:
     return False
 
 
-def release(arm: Arm) -> list[str]:
+def release(arm: ArmMotors) -> list[str]:
     """Switches off the torque of every motor that hears; those that do not say so."""
     with contextlib.suppress(Exception):  # a port that is gone
         drop_input(arm)
@@ -218,7 +218,7 @@ def release(arm: Arm) -> list[str]:
     return deaf
 
 
-def check_step(arm: Arm) -> None:
+def check_step(arm: ArmMotors) -> None:
     """Sees that the motors answer what they are asked now, after something went wrong.
 
     Replies carry no number: one that comes too late passes for the answer to the next question, and
@@ -236,14 +236,14 @@ def check_step(arm: Arm) -> None:
         raise LateReplyError(f"{arm.prefix}{motor} is asked what it is and answers {said}")
 
 
-def drop_input(arm: Arm) -> None:
+def drop_input(arm: ArmMotors) -> None:
     """Forgets what was received: a late reply, or the rest of a torn one, would be taken for the
     next, and so would each after it."""
     arm.bus.port_handler.is_using = False
     arm.bus.port_handler.ser.reset_input_buffer()
 
 
-def close_port(arm: Arm) -> None:
+def close_port(arm: ArmMotors) -> None:
     """Closes the port even where the driver gave up half way. Torque stays as it is."""
     handler = arm.bus.port_handler
     with contextlib.suppress(Exception):  # of a port that is gone
@@ -252,7 +252,7 @@ def close_port(arm: Arm) -> None:
     handler.is_open = False
 
 
-def _aim_at(arm: Arm, at: Mapping[str, float]) -> None:
+def _aim_at(arm: ArmMotors, at: Mapping[str, float]) -> None:
     """Makes the motors' goal where they are, and sees that they heard."""
     for _ in range(TRIES):
         arm.bus.sync_write("Goal_Position", dict(at), normalize=False)
@@ -274,12 +274,12 @@ def _unlike(told: Mapping[str, float], has: Mapping[str, float]) -> str:
     return ", ".join(f"{motor} was told {goal} and has {has.get(motor)}" for motor, goal in wrong)
 
 
-def _resolution(arm: Arm, motor: str) -> int:
+def _resolution(arm: ArmMotors, motor: str) -> int:
     steps: int = arm.bus.model_resolution_table[arm.bus.motors[motor].model]
     return steps
 
 
-def _scaled(arm: Arm, motor: str, steps: float) -> float:
+def _scaled(arm: ArmMotors, motor: str, steps: float) -> float:
     """In the unit of the features, as LeRobot's bus does it, but beyond the range, too."""
     calibrated = arm.bus.calibration[motor]
     low: float = calibrated.range_min

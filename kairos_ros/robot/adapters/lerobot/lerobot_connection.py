@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 from kairos_ros.robot.adapters.lerobot.lerobot_arms import (
-    Arm,
+    ArmMotors,
     arms_of,
     bound,
     claim,
@@ -40,7 +40,7 @@ CONTROL_TIMEOUT_MS = 50.0
 """While the arm is controlled: LeRobot's own, one or two periods."""
 
 
-class Connection:
+class LeRobotConnection:
     """The driver that `build` makes, anew for every time it is opened.
 
     calibrate: the command that calibrates it. Used from one thread only.
@@ -51,7 +51,7 @@ class Connection:
         self._calibrate = calibrate
         self._held: list[int] = []
         self.robot = build()
-        self.arms: tuple[Arm, ...] = arms_of(self.robot, self.robot.action_features)
+        self.arms: tuple[ArmMotors, ...] = arms_of(self.robot, self.robot.action_features)
         self.opened = False
         self._used = False  # a driver is opened once
         # of the monotonic clock, to that of LeRobot's cameras

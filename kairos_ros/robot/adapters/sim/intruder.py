@@ -16,7 +16,7 @@ Point = np.ndarray
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class Solid:
     """One solid of a body."""
 
     kind: Literal["capsule", "ellipsoid", "box", "cylinder"]
@@ -29,7 +29,7 @@ class Part:
     rgba: Rgba
 
 
-Body = tuple[Part, ...]
+Body = tuple[Solid, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +75,17 @@ def random_look(rng: np.random.Generator) -> PersonColours:
     )
 
 
-def capsule(start: Point, end: Point, radius_m: float, rgba: Rgba) -> Part:
+def capsule(start: Point, end: Point, radius_m: float, rgba: Rgba) -> Solid:
     """A rod with round ends from `start` to `end`."""
     axis = end - start
     length = float(np.linalg.norm(axis))
     size = np.array([radius_m, radius_m, length / 2])
-    return Part("capsule", (start + end) / 2, size, _along(axis), rgba)
+    return Solid("capsule", (start + end) / 2, size, _along(axis), rgba)
 
 
-def ellipsoid(at: Point, radii: Point, along: Point, rgba: Rgba) -> Part:
+def ellipsoid(at: Point, radii: Point, along: Point, rgba: Rgba) -> Solid:
     """`radii` of the two short axes and, last, of the one that points `along`."""
-    return Part("ellipsoid", at, radii, _along(along), rgba)
+    return Solid("ellipsoid", at, radii, _along(along), rgba)
 
 
 def hand(wrist: Point, towards: Point, spread_m: float, look: PersonColours) -> Body:
@@ -166,7 +166,7 @@ def person(
     return tuple(parts)
 
 
-def shifted(body: Iterable[Part], by: Point) -> Body:
+def shifted(body: Iterable[Solid], by: Point) -> Body:
     """The same body somewhere else: what an animation does frame by frame."""
     return tuple(replace(part, at=part.at + by) for part in body)
 
@@ -223,7 +223,7 @@ def random_intruder(rng: np.random.Generator, cell: Workcell) -> Body:
     return random_hand(rng, cell) if rng.random() < 0.6 else random_person(rng, cell)
 
 
-def draw(body: Iterable[Part], scene: Any) -> None:
+def draw(body: Iterable[Solid], scene: Any) -> None:
     """Add `body` to a `mujoco.MjvScene` that was just updated; it stays for one rendering.
 
     Parts that the scene has no room for are left out, as MuJoCo does with its own.

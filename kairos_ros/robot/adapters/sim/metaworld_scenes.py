@@ -44,6 +44,15 @@ SLOW_DOWN_M = 0.05
 
 _HALF = 18  # Meta-World stacks two 18-value frames, then the goal.
 
+HAND_ENTRIES = [0, 1, 2, 3, 18, 19, 20, 21]
+"""Of `policy_state`: those of `hand_state`."""
+HAND_DIM = len(HAND_ENTRIES)
+PLACES_ENTRIES = [*range(4, 11), 36, 37, 38]
+"""Of `policy_state`: those of `places`. No scene here has a second object."""
+PLACES_DIM = len(PLACES_ENTRIES)
+POSITIONS = [0, 1, 2, 7, 8, 9]
+"""Of `places`: those of the object and of the goal, m."""
+
 
 def scene_of(instruction: str) -> str:
     """The scene whose instruction this is. Raises ConfigError listing those there are."""
@@ -85,6 +94,8 @@ def reset_scene(env: Any, seed: int) -> np.ndarray:
     """Lay the scene out by `seed` (same seed, same scene). Returns Meta-World's own observation."""
     env.seed(seed)
     obs: np.ndarray = env.reset()[0]
+    for name, at in env._target_site_config:  # else its marker is drawn there from step 1 on only
+        env._set_pos_site(name, at)
     return obs
 
 
@@ -119,7 +130,7 @@ def knock_object(env: Any, velocity: np.ndarray) -> None:
     """Give the loose object `velocity`, float64 [3] in m/s. Raises ConfigError without one."""
     joint = loose_object(env)
     if joint is None:
-        raise ConfigError("nothing is loose in this scene; knock in one such as push-v3")
+        raise ConfigError("this scene has no loose object; knock in one such as push-v3")
     at = env.unwrapped.model.jnt_dofadr[joint]
     env.unwrapped.data.qvel[at : at + 3] = velocity
 
@@ -136,14 +147,32 @@ def policy_state(obs: np.ndarray) -> np.ndarray:
     return state.astype(np.float32)
 
 
-def homeward(state: np.ndarray, safe_state: np.ndarray) -> np.ndarray | None:
+def hand_state(obs: np.ndarray) -> np.ndarray:
+    """What the arm knows of itself, float32 [8]: hand position (m), gripper opening (0 to 1), and
+    how these changed over the last step."""
+    return policy_state(obs)[HAND_ENTRIES]
+
+
+def places(obs: np.ndarray) -> np.ndarray:
+    """What only cameras can tell, float32 [10]: position (m) and quaternion of the object, and the
+    goal position (m)."""
+    return policy_state(obs)[PLACES_ENTRIES]
+
+
+def hand_homeward(state: np.ndarray, safe_state: np.ndarray) -> np.ndarray | None:
+    """As `homeward`, of `hand_state`."""
+    return homeward(state, safe_state, step_at=HAND_DIM // 2)
+
+
+def homeward(state: np.ndarray, safe_state: np.ndarray, step_at: int = _HALF) -> np.ndarray | None:
     """The next action, float32 [4], that brings the hand to where it is in `safe_state`.
 
-    Both are float32 [39]. None once the hand is within `AT_HOME_M` and stands still. The gripper's
-    entry is 0.
+    Both are float32 [39], or float32 [8] as `hand_state` gives it; `step_at` is the index from
+    which on the state tells how the hand moved over the last step. None once the hand is within
+    `AT_HOME_M` and stands still. The gripper's entry is 0.
     """
     way_m = safe_state[:3] - state[:3]
-    step_m = state[_HALF : _HALF + 3]
+    step_m = state[step_at : step_at + 3]
     if np.linalg.norm(way_m) < AT_HOME_M and np.linalg.norm(step_m) < STILL_M:
         return None
     action = np.zeros(ACTION_DIM, np.float32)

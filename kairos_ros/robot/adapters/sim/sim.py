@@ -37,6 +37,9 @@ class SavedState:
     adapter: Mapping[str, Any]
 
 
+UPSIDE_DOWN = ("corner", "corner2", "corner3", "corner4")
+"""Cameras of Meta-World that are mounted so."""
+
 Homeward = Callable[[np.ndarray, np.ndarray], np.ndarray | None]
 """State, safe state -> next action on the way there, None once there."""
 
@@ -69,8 +72,12 @@ class SimBody:
     """Environment, velocity float64 [3] in m/s: kicks the loose object of the scene."""
 
 
-def metaworld_body() -> SimBody:
+def metaworld_body(*, proprioception: bool = False) -> SimBody:
     """Meta-World's Sawyer arm: one environment per scene of `metaworld_scenes.SCENES`.
+
+    `proprioception`: its state is what the arm knows of itself, float32 [8]
+    (`metaworld_scenes.hand_state`), and not the simulator's, float32 [39], which has the objects'
+    poses and the goal.
 
     Camera keys are Meta-World's: corner, corner2, corner3, corner4, topview, behindGripper,
     gripperPOV.
@@ -79,12 +86,12 @@ def metaworld_body() -> SimBody:
     return SimBody(
         make=metaworld.make_scene,
         reset=metaworld.reset_scene,
-        state=metaworld.policy_state,
-        state_dim=metaworld.STATE_DIM,
+        state=metaworld.hand_state if proprioception else metaworld.policy_state,
+        state_dim=metaworld.HAND_DIM if proprioception else metaworld.STATE_DIM,
         action_dim=metaworld.ACTION_DIM,
         kept_on_hold=(metaworld.GRIPPER,),
         scene_of=metaworld.scene_of,
-        homeward=metaworld.homeward,
+        homeward=metaworld.hand_homeward if proprioception else metaworld.homeward,
         cameras=metaworld_cameras,
         lost=metaworld.object_lost,
         knock=metaworld.knock_object,
@@ -93,7 +100,7 @@ def metaworld_body() -> SimBody:
 
 def metaworld_cameras(env: Any, images: Mapping[str, tuple[int, int]]) -> MujocoCameras:
     """Meta-World's cameras; those in the corners are mounted upside down."""
-    return MujocoCameras(env, images, upside_down=("corner", "corner2", "corner3", "corner4"))
+    return MujocoCameras(env, images, UPSIDE_DOWN)
 
 
 def gymnasium_body(env_id: str, *, kept_on_hold: Sequence[int] = (), **env_kwargs: Any) -> SimBody:
@@ -233,6 +240,12 @@ class SimAdapter:
             kept = list(self._body.kept_on_hold)
             action[kept] = self._last_action[kept]
         return action
+
+    @property
+    def environment(self) -> Any:
+        """The Gymnasium environment that was laid out last."""
+        self._require_reset()
+        return self._env
 
     def succeeded(self) -> bool:
         """Whether the simulator has reported success since the last reset."""

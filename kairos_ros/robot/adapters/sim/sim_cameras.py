@@ -98,7 +98,9 @@ class MujocoCameras:
         model.vis.global_.offheight = max(h for h, _ in images.values())
         model.vis.global_.offwidth = max(w for _, w in images.values())
         model.vis.quality.offsamples = 0
-        self._renderers = {key: mujoco.Renderer(model, *size) for key, size in images.items()}
+        # A renderer loads the whole scene: cameras of one size share it.
+        by_size = {size: mujoco.Renderer(model, *size) for size in dict.fromkeys(images.values())}
+        self._renderers = {key: by_size[size] for key, size in images.items()}
         for renderer in self._renderers.values():
             renderer.scene.flags[mujoco.mjtRndFlag.mjRND_SHADOW] = 0
             renderer.scene.flags[mujoco.mjtRndFlag.mjRND_REFLECTION] = 0
@@ -121,7 +123,7 @@ class MujocoCameras:
         self._shown = body
 
     def close(self) -> None:
-        for renderer in self._renderers.values():
+        for renderer in dict.fromkeys(self._renderers.values()):
             renderer.close()
 
 

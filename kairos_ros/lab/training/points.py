@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from kairos_ros.robot.adapters.sim.sim import UPSIDE_DOWN
+
 POINTS = ("hand", "object", "goal")
 
 
@@ -17,7 +19,7 @@ def task_points(obs: np.ndarray) -> np.ndarray:
 
 
 def projected(env: Any, camera: str, points: np.ndarray) -> np.ndarray:
-    """Where `points` [N, 3] lie in the upright picture of a Meta-World corner camera.
+    """Where `points` [N, 3] lie in the upright picture of one of Meta-World's fixed cameras.
 
     float32 [N, 2]: right and down, shares of the picture, which is square; outside of it below 0
     or above 1.
@@ -31,6 +33,6 @@ def projected(env: Any, camera: str, points: np.ndarray) -> np.ndarray:
     seen = (points - model.cam_pos[number]) @ turn.reshape(3, 3)
     focal = 0.5 / np.tan(np.radians(model.cam_fovy[number]) / 2)
     ahead = np.maximum(-seen[:, 2], 1e-6)
-    upside_down: np.ndarray = 0.5 + focal * np.stack([seen[:, 0], -seen[:, 1]], 1) / ahead[:, None]
-    upright: np.ndarray = 1 - upside_down
+    rendered: np.ndarray = 0.5 + focal * np.stack([seen[:, 0], -seen[:, 1]], 1) / ahead[:, None]
+    upright = 1 - rendered if camera in UPSIDE_DOWN else rendered
     return upright.astype(np.float32)

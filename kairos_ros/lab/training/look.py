@@ -1,12 +1,22 @@
 """How a rendered cell may look: the demo's own, varied a little, or shifted beyond training."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Literal
+from contextlib import ExitStack, contextmanager
+from typing import Any, Literal, cast
 
 import numpy as np
 
-from kairos_ros.robot.adapters.sim.intruder import SKIN, Body, Part, Workcell, capsule, ellipsoid
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.robot.adapters.sim.intruder import (
+    METAWORLD_CELL,
+    SKIN,
+    Body,
+    Solid,
+    Workcell,
+    capsule,
+    ellipsoid,
+)
+from kairos_ros.robot.adapters.sim.sim import SimAdapter
 
 Look = Literal["demo", "varied", "shifted"]
 
@@ -21,9 +31,17 @@ CAMERA_M, CAMERA_RAD = 0.04, 0.05
 """Widest displacement and turn of the camera, standard deviations."""
 
 
+def look_called(name: str) -> Look:
+    """Raises ConfigError for another one."""
+    if name not in SPREAD:
+        raise ConfigError(f"look {name!r} is unknown; choose from {', '.join(SPREAD)}")
+    return cast(Look, name)
+
+
 @contextmanager
-def dressed(env: Any, camera: str, look: Look, rng: np.random.Generator) -> Iterator[None]:
-    """The scene of `env` under another light, in other colours and from another place.
+def dressed(env: Any, camera: str | None, look: Look, rng: np.random.Generator) -> Iterator[None]:
+    """The scene of `env` under another light, in other colours and, where a camera is named, from
+    another place.
 
     Everything is put back at the end. Only what is rendered changes; the physics does not.
     """
@@ -39,21 +57,41 @@ def dressed(env: Any, camera: str, look: Look, rng: np.random.Generator) -> Iter
         "cam_quat": model.cam_quat,
     }
     before = {name: values.copy() for name, values in changed.items()}
-    number = model.camera(camera).id
     try:
         lights = 1 + spread * LIGHT * rng.uniform(-1, 1, (model.nlight, 1))
         model.light_diffuse[:] *= lights
         model.vis.headlight.ambient[:] *= 1 + spread * LIGHT * rng.uniform(-1, 1)
         model.mat_rgba[:, :3] *= 1 + spread * TINT * rng.uniform(-1, 1, (model.nmat, 3))
-        model.cam_pos[number] += spread * CAMERA_M * rng.normal(size=3)
-        turn = 0.5 * spread * CAMERA_RAD * rng.normal(size=3)
-        model.cam_quat[number] = _multiply(model.cam_quat[number], np.array([1.0, *turn]))
+        if camera is not None:
+            number = model.camera(camera).id
+            model.cam_pos[number] += spread * CAMERA_M * rng.normal(size=3)
+            turn = 0.5 * spread * CAMERA_RAD * rng.normal(size=3)
+            model.cam_quat[number] = _multiply(model.cam_quat[number], np.array([1.0, *turn]))
         mujoco.mj_camlight(model, data)  # pictures are taken from where `data` says
         yield
     finally:
         for name, values in changed.items():
             values[:] = before[name]
         mujoco.mj_camlight(model, data)
+
+
+class Dresser:
+    """Dresses the scenes of simulated arms, each for a whole episode and by its seed, and puts
+    things on every second table."""
+
+    def __init__(self, look: Look) -> None:
+        self._look = look
+        self._worn: dict[int, ExitStack] = {}
+
+    def __call__(self, arm: SimAdapter, seed: int) -> None:
+        """After `arm` was reset. Nothing is done where the look is the demo's."""
+        if self._look == "demo":
+            return
+        worn = self._worn.setdefault(id(arm), ExitStack())
+        worn.close()
+        rng = np.random.default_rng([seed, 17])
+        worn.enter_context(dressed(arm.environment, None, self._look, rng))
+        arm.show(random_clutter(rng, METAWORLD_CELL) if rng.random() < 0.5 else ())
 
 
 def random_clutter(rng: np.random.Generator, cell: Workcell) -> Body:
@@ -93,11 +131,11 @@ def _thing(rng: np.random.Generator, at: np.ndarray) -> Body:
     kind = rng.integers(5)
     if kind == 0:
         size = rng.uniform(0.025, 0.08, 3)
-        return (Part("box", at + size[2] * up, size, turn, rgba),)
+        return (Solid("box", at + size[2] * up, size, turn, rgba),)
     if kind == 1:
         radius, height = rng.uniform(0.025, 0.05), rng.uniform(0.03, 0.08)
         size = np.array([radius, radius, height])
-        return (Part("cylinder", at + height * up, size, turn, rgba),)
+        return (Solid("cylinder", at + height * up, size, turn, rgba),)
     if kind == 2:
         radii = rng.uniform(0.025, 0.07, 3)
         return (ellipsoid(at + radii[0] * up, radii, along, rgba),)
@@ -108,7 +146,7 @@ def _thing(rng: np.random.Generator, at: np.ndarray) -> Body:
         head = ellipsoid(lifted + length * along, np.full(3, 2 * radius), along, rgba)
         return (handle, head)
     size = np.array([rng.uniform(0.1, 0.2), 0.012, 0.006])
-    return (Part("box", at + size[2] * up, size, turn, rgba),)
+    return (Solid("box", at + size[2] * up, size, turn, rgba),)
 
 
 def _multiply(a: np.ndarray, b: np.ndarray) -> np.ndarray:
