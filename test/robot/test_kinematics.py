@@ -90,7 +90,7 @@ def test_a_finger_follows_the_one_that_it_mimics():
 @pytest.mark.parametrize(
     ("urdf", "complaint"),
     [
-        ("<robot", "no XML"),
+        ("<robot", "not valid XML"),
         ("<sdf/>", "<sdf>"),
         ("<robot/>", "exactly one"),
         ('<robot><link name="a"/><link name="b"/></robot>', "hang on no joint"),

@@ -1,7 +1,7 @@
 """A judge under load: a model that takes a known time, asked by real threads."""
 
-import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -23,12 +23,11 @@ class OneGpu:
 
     model = "one gpu"
 
-    def __init__(self, lock, failure=None):
-        self._lock, self._failure = lock, failure
+    def __init__(self, gpu, failure=None):
+        self._gpu, self._failure = gpu, failure
 
     def judge(self, questions):
-        with self._lock:
-            time.sleep(SERVICE_S * len(questions))
+        self._gpu.submit(time.sleep, SERVICE_S * len(questions)).result()
         if self._failure:
             return [Failure(self._failure, "why", SERVICE_S, self.model) for _ in questions]
         return [Verdict(one.answers[0], None, SERVICE_S, self.model) for one in questions]
@@ -38,25 +37,28 @@ class OneGpu:
 
 
 def test_latency_against_requests_at_once_and_against_rate():
-    lock, told = threading.Lock(), []
-    found = measure_judge(lambda: OneGpu(lock), QUESTIONS, 2, 0.5, 700.0, told.append)
+    told = []
+    with ThreadPoolExecutor(1) as gpu:
+        found = measure_judge(lambda: OneGpu(gpu), QUESTIONS, 2, 0.5, 700.0, told.append)
     assert found.sizes == (1, 2)
-    assert found.service_s[0] == pytest.approx(SERVICE_S, rel=0.5)
-    assert found.service_s[1] > 1.5 * found.service_s[0]
+    assert found.service_s[0] >= SERVICE_S
+    assert found.service_s[1] > 1.5 * SERVICE_S  # each waits for the other
     load = found.load
     assert (load.batch, load.memory_mib, len(load.rates_hz)) == (2, 700.0, 10)
     assert load.rates_hz[-1] < 1.2 / SERVICE_S
     assert load.rates_hz[0] == pytest.approx(load.rates_hz[-1] / 10, rel=1e-3)
-    assert load.mean_s[-1] >= load.mean_s[0] >= 0.9 * SERVICE_S
+    assert min(load.mean_s) >= SERVICE_S
     assert "2 at once" in told
     assert len(told) == 13
 
 
 def test_a_question_that_cannot_be_answered_ends_the_measurement():
-    lock = threading.Lock()
-    with pytest.raises(PolicyError, match="one gpu: refused: why"):
+    with (
+        ThreadPoolExecutor(1) as gpu,
+        pytest.raises(PolicyError, match="one gpu: refused: why"),
+    ):
         measure_judge(
-            lambda: OneGpu(lock, FailureCode.REFUSED), QUESTIONS, 1, 0.1, 0.0, lambda what: None
+            lambda: OneGpu(gpu, FailureCode.REFUSED), QUESTIONS, 1, 0.1, 0.0, lambda what: None
         )
 
 
