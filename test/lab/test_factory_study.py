@@ -109,7 +109,8 @@ def test_the_shipped_study_has_every_system_of_the_paper_and_the_ablations():
 def test_a_study_writes_table_figure_and_finding_with_what_was_assumed(tmp_path):
     study = tmp_path / "factory.yaml"
     study.write_text(
-        "kind: factory\nquestion: q\nfleets: [p1]\nrobots: [8]\nsystems: [planned, equal, gpu_per_model]\n"
+        "kind: factory\nquestion: q\nfleets: [p1]\n"
+        "robots: [8]\nsystems: [planned, equal, gpu_per_model]\n"
         "warm_up_s: 1\ngoals: {shared: 2, dedicated: 12, within_slo: 0.99}\n"
         "sizes: {quick: {seeds: 1, seconds: 1, executions: [synchronous]}}\n"
     )
