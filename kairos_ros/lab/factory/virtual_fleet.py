@@ -6,6 +6,7 @@ that it follows did, and the robot's last safety and monitor judgements did and 
 
 import heapq
 import random
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
@@ -188,7 +189,7 @@ class _Fleet:
                 self._asks[robot, use[1]] = partial(gpu.ask, work=profiles[use].batch_s(1))
 
 
-class _Robot:
+class _Robot(ABC):
     """What both kinds share: judgements at their own rates, plans, pacing."""
 
     def __init__(self, fleet: _Fleet, name: str, one: RobotClass, requests_hz: float) -> None:
@@ -205,8 +206,9 @@ class _Robot:
             period_s = 1 / self.one.needs[component].hz
             self._judge(at_s + period_s * draw.random(), component, period_s)
 
+    @abstractmethod
     def next_round(self, now_s: float) -> None:
-        raise NotImplementedError
+        """Asks for what the robot needs next."""
 
     def ask(
         self, now_s: float, component: Component, answered: Callable[[float, float], None]
