@@ -43,7 +43,7 @@ ESTIMATES_S = {
     "pi0": (200, 330, 200),
 }
 """Seconds of the three slices of a family at real size, guessed for an H200 with 16 cores."""
-TINY_S = 25
+TINY_S = 40
 """Of any slice at tiny size."""
 REPORT_S = 10
 """Kept for the page."""

@@ -57,7 +57,7 @@ def test_an_instruction_of_no_scene_lists_those_there_are():
 def test_a_task_that_does_not_succeed_in_time_is_exit_code_1():
     told = typed("send", "arm_1", *ENDLESS, "--max-duration", "1.5", "--horizon", "static:5")
     assert told.returncode == 1
-    assert "arm_1: max_duration after 1." in told.stdout
+    assert "arm_1: max_duration after " in told.stdout
 
 
 def test_ctrl_c_cancels_the_task_and_says_how_it_ended(wire):
