@@ -49,7 +49,11 @@ class Peer:
         self._client = ActionClient(self.node, ExecuteTask, f"/{robot}/execute_task")
         self._spinner = Spinner(self.node)
         self.executor = self._spinner.executor
-        self.close = self._spinner.close
+
+    def close(self):
+        # in Jazzy, a node stays in the graph as long as an action client of its own
+        self.within(self._client.destroy)
+        self._spinner.close()
 
     def listen(self):
         self._asked = self.node.create_subscription(
