@@ -94,10 +94,17 @@ def _serving(fleet: "FleetFile", folder: Path) -> NodeSpec:
     scheduling = {"scheduling": tasks[0].scheduling} if tasks[0].scheduling else {}
     names = policy_names([task.components.system1.model for task in tasks])
     policies = {name: policy_of(fleet.located(model), folder) for model, name in names.items()}
+    options = {task.components.system1.model: task.components.system1.options for task in tasks}
     if len(policies) > 1:
         named = [f"{name}={policy}" for name, policy in policies.items()]
-        return serving(policies=named, **scheduling)
-    return serving(policy=next(iter(policies.values())), **scheduling)
+        own = [
+            f"{names[model]}.{option}={json.dumps(value) if isinstance(value, bool) else value}"
+            for model, chosen in options.items()
+            for option, value in chosen.items()
+        ]
+        return serving(policies=named, **({"policy_options": own} if own else {}), **scheduling)
+    (chosen,) = options.values()
+    return serving(policy=next(iter(policies.values())), **chosen, **scheduling)
 
 
 def _judges(fleet: "FleetFile", folder: Path) -> list[NodeSpec]:

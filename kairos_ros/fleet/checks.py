@@ -11,6 +11,7 @@ from kairos_ros.core.pipeline import PERIODIC, Component, Fallback
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.document.faults import did_you_mean
 from kairos_ros.document.marked_yaml import Path as FieldPath
+from kairos_ros.engine.registry import OWN
 from kairos_ros.fleet.fleet_file import SECTIONS, FleetFile, Monitor, Safety, TaskClass
 from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, folder_of, policy_of
 
@@ -57,7 +58,7 @@ def problems_of(fleet: FleetFile, known: Known, folder: Path) -> list[Problem]:
     for name, task in fleet.tasks.items():
         policy = policy_of(fleet.located(task.components.system1.model), folder)
         found += _task(name, task, known, policy)
-    return [*found, *_schedulers(fleet)]
+    return [*found, *_schedulers(fleet), *_engine_options(fleet)]
 
 
 def unlocated(fleet: FleetFile) -> dict[str, list[str]]:
@@ -210,3 +211,27 @@ def _schedulers(fleet: FleetFile) -> Iterator[Problem]:
                 "server that all tasks of a fleet share has one scheduling policy"
             )
             yield Problem((name, "scheduling"), text)
+
+
+def _engine_options(fleet: FleetFile) -> Iterator[Problem]:
+    """A model is served by one engine, whichever tasks use it."""
+    kinds = {bool: "true or false", int: "a whole number", str: "a text"}
+    first: dict[str, tuple[str, Mapping[str, object]]] = {}
+    for name, task in fleet.tasks.items():
+        system1 = task.components.system1
+        here: FieldPath = (name, "components", "system1", "options")
+        other, theirs = first.setdefault(system1.model, (name, system1.options))
+        for option, value in system1.options.items():
+            kind = OWN.get(option)
+            if kind is None:
+                hint = did_you_mean(option, OWN)
+                text = f"there is no option {option!r}{hint}; an engine has: {', '.join(OWN)}"
+                yield Problem((*here, option), text)
+            elif type(value) is not kind:
+                yield Problem((*here, option), f"{value!r} must be {kinds[kind]}")
+        if system1.options != theirs:
+            text = (
+                f"{dict(system1.options)} differs from {dict(theirs)} of task {other}, whose model "
+                f"is {system1.model!r}, too: one engine serves both; give both the same"
+            )
+            yield Problem((name, "components", "system1"), text)

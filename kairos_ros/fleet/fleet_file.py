@@ -140,6 +140,12 @@ class _Judge(_Model):
 class System1(_Model):
     """Action model; its prompt is the task's instruction."""
 
+    options: Annotated[
+        dict[str, bool | int | str],
+        Field(
+            description="of its engine, such as rtc: true; the same wherever a task has this model"
+        ),
+    ] = {}
     fallback: Literal[*FALLBACKS[Component.SYSTEM1]]  # type: ignore[valid-type]  # mypy reads no unpacked tuple
 
 

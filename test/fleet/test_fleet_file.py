@@ -214,6 +214,13 @@ def test_a_misspelt_section_is_told_once_and_the_rest_is_checked_all_the_same(fa
         ({"horizon": "calibrated"}, "horizon", "kairos calibrate"),
         ({"scheduling": "lifo"}, "scheduling", "unknown scheduling policy 'lifo'"),
         ({"scheduling": "fifo"}, "scheduling", "share has one scheduling policy"),
+        ({"model": "a/b", "options": {"rtx": True}}, "system1.options.rtx", "did you mean 'rtc'?"),
+        (
+            {"model": "a/b", "options": {"compile": 1}},
+            "system1.options.compile",
+            "1 must be true or false",
+        ),
+        ({"options": {"threads": 2}}, "components.system1", "one engine serves both"),
     ],
 )
 def test_what_must_fit_together_is_checked(faults, change, field, says):
@@ -228,6 +235,10 @@ def test_what_must_fit_together_is_checked(faults, change, field, says):
         del task["pipeline"]["system2_to_system1_call_ratio"]
     if "system1" in change:
         task["components"]["system1"]["fallback"] = change["system1"]
+    if "options" in change:
+        task["components"]["system1"]["options"] = change["options"]
+    if "model" in change:
+        task["components"]["system1"]["model"] = change["model"]
     (_, _, where, told), *_ = faults(yaml.safe_dump(data, sort_keys=False))
     assert where == f"inspect_product.{field}" or where.endswith(field)
     assert says in told

@@ -1,5 +1,6 @@
 """From a fleet file to nodes: who serves, who judges whom, and by which rules robots go."""
 
+import itertools
 import signal
 import subprocess
 import sys
@@ -15,8 +16,9 @@ from kairos_ros.core.pipeline import Component
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.places import policy_names
 from kairos_ros.fleet.reading import read_fleet
+from kairos_ros.nodes.parameters import STRINGS
 from kairos_ros.nodes.robot.parameters import ROBOT_PARAMETERS, adapter_options
-from kairos_ros.nodes.serving.parameters import SERVING_PARAMETERS
+from kairos_ros.nodes.serving.parameters import SERVING_PARAMETERS, engine_options
 from kairos_ros.nodes.vlm.node import parameters
 from kairos_ros.robot.supervision.rules_text import parse_rules
 
@@ -113,6 +115,22 @@ def test_judges_that_differ_are_nodes_of_their_own(tmp_path):
     specs = factory(ask_otherwise, tmp_path / "fleet.yaml")
     judges = {s.name: s.parameters["robots"] for s in specs if s.executable == "safety_node"}
     assert judges == {"safety": ["arm_1", "arm_2"], "safety_2": ["arm_3", "arm_4"]}
+
+
+@pytest.mark.parametrize("models", [["emulated:"], ["emulated:", "emulated:dim=4"]])
+def test_options_of_a_model_reach_its_engine_alone(tmp_path, models):
+    def choose(data):
+        tasks = (data["push"], data["open_drawer"])
+        for task, model in zip(tasks, itertools.cycle(models), strict=False):
+            task["components"]["system1"]["model"] = model
+            if model == models[0]:
+                task["components"]["system1"]["options"] = {"rtc": True, "max_batch": 4}
+
+    values = {p.name: [] if p.default is STRINGS else p.default for p in SERVING_PARAMETERS}
+    values |= factory(choose, tmp_path / "fleet.yaml")[0].parameters
+    guided = {options.policy: options for options in engine_options(values).values()}
+    assert (guided["emulated:"].rtc, guided["emulated:"].max_batch) == (True, 4)
+    assert [guided[other].rtc for other in models[1:]] == [False] * len(models[1:])
 
 
 @pytest.mark.parametrize("policy", ["./policy", "../fleet/policy", "~/policy"])
