@@ -171,6 +171,13 @@ def test_a_late_reply_is_not_taken_for_the_next_one(body, arm):
     until(lambda: so101.hold() or so101.tolerated["silent motor"])
     arm.tell("delay 0")
     moved(so101, "shoulder_pan.pos", 30.0)
+
+    def rests():
+        before = arm.motors("position")
+        time.sleep(0.1)
+        return arm.motors("position") == before
+
+    until(rests)
     here = arm.motors("position")["shoulder_pan"]
     so101.hold()
     assert so101.state()[0] == pytest.approx((here - 2090) * 360 / 4095, abs=0.1)
