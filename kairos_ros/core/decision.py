@@ -25,6 +25,9 @@ class Pending:
     bound: tuple[str, ...] = ()
     """[n] with `policies`: the engine that has the state of each one's task; none: any may serve
     it."""
+    ranks: tuple[int, ...] = ()
+    """[n] requests of a lower rank come first, in whatever order a policy has them; empty: all are
+    alike."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -36,10 +39,11 @@ class Pending:
         arrival_ns: Mapping[Hashable, int],
         policies: tuple[str, ...] = (),
         bound: tuple[str, ...] = (),
+        ranks: tuple[int, ...] = (),
     ) -> "Pending":
         """From task key -> arrival, in this order. Raises KairosError for a task not open."""
         arrivals = np.array(list(arrival_ns.values()), np.int64)
-        return cls(tasks.rows_of(arrival_ns), arrivals, policies, bound)
+        return cls(tasks.rows_of(arrival_ns), arrivals, policies, bound, ranks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,7 +114,10 @@ def dispatch(
     explain: Callable[[int], str],
     bucket: Ints | None = None,
 ) -> Decision:
-    """Completes a policy's order to a decision: places it and counts who was skipped."""
+    """Completes a policy's order to a decision: by ranks first, placed, and with who was skipped
+    counted."""
+    if any(pending.ranks):
+        order = order[np.argsort(np.array(pending.ranks)[order], kind="stable")]
     if pending.policies:
         placement = place_policies(order, pending.policies, capacity, pending.bound)
     else:

@@ -164,6 +164,8 @@ class Actions:
     """Type and fingerprint of the weights."""
     reason: str = ""
     """Of the decision that dispatched the request."""
+    request_period_ns: int = 0
+    """Least time from one round's first request of the robot to the next one's; 0: no limit."""
     whole: WholeChunk | None = None
     """In a serving node only."""
 

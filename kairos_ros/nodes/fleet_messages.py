@@ -10,6 +10,9 @@ from kairos_ros.serving.dispatcher import Dispatcher
 from kairos_ros.serving.engine_slot import EngineSlot
 from kairos_ros.serving.sessions import Session
 
+EARLY_TOLD_NS = 5_000_000_000
+"""A robot that asked too soon is named for so long."""
+
 
 def fleet_state(now_ns: int, dispatcher: Dispatcher, ignored: Counter[str]) -> FleetState:
     """Everything but what only the node knows: stamp, rates, names of policies.
@@ -50,6 +53,8 @@ def _robot(now_ns: int, dispatcher: Dispatcher, session: Session, running: set[s
         rounds_served=session.rounds_served,
         refused=session.refused,
         policy=served.policy_id if served else "",
+        request_period_s=session.told_period_ns / 1e9,
+        asked_early=session.asked_early,
         policy_name=session.policy or "",
     )
 
@@ -113,7 +118,25 @@ def diagnostics(
         counters,
     )
     engines = [_engine_status(now_ns, slot, warn_load) for slot in dispatcher.engines.values()]
-    return [queue, refusals, *_memory(now_ns, dispatcher), *engines]
+    rates = _rates(now_ns, dispatcher)
+    return [queue, refusals, *rates, *_memory(now_ns, dispatcher), *engines]
+
+
+def _rates(now_ns: int, dispatcher: Dispatcher) -> list[DiagnosticStatus]:
+    """How often robots may ask, where that is limited, and who asks more often."""
+    if not dispatcher.options.rate_control:
+        return []
+    sessions = dispatcher.sessions.values()
+    limited = [session for session in sessions if session.told_period_ns]
+    early = [s for s in sessions if s.asked_early and now_ns - s.asked_early_ns < EARLY_TOLD_NS]
+    values = [(f"{s.robot} may ask every (s)", f"{s.told_period_ns / 1e9:.2f}") for s in limited]
+    values += [(f"{s.robot} asked too soon", str(s.asked_early)) for s in early]
+    if early:
+        names = ", ".join(session.robot for session in early)
+        message = f"served last, because they ask more often than they were told: {names}"
+        return [_status("rates", DiagnosticStatus.WARN, message, values)]
+    message = f"{len(limited)} robots are limited" if limited else "no robot is limited"
+    return [_status("rates", DiagnosticStatus.OK, message, values)]
 
 
 def _memory(now_ns: int, dispatcher: Dispatcher) -> list[DiagnosticStatus]:

@@ -113,6 +113,10 @@ class Loop:
         """Times that the loop stood still in a task for too long, in the session."""
         self.paused_ns = 0
         """How long the last of them lasted."""
+        self.request_period_ns = 0
+        """Least time between the first requests of two rounds, as its server told it last."""
+        self._asked_ns: int | None = None
+        """When the first request of the newest round was sent, in the session."""
         self._ticked_ns = 0
         self._observed_ns = 0
         self._run: Run | None = None
@@ -260,6 +264,8 @@ class Loop:
         if self.binding is None:
             return "", True
         another, outcome = self.binding.look(now_ns)
+        if another:
+            self.request_period_ns = 0
         if another and run is not None:
             run.refused, run.resend_ns = False, now_ns
         return outcome, bool(self.binding.bound)
@@ -285,6 +291,7 @@ class Loop:
         if self.binding is not None:
             self.binding.taken(body.policy)
         self.latency.measured(now_ns - attempt.sent_ns, body.server_ns, body.engine_latency_ns)
+        self.request_period_ns = body.request_period_ns
         run.awaiting = False
         run.horizon = len(body.actions)
         run.latency_ns.append(now_ns - run.attempts[0].sent_ns)
@@ -315,6 +322,9 @@ class Loop:
         )
         if run.remaining > lead:
             return False
+        if self._asked_ns is not None and now_ns < self._asked_ns + self.request_period_ns:
+            return False
+        self._asked_ns = now_ns
         run.round += 1
         run.abandoned = False
         run.attempts.clear()

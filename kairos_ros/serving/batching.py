@@ -155,8 +155,9 @@ class Batching:
             return "waits: a newer observation was asked for"
         if entry.crashes:
             return "waits: an engine died with it, so it travels alone"
+        early = "asks more often than it may, " if entry.due_ns else ""
         decision, keys = self._last or (None, [])
-        return decision.reason(keys.index(key)) if decision and key in keys else ""
+        return early + decision.reason(keys.index(key)) if decision and key in keys else ""
 
     def _form_batches(self, now_ns: int, ready: list[EngineSlot]) -> list[Effect]:
         """One decision about everything that waits."""
@@ -209,6 +210,7 @@ class Batching:
             {entry.key: entry.received_ns for entry in asked},
             tuple(entry.policy for entry in asked) if several else (),
             bound if several else (),
+            tuple(int(entry.due_ns > now_ns) for entry in asked),
         )
         return self._options.scheduling.decide(now_ns, pending, self._tasks, capacity)
 

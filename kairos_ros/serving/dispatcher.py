@@ -21,6 +21,7 @@ from kairos_ros.serving.engine_slot import EngineSlot, Running, SlotMemory
 from kairos_ros.serving.engines import Engines, ServerTime
 from kairos_ros.serving.memory import MemoryKeeper
 from kairos_ros.serving.options import SECOND_NS, HorizonPolicies, ServingOptions
+from kairos_ros.serving.rates import Rates
 from kairos_ros.serving.request_queue import PendingRequest, RequestQueue
 from kairos_ros.serving.served_policies import ServedPolicies
 from kairos_ros.serving.sessions import Session, Sessions
@@ -50,6 +51,7 @@ class Dispatcher:
         self._admission = Admission(
             options, self.tasks, self._engines, self._queue, self.policies, self.counters
         )
+        self._rates = Rates(options, self.tasks, self._engines, self._sessions, self.counters)
         self.memory = MemoryKeeper(
             options.memory_budget_mib, self._engines, self._queue, self._sessions
         )
@@ -58,7 +60,7 @@ class Dispatcher:
 
     def change(self, options: ServingOptions) -> None:
         """Serves by other options from now on: scheduling, horizon, freshness, deadline, the length
-        of the queue, the comparison of tiers. All others must be as they were.
+        of the queue, the comparison of tiers, rate control. All others must be as they were.
 
         Raises ConfigError, and changes nothing, for a scheduling policy that counts waits in
         another way than the one before it, and for a default horizon policy that a policy which is
@@ -76,6 +78,7 @@ class Dispatcher:
         self._horizon_policies = HorizonPolicies(options)
         self._batching.change(options)
         self._admission.change(options)
+        self._rates.change(options)
 
     @property
     def engines(self) -> Mapping[str, EngineSlot]:
@@ -137,7 +140,9 @@ class Dispatcher:
             return [self._refuse_round(policy, request, session)]
         session.instruction = request.instruction
         self._admission.account(now_ns, checked, session)
-        return self._enqueue(now_ns, checked, session, policy) + self._batching.form(now_ns)
+        due_ns = self._rates.asked(now_ns, checked, session)
+        effects = self._enqueue(now_ns, checked, session, policy, due_ns)
+        return effects + self._batching.form(now_ns)
 
     def add_engine(
         self,
@@ -317,7 +322,12 @@ class Dispatcher:
         return next((e.reason for e in self.in_engines() if e.session is session), session.reason)
 
     def _enqueue(
-        self, now_ns: int, request: Request, session: Session, policy: HorizonPolicy
+        self,
+        now_ns: int,
+        request: Request,
+        session: Session,
+        policy: HorizonPolicy,
+        due_ns: int,
     ) -> list[Effect]:
         self._request_bytes = request.size_bytes
         observed = now_ns - request.observed_ago_ns
@@ -329,7 +339,9 @@ class Dispatcher:
         allowed = request.deadline_ns or self.options.default_deadline_ns
         self._queue.entries.pop(session.task_key, None)
         times = now_ns, now_ns, observed, now_ns + allowed
-        self._queue.add(PendingRequest(request, session, policy, *times, session.policy or ""))
+        pending = PendingRequest(request, session, policy, *times, session.policy or "")
+        pending.due_ns = due_ns
+        self._queue.add(pending)
         if entry is None:
             return []
         superseded = f"round {request.id.round} of the same task took its place"
@@ -366,6 +378,7 @@ class Dispatcher:
             batch_size=len(done.entries),
             tier=slot.tier,
             engine=slot.name,
+            request_period_ns=self._rates.tell(now_ns, session),
         )
         assert slot.description is not None
         body = answer_outcome(entry, outcome, slot.description, served, self.options.horizon_policy)

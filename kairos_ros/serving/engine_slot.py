@@ -239,6 +239,12 @@ class EngineSlot:
         return self.drifted_ns[min(batch, len(self.drifted_ns)) - 1]
 
     @property
+    def rounds_per_s(self) -> float:
+        """The most that it does, with the best of its batch sizes, as measured lately."""
+        best = max((1e9 * n / ns for n, ns in enumerate(self.drifted_ns, 1)), default=0.0)
+        return best * self.servers
+
+    @property
     def keeps_states(self) -> bool:
         """Its policy has a state of every task, which stays where it is."""
         return self.description is not None and self.description.keyframe_stride > 0

@@ -36,6 +36,8 @@ class ServingOptions:
     """What the policies of this host may take together; 0: all are loaded all the time."""
     hedge_budget: float = 0.0
     """Copies per request that may be sent to a second tier where the answer may be late, 0..1."""
+    rate_control: bool = False
+    """Robots are told how often they may ask where the engines are short."""
     calibration: HorizonCalibration | None = None
     """What `calibrated` and `static:tuned` stand for; None: they are refused."""
     policies: tuple[str, ...] = ("",)

@@ -42,6 +42,8 @@ class PendingRequest:
     """Engine of the second copy."""
     answered: bool = False
     """What else comes is dropped."""
+    due_ns: int = 0
+    """Until then it was asked for too soon, and comes after those that keep to their rates."""
     dispatched_ns: int = 0
     reason: str = ""
     """Of the decision that dispatched it."""

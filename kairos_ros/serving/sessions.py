@@ -23,6 +23,20 @@ class Session:
     heard_ns: int
     asked_ns: int = 0
     """When its newest request came."""
+    asked_round: tuple[str, int] = ("", 0)
+    """Task and round that the rate control has counted last."""
+    asked_round_ns: int = 0
+    """When the first request of that round came."""
+    round_ns: float = 0.0
+    """What one of its rounds executes lately, by its own reports; 0: not known."""
+    period_ns: int = 0
+    """Least time between the requests of two rounds that it shall be told; 0: no limit."""
+    told_period_ns: int = 0
+    """The one that it was told last."""
+    asked_early: int = 0
+    """Rounds asked for sooner than that allows."""
+    asked_early_ns: int = 0
+    """When it last did."""
     task: str = ""
     """Task of the newest request, empty before the first."""
     policy: str | None = None

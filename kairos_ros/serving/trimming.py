@@ -30,6 +30,7 @@ class Served:
     batch_size: int
     tier: str
     engine: str
+    request_period_ns: int = 0
 
 
 def answer_outcome(
@@ -76,6 +77,7 @@ def answer_outcome(
         engine=served.engine,
         policy=policy.policy_id,
         reason=entry.reason,
+        request_period_ns=served.request_period_ns,
         whole=WholeChunk(
             outcome.chunk,
             outcome.updates,

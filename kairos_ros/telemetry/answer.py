@@ -55,4 +55,8 @@ def _actions(body: Any, reason: str) -> Actions:
         engine=body.engine,
         policy=body.policy,
         reason=reason,
+        request_period_ns=duration_ns(
+            "request_period_s",
+            getattr(body, "request_period_s", 0.0),  # older bags lack it
+        ),
     )

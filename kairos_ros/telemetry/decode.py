@@ -277,6 +277,7 @@ def _robot_scheduled(body: Any) -> RobotScheduled:
         pending=body.pending,
         running=body.running,
         reason=_text(body.reason),
+        request_period_s=getattr(body, "request_period_s", 0.0),
         policy=_text(getattr(body, "policy", "")),
         policy_name=_text(getattr(body, "policy_name", "")),
     )

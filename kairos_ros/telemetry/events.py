@@ -258,6 +258,8 @@ class RobotScheduled:
     """A request is in an engine."""
     reason: str = ""
     """Of the last decision about this robot."""
+    request_period_s: float = 0.0
+    """Least time between its requests that it was told; 0: no limit."""
     policy: str = ""
     """That its task is served with: type and fingerprint of the weights, or nothing yet."""
     policy_name: str = ""

@@ -583,3 +583,39 @@ def test_a_task_whose_policy_is_served_no_more_ends_with_both_names():
     assert "policy q" in bench.result.outcome
     assert "policy p" in bench.result.outcome
     assert not bench.result.success
+
+
+def test_a_robot_keeps_to_the_period_that_it_was_told_and_executes_what_it_has_meanwhile():
+    bench = Bench()
+    bench.tick()
+    bench.answer(8, request_period_ns=20 * PERIOD)
+    bench.tick(19)
+    assert len(bench.sent) == 1
+    assert bench.motions[1:9] == [0, 1, 2, 3, 4, 5, 6, 7]
+    bench.tick()  # the twentieth period after the first request begins
+    assert [request.id.round for request in bench.sent] == [1, 2]
+    bench.answer(8)
+    bench.tick(6)
+    assert len(bench.sent) == 3, "it is not limited any more"
+
+
+def test_a_refetch_and_a_repeated_request_do_not_wait_for_the_period():
+    bench = Bench()
+    bench.tick()
+    bench.answer(8, request_period_ns=20 * PERIOD)
+    bench.tick(20)
+    bench.answer(body=Refetch())
+    assert [request.id.attempt for request in bench.sent[1:]] == [0, 1]
+
+
+def test_the_period_holds_into_the_next_task():
+    bench = Bench(Task("1", "reach", max_actions=3))
+    bench.tick()
+    bench.answer(8, request_period_ns=20 * PERIOD)
+    bench.tick(4)
+    assert bench.result is not None
+    bench.loop.start(Task("2", "reach"), bench.now)
+    bench.tick(15)
+    assert len(bench.sent) == 1
+    bench.tick()
+    assert bench.sent[-1].id.task == "2"

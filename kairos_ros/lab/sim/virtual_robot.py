@@ -89,6 +89,9 @@ class VirtualRobot:
         """Answers not used, by reason."""
         self.silences = 0
         """Requests repeated because nothing came back."""
+        self.request_period_ns = 0
+        """As `Loop.request_period_ns`."""
+        self._asked_ns = -NEVER
         self._epoch_ns = epoch_ns
         self._run: Run | None = None
 
@@ -188,7 +191,10 @@ class VirtualRobot:
             to_resend = -(-(run.resend_ns - run.started_ns) // self._period_ns)
             return min(first, max(tick, to_resend))
         actions = self._actions_until_due(run)
-        return first if actions is None else min(first, tick + actions)
+        if actions is None:
+            return first
+        may_ask = -(-(self._asked_ns + self.request_period_ns - run.started_ns) // self._period_ns)
+        return min(first, max(tick + actions, may_ask))
 
     def _actions_until_due(self, run: Run) -> int | None:
         """Actions of the buffer to execute before the next round is requested, if it ever is."""
@@ -202,6 +208,9 @@ class VirtualRobot:
         if run.executed + left >= run.task.max_actions:
             return None
         return max(0, left - self._lead(run))
+
+    def _may_ask(self, now_ns: int) -> bool:
+        return now_ns >= self._asked_ns + self.request_period_ns
 
     def _lead(self, run: Run) -> int:
         if self.rules.lead is not None:
@@ -235,7 +244,7 @@ class VirtualRobot:
                     run.silences += 1
                     self.silences += 1
                 effects.append(self._send(run, now_ns))
-        elif self._actions_until_due(run) == 0:
+        elif self._actions_until_due(run) == 0 and self._may_ask(now_ns):
             self._begin_round(run, now_ns)
             effects.append(self._send(run, now_ns))
         if run.remaining:
@@ -273,6 +282,7 @@ class VirtualRobot:
         run.round = self._plan[self._planned].round if replaying else run.round + 1
         run.attempts.clear()
         run.silences = 0
+        self._asked_ns = now_ns
         self._log.append(RoundLog(run.round, now_ns, run.executed))
 
     def _send(self, run: Run, now_ns: int) -> Send:
@@ -304,6 +314,7 @@ class VirtualRobot:
     def _serve(self, run: Run, answered: RequestId, body: Actions, now_ns: int) -> None:
         attempt = run.attempts[answered.attempt]
         self.latency.measured(now_ns - attempt.sent_ns, body.server_ns, body.engine_latency_ns)
+        self.request_period_ns = body.request_period_ns
         run.awaiting = False
         run.horizon = len(body.actions)
         run.latency_ns.append(now_ns - run.attempts[0].sent_ns)

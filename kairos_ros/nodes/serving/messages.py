@@ -162,6 +162,7 @@ def from_answer(answer: Answer, server: str = "") -> ActionChunk:
             message.queued_s, message.compute_s = body.queued_ns / 1e9, body.compute_ns / 1e9
             message.server_s = body.server_ns / 1e9
             message.engine_latency_s = body.engine_latency_ns / 1e9
+            message.request_period_s = body.request_period_ns / 1e9
             message.tier, message.engine, message.policy = body.tier, body.engine, body.policy
         case Refusal() as body:
             message.kind = ActionChunk.REFUSED

@@ -91,6 +91,12 @@ SERVING_PARAMETERS = (
         "horizon_calibration", "", "JSON of kairos calibrate; empty: the policy folder's, if any"
     ),
     ParameterSpec(
+        "rate_control",
+        False,
+        "Tell robots how often they may ask when all together ask for more than the engines do",
+        live=True,
+    ),
+    ParameterSpec(
         "stale_after_s", 0.05, "Age at which an observation is refetched", 0.0, 60.0, live=True
     ),
     ParameterSpec(
@@ -204,6 +210,7 @@ def serving_options(values: Mapping[str, Any]) -> ServingOptions:
         batch_cap=values["max_batch"],
         comparison=values["placement"],
         hedge_budget=values["hedge_budget"],
+        rate_control=values["rate_control"],
         memory_budget_mib=values["memory_budget_mib"],
         calibration=find_calibration(values["policy"] or NOWHERE, values["horizon_calibration"]),
         policies=policy_names(values),
