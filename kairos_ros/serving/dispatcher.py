@@ -19,6 +19,7 @@ from kairos_ros.serving.batching import Batching, Effect
 from kairos_ros.serving.checks import chunk_problem
 from kairos_ros.serving.engine_slot import EngineSlot, Running, SlotMemory
 from kairos_ros.serving.engines import Engines, ServerTime
+from kairos_ros.serving.load_horizons import LoadHorizons
 from kairos_ros.serving.memory import MemoryKeeper
 from kairos_ros.serving.options import SECOND_NS, HorizonPolicies, ServingOptions
 from kairos_ros.serving.rates import Rates
@@ -52,6 +53,7 @@ class Dispatcher:
             options, self.tasks, self._engines, self._queue, self.policies, self.counters
         )
         self._rates = Rates(options, self.tasks, self._engines, self._sessions, self.counters)
+        self._load_horizons = LoadHorizons(options, self.tasks, self._engines, self._sessions)
         self.memory = MemoryKeeper(
             options.memory_budget_mib, self._engines, self._queue, self._sessions
         )
@@ -60,7 +62,8 @@ class Dispatcher:
 
     def change(self, options: ServingOptions) -> None:
         """Serves by other options from now on: scheduling, horizon, freshness, deadline, the length
-        of the queue, the comparison of tiers, rate control. All others must be as they were.
+        of the queue, the comparison of tiers, rate
+        control and load horizon. All others must be as they were.
 
         Raises ConfigError, and changes nothing, for a scheduling policy that counts waits in
         another way than the one before it, and for a default horizon policy that a policy which is
@@ -79,6 +82,7 @@ class Dispatcher:
         self._batching.change(options)
         self._admission.change(options)
         self._rates.change(options)
+        self._load_horizons.change(options)
 
     @property
     def engines(self) -> Mapping[str, EngineSlot]:
@@ -379,6 +383,7 @@ class Dispatcher:
             tier=slot.tier,
             engine=slot.name,
             request_period_ns=self._rates.tell(now_ns, session),
+            horizon_floor=self._load_horizons.floor(now_ns, session),
         )
         assert slot.description is not None
         body = answer_outcome(entry, outcome, slot.description, served, self.options.horizon_policy)

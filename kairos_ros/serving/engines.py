@@ -52,6 +52,15 @@ class Engines:
             return ""
         return slot.name if slot.keeps_states else ""
 
+    def round_cost_s(self, policy: str) -> tuple[str, float] | None:
+        """Where the rounds of a policy are computed, and which share of that one round per second
+        takes; None while no engine of it is up."""
+        slots = [slot for slot in self.ready if slot.policy == policy]
+        capacity = sum(slot.rounds_per_s for slot in slots)
+        if not capacity:
+            return None
+        return slots[0].device or f"policy {policy}", 1.0 / capacity
+
     def described(self, policy: str) -> EngineSlot | None:
         """An engine of this policy that knows what it serves; all of them serve the same."""
         return next((s for s in self.slots.values() if s.policy == policy and s.description), None)

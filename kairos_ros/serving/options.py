@@ -9,6 +9,7 @@ from kairos_ros.core.decision import SchedulingPolicy
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Refusal
 from kairos_ros.core.horizon import HorizonPolicy, parse_horizon, require_steps
+from kairos_ros.core.load_horizon import HorizonCurve, horizon_curves
 from kairos_ros.transport.messages import EngineDescription
 
 SECOND_NS = 1_000_000_000
@@ -38,6 +39,9 @@ class ServingOptions:
     """Copies per request that may be sent to a second tier where the answer may be late, 0..1."""
     rate_control: bool = False
     """Robots are told how often they may ask where the engines are short."""
+    load_horizon: bool = False
+    """Where the engines are short, more of each chunk is executed, as the calibration says that it
+    is worth it."""
     calibration: HorizonCalibration | None = None
     """What `calibrated` and `static:tuned` stand for; None: they are refused."""
     policies: tuple[str, ...] = ("",)
@@ -49,12 +53,26 @@ class ServingOptions:
     def __post_init__(self) -> None:
         for policy in self.policies:
             self.parse_horizon(self.horizon_policy, policy)
+            if self.load_horizon:
+                self.curves(policy)
 
     def parse_horizon(self, text: str, policy: str = "") -> HorizonPolicy:
         """The horizon policy that `text` names at this server, for chunks of the policy of that
         name. Raises ConfigError."""
         calibration = self._calibration_of(policy)
         return parse_horizon(text, calibration.policies() if calibration else None)
+
+    def curves(self, policy: str) -> dict[str, HorizonCurve]:
+        """Success against horizon, by names of tasks of the policy of that name. Raises ConfigError
+        without a calibration, and for one that does not hold its counts."""
+        calibration = self._calibration_of(policy)
+        if calibration is None:
+            of = f" of policy {policy}" if policy else ""
+            raise ConfigError(
+                f"load_horizon needs a calibration{of}: success against horizon; make one with "
+                "'kairos calibrate', name it with horizon_calibration, or leave load_horizon off"
+            )
+        return horizon_curves(calibration)
 
     def require_fit(
         self, horizon: HorizonPolicy, text: str, served: EngineDescription, name: str = ""
@@ -67,9 +85,13 @@ class ServingOptions:
         require_steps(horizon, text, served.steps, served.policy_id)
 
     def check_policy(self, served: EngineDescription, name: str = "") -> None:
-        """Raises ConfigError for a policy that the default horizon policy cannot judge."""
+        """Raises ConfigError for a policy that the default horizon policy cannot judge, and for one
+        that the calibration which `load_horizon` needs is not of."""
         text = self.horizon_policy
         self.require_fit(self.parse_horizon(text, name), text, served, name)
+        calibration = self._calibration_of(name)
+        if self.load_horizon and calibration is not None:
+            calibration.require_policy(served.policy_id)
 
     def unfit_calibration(self, served: EngineDescription, name: str = "") -> str:
         """What to say of a calibration that is of another policy than it lies beside; empty:

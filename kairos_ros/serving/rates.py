@@ -54,15 +54,25 @@ class Rates:
             return 0
         due_ns = session.asked_round_ns + session.told_period_ns
         session.asked_round, session.asked_round_ns = asked, now_ns
-        if request.execution.started:
-            round_ns = float(self._tasks.last_exec_ns[self._tasks.row(session.task_key)])
-            weight = WEIGHT if session.round_ns else 1.0
-            session.round_ns += weight * (max(round_ns, SHORTEST_NS) - session.round_ns)
+        self._learn(request, session)
         if not session.told_period_ns or now_ns >= due_ns - EARLY_NS:
             return 0
         session.asked_early, session.asked_early_ns = session.asked_early + 1, now_ns
         self._counters["asked_early"] += 1
         return due_ns
+
+    def _learn(self, request: Request, session: Session) -> None:
+        """What its last round executed, and what of that chunk came too late."""
+        execution = request.execution
+        session.kind = request.kind or request.instruction
+        session.control_ns = execution.period_ns or session.control_ns
+        if execution.started:
+            round_ns = float(self._tasks.last_exec_ns[self._tasks.row(session.task_key)])
+            weight = WEIGHT if session.round_ns else 1.0
+            session.round_ns += weight * (max(round_ns, SHORTEST_NS) - session.round_ns)
+            if execution.round == session.answered[0]:
+                skipped = session.horizon - execution.executed - execution.remaining
+                session.lost_actions += weight * (max(skipped, 0) - session.lost_actions)
 
     def tell(self, now_ns: int, session: Session) -> int:
         """The least time between the robot's requests from now on, which it is told; 0: none."""
@@ -77,19 +87,10 @@ class Rates:
         demands: defaultdict[str, dict[str, Demand]] = defaultdict(dict)
         for session in self._sessions.sessions.values():
             session.period_ns = 0
-            served = self._cost_s(session.policy or "")
+            served = self._engines.round_cost_s(session.policy or "")
             if session.round_ns and session.task_key in self._tasks and served is not None:
                 where, cost_s = served
                 demands[where][session.robot] = Demand(1e9 / session.round_ns, cost_s)
         for where, asked in demands.items():
             for robot, period_s in self._controls[where].review(asked).items():
                 self._sessions.sessions[robot].period_ns = round(period_s * 1e9)
-
-    def _cost_s(self, policy: str) -> tuple[str, float] | None:
-        """Where the rounds of a policy are computed, and which share of that one round per second
-        takes; None while no engine of it is up."""
-        slots = [slot for slot in self._engines.ready if slot.policy == policy]
-        capacity = sum(slot.rounds_per_s for slot in slots)
-        if not capacity:
-            return None
-        return slots[0].device or f"policy {policy}", 1.0 / capacity

@@ -29,6 +29,14 @@ class Session:
     """When the first request of that round came."""
     round_ns: float = 0.0
     """What one of its rounds executes lately, by its own reports; 0: not known."""
+    allowed: float = 0.0
+    """Actions that its horizon policy allowed lately, before any floor; 0: not known."""
+    lost_actions: float = 0.0
+    """Actions of its chunks that were over when they came, lately."""
+    kind: str = ""
+    """Of its task."""
+    control_ns: int = 0
+    """Its control period; 0: not known."""
     period_ns: int = 0
     """Least time between the requests of two rounds that it shall be told; 0: no limit."""
     told_period_ns: int = 0

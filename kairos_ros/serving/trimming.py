@@ -1,13 +1,13 @@
 """The return path: a whole chunk from the engine becomes the actions that a robot gets."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from kairos_ros.core.errors import PolicyError, RefusalCode
 from kairos_ros.core.exchange import Actions, Refusal, WholeChunk
-from kairos_ros.core.horizon import HorizonContext
+from kairos_ros.core.horizon import Horizon, HorizonContext
 from kairos_ros.serving.request_queue import PendingRequest
 from kairos_ros.transport.messages import EngineDescription, InferFailure, InferOutcome
 
@@ -17,6 +17,9 @@ RETRY_NS = {
     RefusalCode.ENGINE_FAILED: 500_000_000,
 }
 """Failures that the next observation may not have; all others are not worth a retry."""
+
+ALLOWED_WEIGHT = 0.3
+"""Of the newest chunk in the running mean of what a robot's horizon policy allows."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,8 @@ class Served:
     tier: str
     engine: str
     request_period_ns: int = 0
+    horizon_floor: int = 0
+    """Actions to execute at least, as far as the chunk goes."""
 
 
 def answer_outcome(
@@ -58,6 +63,9 @@ def answer_outcome(
         horizon = entry.horizon_policy(outcome.updates, outcome.chunk, context)
     except PolicyError as error:
         return Refusal(RefusalCode.BAD_HORIZON_POLICY, str(error))
+    weight = ALLOWED_WEIGHT if session.allowed else 1.0
+    session.allowed += weight * (horizon.length - session.allowed)
+    horizon = _at_least(served.horizon_floor, horizon, len(outcome.chunk))
     session.answered, session.last_chunk = (request.id.round, request.id.attempt), outcome.chunk
     session.horizon, session.horizon_reason = horizon.length, horizon.reason
     session.queued_s, session.reason = served.queued_ns / 1e9, entry.reason
@@ -85,6 +93,15 @@ def answer_outcome(
             request.horizon_policy or default_horizon,
         ),
     )
+
+
+def _at_least(floor: int, horizon: Horizon, chunk: int) -> Horizon:
+    """The horizon, or the floor where that is longer and the chunk has so much."""
+    length = min(floor, chunk)
+    if length <= horizon.length:
+        return horizon
+    why = f"{horizon.reason}; {length} because the engines are short"
+    return replace(horizon, length=length, reason=why)
 
 
 def tail(entry: PendingRequest) -> NDArray[np.float32] | None:

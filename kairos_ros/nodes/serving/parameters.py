@@ -97,6 +97,13 @@ SERVING_PARAMETERS = (
         live=True,
     ),
     ParameterSpec(
+        "load_horizon",
+        False,
+        "Execute more of each chunk when engines are short, for the most successful tasks per hour "
+        "by the calibration's counts",
+        live=True,
+    ),
+    ParameterSpec(
         "stale_after_s", 0.05, "Age at which an observation is refetched", 0.0, 60.0, live=True
     ),
     ParameterSpec(
@@ -211,6 +218,7 @@ def serving_options(values: Mapping[str, Any]) -> ServingOptions:
         comparison=values["placement"],
         hedge_budget=values["hedge_budget"],
         rate_control=values["rate_control"],
+        load_horizon=values["load_horizon"],
         memory_budget_mib=values["memory_budget_mib"],
         calibration=find_calibration(values["policy"] or NOWHERE, values["horizon_calibration"]),
         policies=policy_names(values),
