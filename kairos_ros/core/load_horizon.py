@@ -6,20 +6,26 @@ success(horizon) · tasks per hour(horizon, load). Success against horizon is wh
 `kairos calibrate` has measured. Beyond the papers.
 """
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from kairos_ros.core.calibration import HorizonCalibration
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.rate_control import RELEASE, TARGET_UTILISATION, fair_level
+from kairos_ros.core.rate_control import RELEASE, TARGET_UTILISATION, Floats, fair_level
 
 SAME = 1e-9
 """Relative difference below which two choices are equally good."""
 
-MOST_PASSES = 3
-"""Over all kinds, to improve a choice."""
+LEAST_GAIN = 0.001
+"""Of successes per hour, relative, for which a horizon is changed."""
+LOSSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
+"""Of success, from which a choice starts."""
+MOST_CHANGES = 50
+"""Of one kind at a time, in one review."""
+ROUNDS_TO_SETTLE = 6
+"""Of a fixed point that converges fast."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,22 +48,22 @@ class HorizonCurve:
 class TaskLoad:
     """Robots that work on tasks of one kind now."""
 
-    robots: int
+    robots: float
     horizon: float
     """Actions that the horizon policy allows on average; above 0."""
-    skipped: float
-    """Actions of a chunk that are over when it comes, on average."""
     period_s: float
     """Control period."""
-    cost_s: float
-    """Share of the engines that one round per second takes."""
+    latency_s: tuple[float, ...]
+    """Of batches of 1, 2, ... robots in the engine."""
+    servers: int = 1
+    """Such engines."""
     curve: HorizonCurve | None = None
     """None: the kind was not calibrated, and its horizons are left as they are."""
 
-    def executed(self, horizon: float) -> float:
-        """Actions per round. A robot asks when at most half of its chunk is left (`lead_actions`),
-        so no more than half is skipped."""
-        return max(horizon - min(self.skipped, horizon / 2), 1.0)
+    @property
+    def cost_s(self) -> float:
+        """Share of the engines that one round per second takes."""
+        return min(s / n for n, s in enumerate(self.latency_s, 1)) / self.servers
 
 
 def horizon_curves(calibration: HorizonCalibration) -> dict[str, HorizonCurve]:
@@ -86,89 +92,124 @@ def horizon_curves(calibration: HorizonCalibration) -> dict[str, HorizonCurve]:
         ) from None
 
 
-def successes_per_s(loads: Sequence[TaskLoad], horizons: Sequence[float], target: float) -> float:
+def successes_per_s(loads: Sequence[TaskLoad], horizons: Floats, target: float) -> Floats:
     """Of all calibrated kinds together, where each executes these horizons and the engines are used
-    to at most `target`, in max-min fair shares."""
-    executed = np.array([o.executed(h) for o, h in zip(loads, horizons, strict=True)])
-    fastest = np.array([1 / one.period_s for one in loads])
-    costs = np.array([one.robots * one.cost_s for one in loads])
-    level = fair_level(fastest / executed, costs, np.ones(len(loads)), target)
-    actions_per_s = np.minimum(fastest, level * executed)
-    value = [
-        one.robots * one.curve.success_at(h) / one.curve.actions if one.curve else 0.0
-        for one, h in zip(loads, horizons, strict=True)
-    ]
-    return float(actions_per_s @ np.array(value))
+    to at most `target`, in max-min fair shares. horizons: [..., kinds]. Returns [...].
+
+    A robot asks when at most half of its chunk is left (`lead_actions`), what it executes before
+    the answer comes is lost from the chunk, and it holds when that is not enough. How long answers
+    take rises with the use of the engines, and the other way round: a fixed point.
+    """
+    robots = np.array([one.robots for one in loads])
+    period = np.array([one.period_s for one in loads])
+    costs = robots * np.array([one.cost_s for one in loads])
+    ones = np.ones(len(loads))
+    answers = _answers(loads)
+    used = np.zeros(horizons.shape[:-1])
+    for _ in range(ROUNDS_TO_SETTLE):
+        answer = answers(used)
+        ahead = np.minimum(answer / period, horizons / 2)
+        executed = np.maximum(horizons - ahead, 1.0)
+        rates = 1 / (executed * period + np.maximum(answer - ahead * period, 0.0))
+        level = fair_level(rates, costs, ones, target)
+        rates = np.minimum(rates, level[..., None])
+        used = (used + rates @ costs) / 2
+    worth = np.zeros_like(executed)
+    for kind, one in enumerate(loads):
+        if one.curve:
+            success = np.interp(horizons[..., kind], one.curve.horizons, one.curve.success)
+            worth[..., kind] = one.robots * success / one.curve.actions
+    total: Floats = (rates * executed * worth).sum(-1)
+    return total
+
+
+def answer_s(latency_s: Sequence[float], servers: int, cost_s: float, used: float) -> float:
+    """Mean time to an answer where the engines are used to this share of their best throughput.
+
+    While a batch is computed the next one gathers: b = requests per second · latency(b) / servers.
+    A request waits for the rest of the running batch, half of it on average, if there is one.
+    """
+    per_s = used / cost_s / servers
+    batch = 1.0
+    sizes = range(1, len(latency_s) + 1)
+    for _ in range(ROUNDS_TO_SETTLE):
+        latency = float(np.interp(batch, sizes, latency_s))
+        batch = min(max(1.0, per_s * latency), len(latency_s))
+    return latency * (1 + min(1.0, per_s * latency_s[0]) / 2)
+
+
+def _answers(loads: Sequence[TaskLoad]) -> Callable[[Floats], Floats]:
+    """Use of the engines [...] -> time to an answer of each kind [..., kinds]."""
+    grid = np.linspace(0.0, 1.0, 21)
+    tables: dict[tuple[tuple[float, ...], int], Floats] = {}
+    for one in loads:
+        engine = one.latency_s, one.servers
+        if engine not in tables:
+            tables[engine] = np.array([answer_s(*engine, one.cost_s, u) for u in grid])
+
+    def answers(used: Floats) -> Floats:
+        found = {engine: np.interp(used, grid, table) for engine, table in tables.items()}
+        return np.stack([found[one.latency_s, one.servers] for one in loads], axis=-1)
+
+    return answers
 
 
 def choose_floors(loads: Sequence[TaskLoad], target: float) -> list[int]:
     """The floor of the horizon per kind, 0 where there shall be none, for the most successes per
     hour with the engines used to at most `target`.
 
-    Horizons are raised step by step, each time where that costs the least success for the load that
-    it takes off the engines (the steps of the concave hull of success over load), and the best of
-    all states on the way is taken, or the best common horizon if that is better. From there, one
-    kind at a time is changed as long as that gains. Of states that are equally good the first is
-    taken, in which horizons are shortest.
+    From the best of the common floors and of the longest horizons that each lose a kind at most the
+    same success (`LOSSES`), one kind after the other is changed, each time the one that gains most,
+    until none does. Horizons change only for a gain of `LEAST_GAIN`.
     """
-    own = [one.horizon for one in loads]
-    best, best_value = [0] * len(loads), successes_per_s(loads, own, target)
-    now = list(best)
-    for kind, horizon in _steps(loads):
-        now[kind] = horizon
-        best, best_value = _better(loads, now, target, best, best_value)
-    ladder = {h for one in loads if one.curve for h in one.curve.horizons}
-    for horizon in sorted(ladder):
-        common = [horizon if one.curve and horizon > one.horizon else 0 for one in loads]
-        best, best_value = _better(loads, common, target, best, best_value)
-    for _ in range(MOST_PASSES if any(best) else 0):
-        before = best
-        for kind, one in enumerate(loads):
-            for horizon in one.curve.horizons if one.curve else ():
-                if horizon > one.horizon:
-                    other = [*best[:kind], horizon, *best[kind + 1 :]]
-                    best, best_value = _better(loads, other, target, best, best_value)
-        if best == before:
+    own = np.array([one.horizon for one in loads])
+    ladder = sorted({h for one in loads if one.curve for h in one.curve.horizons})
+    calibrated = np.array([one.curve is not None for one in loads])
+
+    def best_of(candidates: Floats) -> tuple[int, float]:
+        values = successes_per_s(loads, np.maximum(candidates, own), target)
+        at = int(np.argmax(values > values.max() * (1 - SAME)))
+        return at, float(values[at])
+
+    starts = np.concatenate(
+        [
+            np.outer([0.0, *ladder], calibrated),
+            [[_longest(one, loss) for one in loads] for loss in LOSSES],
+        ]
+    )
+    _, value = best_of(starts[:1])
+    at, found = best_of(starts)
+    best = starts[0]
+    if found > value * (1 + LEAST_GAIN):
+        best, value = starts[at], found
+    changes = [
+        (kind, h) for kind, one in enumerate(loads) if one.curve for h in (0, *one.curve.horizons)
+    ]
+    for _ in range(MOST_CHANGES if changes else 0):
+        others = np.repeat(best[None], len(changes), axis=0)
+        for row, (kind, h) in enumerate(changes):
+            others[row, kind] = h
+        at, found = best_of(others)
+        if found <= value * (1 + LEAST_GAIN):
             break
-    return best
+        best, value = others[at], found
+    return [int(h) if h > one.horizon else 0 for h, one in zip(best, loads, strict=True)]
 
 
-def _better(
-    loads: Sequence[TaskLoad], floors: list[int], target: float, best: list[int], value: float
-) -> tuple[list[int], float]:
-    horizons = [max(f, one.horizon) for f, one in zip(floors, loads, strict=True)]
-    found = successes_per_s(loads, horizons, target)
-    return (list(floors), found) if found > value * (1 + SAME) else (best, value)
-
-
-def _steps(loads: Sequence[TaskLoad]) -> list[tuple[int, int]]:
-    """(kind, longer horizon), the one that costs least success per load first."""
-    steps: list[tuple[float, int, int]] = []
-    for kind, one in enumerate(loads):
-        if one.curve is None:
-            continue
-        at, last = one.horizon, 0.0
-        while longer := [h for h in one.curve.horizons if h > at]:
-            prices = [_price(one, one.curve, at, h) for h in longer]
-            cheapest = min(prices)
-            at = max(h for h, price in zip(longer, prices, strict=True) if price <= cheapest)
-            last = max(last, cheapest)
-            steps.append((last, kind, int(at)))
-    return [(kind, horizon) for _, kind, horizon in sorted(steps)]
-
-
-def _price(one: TaskLoad, curve: HorizonCurve, horizon: float, longer: float) -> float:
-    """Successes that are lost per round that is saved."""
-    lost = (curve.success_at(horizon) - curve.success_at(longer)) / curve.actions
-    saved = one.cost_s * (1 / one.executed(horizon) - 1 / one.executed(longer))
-    return lost / saved if saved > 0 else float("inf")
+def _longest(one: TaskLoad, loss: float) -> float:
+    """The longest measured horizon whose success is at most `loss` below that of the kind's own."""
+    if one.curve is None:
+        return 0.0
+    least = one.curve.success_at(one.horizon) - loss - SAME
+    pairs = zip(one.curve.horizons, one.curve.success, strict=True)
+    return max((h for h, success in pairs if success >= least), default=0)
 
 
 class LoadHorizon[K: Hashable]:
     """Floors by kind of task, reviewed again and again. Not thread safe.
 
-    A floor rises as soon as the target is exceeded, and falls when it would be lower with less than
-    `RELEASE` of the target, too: in between it stays, and does not follow every robot.
+    A floor stays while it lies between the best ones for the target and for `RELEASE` of it, so
+    that it does not follow every robot.
     """
 
     def __init__(self, target: float = TARGET_UTILISATION) -> None:

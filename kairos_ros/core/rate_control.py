@@ -34,21 +34,24 @@ class Demand:
     """Its share of what is there, against those of others; above 0."""
 
 
-def fair_level(rates: Floats, costs: Floats, weights: Floats, target: float) -> float:
+def fair_level(rates: Floats, costs: Floats, weights: Floats, target: float) -> Floats:
     """The level L with sum(cost · min(rate, weight · L)) = target; infinite where all rates fit.
 
-    rates, costs, weights: [n], all above 0. Nobody below the level is limited, and nobody above it
-    has more per weight than another (max-min fairness, by filling from below).
+    rates: [..., n], costs, weights: [n], all above 0. Returns [...]. Nobody below the level is
+    limited, and nobody above it has more per weight than another (max-min fairness, by filling from
+    below).
     """
-    if float(rates @ costs) <= target:
-        return float("inf")
-    order = np.argsort(rates / weights, kind="stable")
-    rate, cost, weight = rates[order], costs[order], weights[order]
-    filled = np.concatenate([[0.0], np.cumsum(rate * cost)[:-1]])
-    rest = np.cumsum((cost * weight)[::-1])[::-1]
+    order = np.argsort(rates / weights, axis=-1, kind="stable")
+    rate, cost, weight = np.take_along_axis(rates, order, -1), costs[order], weights[order]
+    asked = rate * cost
+    filled = np.cumsum(asked, -1) - asked
+    rest = np.cumsum((cost * weight)[..., ::-1], -1)[..., ::-1]
     levels = (target - filled) / rest
-    """[i]: the level if the i robots that ask for least have all they ask for."""
-    return float(levels[int(np.argmax(levels <= rate / weight))])
+    """[..., i]: the level if the i robots that ask for least have all they ask for."""
+    first = np.argmax(levels <= rate / weight, axis=-1, keepdims=True)
+    level = np.take_along_axis(levels, first, -1)[..., 0]
+    fits: Floats = np.where(asked.sum(-1) <= target, np.inf, level)
+    return fits
 
 
 class RateControl:
@@ -76,7 +79,7 @@ class RateControl:
         rates = np.array([one.rate_hz for one in demands.values()])
         costs = np.array([one.cost_s for one in demands.values()])
         weights = np.array([one.weight for one in demands.values()])
-        level = fair_level(rates, costs, weights, self.target)
+        level = float(fair_level(rates, costs, weights, self.target))
         load = float(rates @ costs)
         self.active = load > self.target * (RELEASE if self.active else 1.0)
         if not self.active:

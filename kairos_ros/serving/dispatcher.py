@@ -390,6 +390,7 @@ class Dispatcher:
         if isinstance(body, Refusal):
             session.refused += 1
             return [self._refuse(entry.newer[0] if entry.newer else request, body)]
+        self._load_horizons.note(session)
         session.wait_ratio = float(self.tasks.wait_ratio(entry.key, now_ns))
         self.counters["chunks"] += 1
         if isinstance(outcome, InferResult) and outcome.begun_anew:

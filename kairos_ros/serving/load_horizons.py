@@ -1,6 +1,7 @@
 """Floors of horizons by kind of task and load: reviewed now and then, used when chunks are cut."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
+from dataclasses import dataclass
 from statistics import fmean
 
 from kairos_ros.core.load_horizon import HorizonCurve, LoadHorizon, TaskLoad
@@ -9,10 +10,26 @@ from kairos_ros.serving.engines import Engines
 from kairos_ros.serving.options import SECOND_NS, ServingOptions
 from kairos_ros.serving.sessions import Session, Sessions
 
-REVIEW_NS = SECOND_NS
+REVIEW_NS = 2 * SECOND_NS
 """Between two reviews of all floors."""
+ALLOWED_WEIGHT = 0.3
+"""Of the newest chunk in the running mean of what a horizon policy allows."""
+ROBOTS_WEIGHT = 0.2
+"""Of the newest review in the running mean of robots per kind of task."""
+FORGOTTEN = 0.02
+"""A kind that fewer robots work on than this, on average, is left out."""
 Class = tuple[str, HorizonCurve | None]
 """Policy, and what was measured of the kind of task, whatever it is called; None: it was not."""
+
+
+@dataclass(slots=True)
+class _Known:
+    """What is known of one class of tasks."""
+
+    allowed: float
+    """Actions that the horizon policy allows, on average of late."""
+    robots: float = 0.0
+    """That work on it, on average of late: a kind that nobody works on just now comes again."""
 
 
 class LoadHorizons:
@@ -22,8 +39,7 @@ class LoadHorizons:
         self, options: ServingOptions, tasks: TaskTable, engines: Engines, sessions: Sessions
     ) -> None:
         self._tasks, self._engines, self._sessions = tasks, engines, sessions
-        self._reviews: defaultdict[str, LoadHorizon[Class]]
-        self._reviews = defaultdict(LoadHorizon)
+        self._reviews: defaultdict[str, LoadHorizon[Class]] = defaultdict(LoadHorizon)
         """By what computes: a device, or the engines of one policy."""
         self.change(options)
 
@@ -32,6 +48,7 @@ class LoadHorizons:
         self._curves: dict[str, dict[str, HorizonCurve]] = {}
         if options.load_horizon:
             self._curves = {policy: options.curves(policy) for policy in options.policies}
+        self._known: dict[Class, _Known] = {}
         self._floors: dict[Class, int] = {}
         self._reviews.clear()
         self._reviewed_ns = -REVIEW_NS
@@ -46,31 +63,46 @@ class LoadHorizons:
             self._review()
         return self._floors.get(self._class(session), 0)
 
+    def note(self, session: Session) -> None:
+        """A robot's chunk was cut."""
+        if self._curves:
+            known = self._known.setdefault(self._class(session), _Known(session.allowed))
+            known.allowed += ALLOWED_WEIGHT * (session.allowed - known.allowed)
+
     def _class(self, session: Session) -> Class:
         policy = session.policy or ""
         curves = self._curves.get(policy, {})
         return policy, curves.get(session.kind) or curves.get(session.instruction)
 
     def _review(self) -> None:
-        """Decides about all robots in tasks whose rounds are known."""
-        found: defaultdict[Class, list[Session]] = defaultdict(list)
+        """Decides about all robots in tasks. How many there are counts at once; on which kinds of
+        task they work, on average of late."""
+        now: Counter[Class] = Counter()
+        periods_s: defaultdict[str, list[float]] = defaultdict(list)
         for one in self._sessions.sessions.values():
-            if one.allowed and one.control_ns and one.task_key in self._tasks:
-                found[self._class(one)].append(one)
+            if one.control_ns and one.task_key in self._tasks:
+                now[self._class(one)] += 1
+                periods_s[one.policy or ""].append(one.control_ns / 1e9)
+        for of, known in [*self._known.items()]:
+            weight = ROBOTS_WEIGHT if known.robots else 1.0
+            known.robots += weight * (now[of] - known.robots)
+            if known.robots < FORGOTTEN:
+                del self._known[of]
         loads: defaultdict[str, dict[Class, TaskLoad]] = defaultdict(dict)
-        for (policy, curve), sessions in found.items():
-            served = self._engines.round_cost_s(policy)
-            if served is None:
+        for policy, periods in periods_s.items():
+            slots = [slot for slot in self._engines.ready if slot.policy == policy]
+            kinds = {of: known for of, known in self._known.items() if of[0] == policy}
+            if not slots or not kinds:
                 continue
-            where, cost_s = served
-            loads[where][policy, curve] = TaskLoad(
-                robots=len(sessions),
-                horizon=fmean(one.allowed for one in sessions),
-                skipped=fmean(one.lost_actions for one in sessions),
-                period_s=fmean(one.control_ns for one in sessions) / 1e9,
-                cost_s=cost_s,
-                curve=curve,
-            )
+            scale = len(periods) / sum(known.robots for known in kinds.values())
+            latency_s = tuple(ns / 1e9 for ns in slots[0].drifted_ns)
+            servers = max(1, sum(slot.servers for slot in slots))
+            where = slots[0].device or f"policy {policy}"
+            for of, known in kinds.items():
+                robots, period_s = scale * known.robots, fmean(periods)
+                loads[where][of] = TaskLoad(
+                    robots, known.allowed, period_s, latency_s, servers, of[1]
+                )
         self._floors = {}
-        for where, of in loads.items():
-            self._floors |= self._reviews[where].review(of)
+        for where, asked in loads.items():
+            self._floors |= self._reviews[where].review(asked)

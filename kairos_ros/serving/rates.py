@@ -62,7 +62,7 @@ class Rates:
         return due_ns
 
     def _learn(self, request: Request, session: Session) -> None:
-        """What its last round executed, and what of that chunk came too late."""
+        """What its last round executed, and of which task."""
         execution = request.execution
         session.kind = request.kind or request.instruction
         session.control_ns = execution.period_ns or session.control_ns
@@ -70,9 +70,6 @@ class Rates:
             round_ns = float(self._tasks.last_exec_ns[self._tasks.row(session.task_key)])
             weight = WEIGHT if session.round_ns else 1.0
             session.round_ns += weight * (max(round_ns, SHORTEST_NS) - session.round_ns)
-            if execution.round == session.answered[0]:
-                skipped = session.horizon - execution.executed - execution.remaining
-                session.lost_actions += weight * (max(skipped, 0) - session.lost_actions)
 
     def tell(self, now_ns: int, session: Session) -> int:
         """The least time between the robot's requests from now on, which it is told; 0: none."""

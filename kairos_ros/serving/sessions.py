@@ -29,10 +29,8 @@ class Session:
     """When the first request of that round came."""
     round_ns: float = 0.0
     """What one of its rounds executes lately, by its own reports; 0: not known."""
-    allowed: float = 0.0
-    """Actions that its horizon policy allowed lately, before any floor; 0: not known."""
-    lost_actions: float = 0.0
-    """Actions of its chunks that were over when they came, lately."""
+    allowed: int = 0
+    """Actions of its newest chunk that its horizon policy allows, before any floor."""
     kind: str = ""
     """Of its task."""
     control_ns: int = 0

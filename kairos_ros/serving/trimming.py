@@ -18,9 +18,6 @@ RETRY_NS = {
 }
 """Failures that the next observation may not have; all others are not worth a retry."""
 
-ALLOWED_WEIGHT = 0.3
-"""Of the newest chunk in the running mean of what a robot's horizon policy allows."""
-
 
 @dataclass(frozen=True, slots=True)
 class Served:
@@ -63,8 +60,7 @@ def answer_outcome(
         horizon = entry.horizon_policy(outcome.updates, outcome.chunk, context)
     except PolicyError as error:
         return Refusal(RefusalCode.BAD_HORIZON_POLICY, str(error))
-    weight = ALLOWED_WEIGHT if session.allowed else 1.0
-    session.allowed += weight * (horizon.length - session.allowed)
+    session.allowed = horizon.length
     horizon = _at_least(served.horizon_floor, horizon, len(outcome.chunk))
     session.answered, session.last_chunk = (request.id.round, request.id.attempt), outcome.chunk
     session.horizon, session.horizon_reason = horizon.length, horizon.reason
@@ -100,7 +96,7 @@ def _at_least(floor: int, horizon: Horizon, chunk: int) -> Horizon:
     length = min(floor, chunk)
     if length <= horizon.length:
         return horizon
-    why = f"{horizon.reason}; {length} because the engines are short"
+    why = f"{horizon.reason}; {length} for the most successes at this load"
     return replace(horizon, length=length, reason=why)
 
 

@@ -26,6 +26,7 @@ from kairos_ros.transport.messages import InferResult
 
 MS = 1_000_000
 SECOND = 1_000_000_000
+PERIOD = 200 * MS
 ENGINE = replace(SMALL_ENGINE, max_batch=1, warmup=((1, 0.2),))
 """Five rounds per second at best, 4.5 at the target."""
 DOOR, PEG = ("door", "open the door"), ("peg", "insert the peg")
@@ -73,7 +74,7 @@ def serving(robots: str, options: ServingOptions = OPTIONS) -> Dispatcher:
 def rounds(
     dispatcher: Dispatcher, kinds: dict[str, str], first: int, now_ns: int
 ) -> dict[str, Actions]:
-    """Three rounds of each robot, at ten actions per second, and its last answer."""
+    """Three rounds of each robot, at five actions per second, and its last answer."""
     got = {}
     for round_ in range(first, first + 3):
         for robot, kind in kinds.items():
@@ -81,9 +82,9 @@ def rounds(
             ran = Execution(
                 round=round_ - 1,
                 started=round_ > 1,
-                started_ago_ns=session.horizon * 100 * MS,
+                started_ago_ns=session.horizon * PERIOD,
                 executed=session.horizon,
-                period_ns=100 * MS,
+                period_ns=PERIOD,
             )
             asked = RequestId(robot, "s", "t", round_, 0)
             state = Observation(np.zeros(3, np.float32))
@@ -103,35 +104,40 @@ def lengths(answers: dict[str, Actions]) -> dict[str, int]:
     return {robot: len(body.actions) for robot, body in answers.items()}
 
 
+BUSY = {"a": "door", "b": "door", "c": "door", "d": "door", "e": "peg"}
+"""Each asks for 1.4 rounds per second: 5 actions less those that pass until the answer. All five
+ask for 6.8 of 4.5; with 10 actions for the doors it is 3.7."""
+
+
 def test_horizons_are_the_policys_while_the_engine_does_what_is_asked_for() -> None:
-    kinds = {"a": "door", "b": "peg"}  # 2 rounds per second each: 4 of 4.5
-    assert lengths(rounds(serving("ab"), kinds, 1, 0)) == {"a": 5, "b": 5}
+    dispatcher, kinds = serving("ab"), {"a": "door", "b": "peg"}
+    rounds(dispatcher, kinds, 1, 0)
+    assert lengths(rounds(dispatcher, kinds, 4, 10 * SECOND)) == {"a": 5, "b": 5}
 
 
 def test_in_overload_they_grow_where_that_costs_no_success_and_shrink_when_it_is_over() -> None:
-    dispatcher = serving("abc")
-    kinds = {"a": "door", "b": "door", "c": "peg"}  # 6 of 4.5; with 20 actions 0.5 · 2 + 2
-    long = rounds(dispatcher, kinds, 1, 0)
-    assert lengths(long) == {"a": 20, "b": 20, "c": 5}
-    assert long["a"].horizon_reason == "static 5 of 20; 20 because the engines are short"
-    assert long["a"].confidence.shape == (20,)
-    dispatcher.announce(60 * SECOND, Announcement("b", "s", ""))
-    dispatcher.announce(60 * SECOND, Announcement("c", "s", ""))
-    assert lengths(rounds(dispatcher, {"a": "door"}, 4, 60 * SECOND)) == {"a": 5}
+    dispatcher = serving("abcde")
+    rounds(dispatcher, BUSY, 1, 0)
+    long = rounds(dispatcher, BUSY, 4, 10 * SECOND)
+    assert lengths(long) == {"a": 10, "b": 10, "c": 10, "d": 10, "e": 5}
+    assert long["a"].horizon_reason == "static 5 of 20; 10 for the most successes at this load"
+    assert long["a"].confidence.shape == (10,)
+    for robot in "bcde":
+        dispatcher.announce(60 * SECOND, Announcement(robot, "s", ""))
+    assert lengths(rounds(dispatcher, {"a": "door"}, 7, 60 * SECOND)) == {"a": 5}
 
 
 def test_a_task_is_known_by_its_kind_or_its_instruction() -> None:
-    dispatcher = serving("abc")
-    kinds = {"a": "a door of ours", "b": "door", "c": "peg"}
-    assert lengths(rounds(dispatcher, kinds, 1, 0)) == {"a": 20, "b": 20, "c": 5}
+    dispatcher, kinds = serving("abcde"), BUSY | {"a": "a door of ours"}
+    rounds(dispatcher, kinds, 1, 0)
+    assert lengths(rounds(dispatcher, kinds, 4, 10 * SECOND))["a"] == 10
 
 
 def test_it_can_be_switched_off_while_robots_are_served() -> None:
-    dispatcher = serving("abc")
-    kinds = {"a": "door", "b": "door", "c": "peg"}
-    rounds(dispatcher, kinds, 1, 0)
+    dispatcher = serving("abcde")
+    rounds(dispatcher, BUSY, 1, 0)
     dispatcher.change(replace(OPTIONS, load_horizon=False))
-    assert set(lengths(rounds(dispatcher, kinds, 4, 60 * SECOND)).values()) == {5}
+    assert set(lengths(rounds(dispatcher, BUSY, 4, 60 * SECOND)).values()) == {5}
 
 
 def test_it_needs_a_calibration_of_the_policy_that_is_served() -> None:

@@ -19,6 +19,8 @@ EPISODES = ("horizon", "best_horizon", "borne_horizon", "consecutive_rounds", "l
 """Of studies that look at a policy's episodes instead of simulated fleets: `kind` of the file."""
 FACTORY = "factory"
 """Of the study of planned fleets with all their models."""
+RATE = "rate"
+"""Of the study of rate control and of horizons that grow with the load."""
 POLICY = "models/metaworld_flow"
 FILE = "cells.jsonl"
 
@@ -74,8 +76,8 @@ def study_command(
         raise ConfigError("name a study, or a file; 'kairos study --list' shows the shipped ones")
     path = study_file(study)
     folder = out or Path("runs/studies") / _name(path.stem, policy)
-    if (kind := _kind(path)) == FACTORY:
-        _run_factory(path, folder, size, processes, plot_only)
+    if (kind := _kind(path)) in (FACTORY, RATE):
+        _run_fleets(kind, path, folder, size, processes, plot_only)
         return
     if kind:
         _run_episodes(kind, path, folder, policy, size, processes, plot_only)
@@ -207,7 +209,7 @@ def _name(study: str, policy: str) -> str:
 
 
 def _kind(path: Path) -> str:
-    """One of `EPISODES`, `FACTORY`, or nothing. What is wrong with the file, its reader says."""
+    """One of `EPISODES`, `FACTORY`, `RATE`, or nothing. What is wrong, the file's reader says."""
     import yaml
 
     try:
@@ -215,7 +217,7 @@ def _kind(path: Path) -> str:
     except (OSError, ValueError, yaml.YAMLError):
         return ""
     kind = content.get("kind", "") if isinstance(content, dict) else ""
-    return kind if kind in (FACTORY, *EPISODES) else ""
+    return kind if kind in (FACTORY, RATE, *EPISODES) else ""
 
 
 def _run_episodes(
@@ -248,15 +250,20 @@ def _run_episodes(
     typer.echo(f"\n{out}/")
 
 
-def _run_factory(
-    path: Path, out: Path, size: Literal["quick", "full"], processes: int, plot_only: bool
+def _run_fleets(
+    kind: str,
+    path: Path,
+    out: Path,
+    size: Literal["quick", "full"],
+    processes: int,
+    plot_only: bool,
 ) -> None:
     from kairos_ros.lab.factory.study import run_factory_study
+    from kairos_ros.lab.rates.study import run_rate_study
 
+    run = run_factory_study if kind == FACTORY else run_rate_study
     try:
-        run_factory_study(
-            path, out, typer.echo, size=size, processes=processes, plot_only=plot_only
-        )
+        run(path, out, typer.echo, size=size, processes=processes, plot_only=plot_only)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130) from None

@@ -1,0 +1,1 @@
+"""Successes per hour against load: rate control and load horizons."""
