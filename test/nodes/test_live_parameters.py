@@ -49,6 +49,14 @@ def of_robot(fleet, wire):
     return Setter(wire, "/arm_1/robot")
 
 
+def test_a_load_horizon_without_a_calibration_is_refused_with_what_to_do(of_serving, wire):
+    assert "make one with 'kairos calibrate'" in of_serving.set(load_horizon=True)
+    assert not of_serving.set(rate_control=True)
+    until(lambda: "kairos serving: rates" in wire.reports)
+    assert wire.reports["kairos serving: rates"].message == "no robot is limited"
+    assert not of_serving.set(rate_control=False)
+
+
 def test_scheduling_and_default_horizon_change_while_robots_are_served(of_serving, wire):
     robot = WireRobot(wire, "bob", state=[0.0, 0.0, 0.0]).join()
     assert robot.ask(50).horizon == 10
