@@ -30,6 +30,9 @@ class Measured:
     client_cpu: float
     """CPU that all clients together used, 1 = one core."""
     server_cpu: float
+    actions_per_s: float
+    within_slo: float
+    """Share of the round trips; 1 where none was given."""
 
 
 class VirtualFleet:
@@ -75,7 +78,9 @@ class VirtualFleet:
             if process.hear() != "started":
                 raise RuntimeError("a process of robots did not start")
 
-    def measure(self, seconds: float, server_pids: list[int]) -> Measured:
+    def measure(
+        self, seconds: float, server_pids: list[int], slo_ms: float = float("inf")
+    ) -> Measured:
         clients = [process.pid for process in self._running]
         client_s, server_s = -cpu_s(clients), -cpu_s(server_pids)
         for process in self._running:
@@ -94,6 +99,8 @@ class VirtualFleet:
             late_p99_ms=_quantile(late, 0.99),
             client_cpu=client_s / seconds,
             server_cpu=server_s / seconds,
+            actions_per_s=periods["acted"] / seconds,
+            within_slo=float((trips <= slo_ms).mean()) if len(trips) else float("nan"),
         )
 
     def come(self, number: int) -> None:
