@@ -96,9 +96,8 @@ test: lint
 else
 # what distributions do differently: QoS, actions, lifecycle, parameters, services, namespaces, serialization
 check: all
-	@$(PYTEST) $(addprefix test/nodes/test_,robot_node.py robot_process.py serving_node.py namespaces.py \
-	  lifecycle.py robot_lifecycle.py live_parameters.py node_graph.py) test/recording/test_record.py \
-	  test/recording/test_record_topics.py $(ARGS)
+	@$(PYTEST) $(addprefix test/nodes/test_,robot_node.py serving_node.py namespaces.py lifecycle.py \
+	  robot_lifecycle.py live_parameters.py node_graph.py) test/recording/test_record_topics.py $(ARGS)
 test: all
 	@$(PYTEST) test/nodes test/recording test/robot test/viz test/vlm test/bringup $(ARGS)
 endif

@@ -30,6 +30,7 @@ COMMANDS = {
     "fleet schema": "kairos_ros.commands.fleet:schema_command",
     "fleet show": "kairos_ros.commands.fleet:show_command",
     "fleet plan": "kairos_ros.commands.plan:plan_command",
+    "fleet admit": "kairos_ros.commands.admit:admit_command",
     "fleet up": "kairos_ros.commands.fleet:up_command",
     "fleet demo": "kairos_ros.lab.commands.factory:factory_command",
     "fleet states": "kairos_ros.commands.fleet:states_command",

@@ -14,6 +14,7 @@ from kairos_ros.planning.workload import Execution, Objective
 
 if TYPE_CHECKING:
     from kairos_ros.planning.planner import Planner
+    from kairos_ros.planning.workload import Cluster, Workload
 
 LARGEST_SWEEP = 512
 
@@ -73,21 +74,11 @@ def plan_command(
 
     Nothing is started. Exit code 2 if the GPUs are too few, or a profile is missing.
     """
-    from kairos_ros.fleet.load_profiles import read_profiles
-    from kairos_ros.fleet.workload import fleet_workload
-    from kairos_ros.fleet.workload import what_if as changes
     from kairos_ros.planning.planner import Planner
     from kairos_ros.planning.workload import PlanOptions
 
     require("scipy", *(["matplotlib"] if png or svg else []))
-    paths = list(dict.fromkeys(fleet_path(file) for file in files))
-    fleets = [(path, read(path)) for path in paths]
-    folders = [*(profiles or []), *(path.parent / "profiles" for path in paths)]
-    for folder in profiles or []:
-        if not folder.is_dir():
-            raise ConfigError(f"--profiles {folder}: there is no such folder")
-    found = read_profiles(dict.fromkeys([*folders, share() / "config" / "profiles"]))
-    workload, cluster = fleet_workload(fleets, found, changes(what_if or []))
+    workload, cluster = read_workload(files, profiles or [], what_if or [])
     options = PlanOptions(execution, objective, network_ms / 1e3)
     if objective == "fewest" and not any(one.floor_hz for one in workload.classes):
         raise ConfigError(
@@ -106,12 +97,30 @@ def plan_command(
         plan = planner.plan(gpus)
     told.print(plan_tree(plan), highlight=False)
     if json_ is not None:
-        _write_json(json_, plan.to_dict())
+        write_json(json_, plan.to_dict())
     for picture in filter(None, (png, svg)):
         from kairos_ros.fleet.plan_figure import draw_plan
 
         draw_plan(plan, picture)
         told.print(f"wrote {picture}", highlight=False)
+
+
+def read_workload(
+    files: list[str], profiles: list[Path], changed: list[str]
+) -> "tuple[Workload, Cluster]":
+    """Of fleet files, with `--what-if` texts. profiles: folders before those beside the files and
+    the shipped ones. Raises ConfigError."""
+    from kairos_ros.fleet.load_profiles import read_profiles
+    from kairos_ros.fleet.workload import fleet_workload, what_if
+
+    paths = list(dict.fromkeys(fleet_path(file) for file in files))
+    fleets = [(path, read(path)) for path in paths]
+    folders = [*profiles, *(path.parent / "profiles" for path in paths)]
+    for folder in profiles:
+        if not folder.is_dir():
+            raise ConfigError(f"--profiles {folder}: there is no such folder")
+    found = read_profiles(dict.fromkeys([*folders, share() / "config" / "profiles"]))
+    return fleet_workload(fleets, found, what_if(changed))
 
 
 def _sweep(
@@ -151,7 +160,7 @@ def _sweep(
              "value_hz": r.actions_hz, "assumed_profiles": names}
             for r in rows
         ]  # fmt: skip
-        _write_json(json_, data)
+        write_json(json_, data)
     for picture in pictures:
         top = max(rows, key=lambda row: row.robots_per_gpu)
         title = (
@@ -173,7 +182,7 @@ def _numbers(text: str) -> list[int]:
     return numbers
 
 
-def _write_json(path: Path, data: object) -> None:
+def write_json(path: Path, data: object) -> None:
     text = json.dumps(data, indent=2) + "\n"
     if path == Path("-"):
         typer.echo(text, nl=False)

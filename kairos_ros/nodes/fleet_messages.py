@@ -61,10 +61,13 @@ def _robot(now_ns: int, dispatcher: Dispatcher, session: Session, running: set[s
 
 def _engine(now_ns: int, slot: EngineSlot) -> EngineState:
     described, running, link = slot.description, slot.running, slot.link
+    state: str = slot.state
+    if state == "ready":
+        state = "busy" if running else "standby" if slot.standby else state
     return EngineState(
         engine=slot.name,
         tier=slot.tier,
-        state="busy" if running and slot.state == "ready" else slot.state,
+        state=state,
         policy=described.policy_id if described else "",
         device=f"{described.device} {described.dtype}" if described else "",
         batch_size=len(running.entries) if running else 0,

@@ -300,12 +300,16 @@ class Planner:
                     capacity = self.sizing.capacities[model, component]
                     tail_s = capacity.tail_s(rate / left) + self.options.network_s
                     most = f"{left * capacity.max_rate_hz:.3g}/s"
-                    late = (
-                        f"{rate:.3g} requests/s are more than the {most} that it answers at all"
-                        if tail_s == float("inf")
-                        else f"p99 would be {1e3 * tail_s:.0f} ms, {1e3 * (tail_s - slo_s):.0f} ms "
-                        f"beyond its slo_ms {1e3 * slo_s:g}, at {rate:.3g} requests/s"
-                    )
+                    at = f"its slo_ms {1e3 * slo_s:g}, at {rate:.3g} requests/s"
+                    if tail_s == float("inf"):
+                        late = (
+                            f"{rate:.3g} requests/s are more than the {most} that it answers at all"
+                        )
+                    elif tail_s <= slo_s:
+                        late = f"robots cannot be split so that every server keeps {at}"
+                    else:
+                        beyond = f"{1e3 * (tail_s - slo_s):.0f} ms beyond {at}"
+                        late = f"p99 would be {1e3 * tail_s:.0f} ms, {beyond}"
                     what = f"{what}; {late}"
                 break
             left -= len(servers)

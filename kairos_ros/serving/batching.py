@@ -100,7 +100,7 @@ class Batching:
     def form(self, now_ns: int) -> list[Effect]:
         """Forms batches for idle engines, and asks for fresh observations for the next ones."""
         effects: list[Effect] = []
-        ready = self._engines.ready
+        ready = self._engines.in_service
         idle = self._queue.entries and any(slot.is_free(now_ns) for slot in ready)
         while idle:
             formed = self._form_batches(now_ns, ready)
@@ -131,7 +131,7 @@ class Batching:
 
     def wakeup_ns(self, now_ns: int) -> int | None:
         """When there is something to do next, if nothing happens before."""
-        hedge_ns = self._hedging.wakeup_ns(now_ns, self._engines.ready)
+        hedge_ns = self._hedging.wakeup_ns(now_ns, self._engines.in_service)
         times = [] if hedge_ns is None else [hedge_ns]
         if not self._queue.entries:
             return min(times, default=None)
@@ -261,6 +261,8 @@ class Batching:
         batch, self._next_batch = self._next_batch, self._next_batch + 1
         moved = sum(entry.history_moves_to(slot.name) for entry in entries)
         slot.begin(batch, entries, now_ns)
+        if slot.standby:
+            self._counters["served_by_standby"] += len(entries)
         for entry in entries:
             entry.copies += 1
         requests = [infer_request(entry.request) for entry in entries]

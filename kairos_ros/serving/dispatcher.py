@@ -156,9 +156,14 @@ class Dispatcher:
         policy: str = "",
         device: str = "",
         memory: SlotMemory | None = None,
+        standby: bool = False,
     ) -> EngineSlot:
-        """policy: name of the one that it serves. device, memory: as in `EngineSlot`."""
-        return self._engines.add(name, tier, network_ns, policy, device, memory)
+        """policy: name of the one that it serves. device, memory, standby: as in `EngineSlot`."""
+        return self._engines.add(name, tier, network_ns, policy, device, memory, standby)
+
+    def check_standby(self) -> None:
+        """As `Engines.check_standby`."""
+        self._engines.check_standby()
 
     def engine_not_up(
         self, name: str, state: Literal["loading", "unreachable", "refused"], reason: str

@@ -128,6 +128,8 @@ class EngineSlot:
     """What computes its batches, one at a time with those of its mates; empty: one of its own."""
     memory: SlotMemory | None = None
     """None: there is no budget for it."""
+    standby: bool = False
+    """It serves only in the place of an engine of its policy that is down."""
     mates: list["EngineSlot"] = field(default_factory=list, repr=False, compare=False)
     """The engines of its device, itself included; empty: it has one of its own."""
 

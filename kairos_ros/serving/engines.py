@@ -1,6 +1,6 @@
 """The engines of one server, each with one of its policies, and what they need for a round."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
@@ -12,6 +12,8 @@ from kairos_ros.serving.options import SECOND_NS
 from kairos_ros.serving.request_queue import PendingRequest
 from kairos_ros.transport.messages import EngineDescription
 
+NOT_NEEDED = ("not loaded", "ending")
+"""States of an engine that is not up because nobody asks for its policy."""
 WEIGHT = 0.1
 """Of the newest round in the running mean of the server's share."""
 
@@ -30,9 +32,12 @@ class Engines:
         policy: str = "",
         device: str = "",
         memory: SlotMemory | None = None,
+        standby: bool = False,
     ) -> EngineSlot:
-        """device, memory: as in `EngineSlot`."""
-        slot = EngineSlot(name, tier, network_ns, policy=policy, device=device, memory=memory)
+        """device, memory, standby: as in `EngineSlot`."""
+        slot = EngineSlot(
+            name, tier, network_ns, policy=policy, device=device, memory=memory, standby=standby
+        )
         self.slots[name] = slot
         if device:
             slot.mates = [one for one in self.slots.values() if one.device == device]
@@ -44,18 +49,35 @@ class Engines:
     def ready(self) -> list[EngineSlot]:
         return [slot for slot in self.slots.values() if slot.state == "ready"]
 
+    @property
+    def in_service(self) -> list[EngineSlot]:
+        """Those that are ready, without the standby engines that are not needed: as many serve as
+        other engines of their policy are down."""
+        needed = Counter(
+            slot.policy
+            for slot in self.slots.values()
+            if not slot.standby and slot.state not in ("ready", *NOT_NEEDED)
+        )
+        chosen = []
+        for slot in self.ready:
+            if slot.standby:
+                needed[slot.policy] -= 1
+            if not slot.standby or needed[slot.policy] >= 0:
+                chosen.append(slot)
+        return chosen
+
     def bound(self, entry: PendingRequest) -> str:
-        """The engine that has the state of the request's task, as long as it is up; empty: any
-        engine of its policy may serve it."""
+        """The engine that has the state of the request's task, as long as it is in service; empty:
+        any engine of its policy may serve it."""
         slot = self.slots.get(entry.session.served_by)
-        if slot is None or slot.state != "ready" or slot.policy != entry.policy:
+        if slot is None or not slot.keeps_states or slot.policy != entry.policy:
             return ""
-        return slot.name if slot.keeps_states else ""
+        return slot.name if any(slot is one for one in self.in_service) else ""
 
     def round_cost_s(self, policy: str) -> tuple[str, float] | None:
         """Where the rounds of a policy are computed, and which share of that one round per second
         takes; None while no engine of it is up."""
-        slots = [slot for slot in self.ready if slot.policy == policy]
+        slots = [slot for slot in self.in_service if slot.policy == policy]
         capacity = sum(slot.rounds_per_s for slot in slots)
         if not capacity:
             return None
@@ -111,6 +133,17 @@ class Engines:
     def is_up(self, policy: str) -> bool:
         """Whether an engine takes requests of this policy."""
         return any(slot.policy == policy for slot in self.ready)
+
+    def check_standby(self) -> None:
+        """Raises ConfigError for a standby engine of a policy that no other engine serves."""
+        for slot in self.slots.values():
+            others = (s for s in self.slots.values() if s.policy == slot.policy and not s.standby)
+            if slot.standby and not any(others):
+                of = f"of policy {slot.policy!r} " if slot.policy else ""
+                raise ConfigError(
+                    f"engine {slot.name!r} is standby, but there is no other engine {of}whose "
+                    "place it could take; leave standby out"
+                )
 
     def why_given_up(self, policy: str) -> str:
         """Why no engine of this policy will be up before the serving node is started again, for

@@ -90,7 +90,7 @@ class LoadHorizons:
                 del self._known[of]
         loads: defaultdict[str, dict[Class, TaskLoad]] = defaultdict(dict)
         for policy, periods in periods_s.items():
-            slots = [slot for slot in self._engines.ready if slot.policy == policy]
+            slots = [slot for slot in self._engines.in_service if slot.policy == policy]
             kinds = {of: known for of, known in self._known.items() if of[0] == policy}
             if not slots or not kinds:
                 continue

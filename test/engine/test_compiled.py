@@ -15,7 +15,7 @@ from kairos_ros.engine.policies.policy_engine import load_policy_engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
-COMPILED = {"flow_mlp": 2, "pi05": 1, "dit_ddim": 1}
+COMPILED = {"flow_mlp": 2, "pi05": 1}
 """Kind -> largest batch. `python -m bench gpu` compares the others: each takes half a minute."""
 TOLERANCE = 1e-3 * 4
 """Of robot units: see ROBOT_UNITS in test_engine_conformance."""

@@ -202,10 +202,14 @@ def test_replies_that_are_always_late_are_never_taken_for_news(body, arm):
 
 def test_a_silent_motor_ends_the_task_by_name_and_the_arm_holds(body, arm):
     so101 = body()
-    so101.reset(GOAL)
-    arm.tell("silence 3")
-    error = fault(so101.hold)
-    assert error.reason == "silent motor"
+    for _ in range(3):  # on a busy host all other motors may be late, too
+        arm.tell("silence 0")
+        so101.reset(GOAL)
+        arm.tell("silence 3")
+        error = fault(so101.hold)
+        assert error.reason == "silent motor"
+        if "(id 3)" in str(error):
+            break
     assert "elbow_flex (id 3)" in str(error)
     assert "hold their last goal" in str(error)
     assert all(arm.motors("torque").values())

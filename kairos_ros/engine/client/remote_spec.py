@@ -14,9 +14,9 @@ from kairos_ros.transport.sockets import CurveClient, ListenKeys
 LISTEN = "listen:"
 OPTIONS = (
     *("policy", "profile", "jpeg", "size", "lossless"),
-    *("key", "server_key", "worker_key", "insecure_loopback"),
+    *("key", "server_key", "worker_key", "insecure_loopback", "standby"),
 )
-FLAGS = ("lossless", "insecure_loopback")
+FLAGS = ("lossless", "insecure_loopback", "standby")
 """Options that stand alone."""
 LONGEST_PX = 4096
 FORM = (
@@ -49,6 +49,8 @@ class NamedRemote:
     device: str = ""
     """What computes its batches, one at a time with those of the other engines of this device;
     empty: one of its own."""
+    standby: bool = False
+    """It serves only in the place of an engine of its policy that is down."""
 
     def per_policy(self) -> "list[NamedRemote]":
         """An engine, with a link of its own, for each policy of `policy=A|B`.
@@ -82,7 +84,7 @@ def parse_remote(text: str, keys: KeyFolder) -> NamedRemote:
     jpeg, size, lossless: as WanImages, `jpeg=80|wrist:60` where cameras differ. key: the own key,
     where there are several. server_key: the server to find there. worker_key: the one client that
     may dial in.
-    insecure_loopback: no keys, on loopback only. profile: as NamedRemote.profile.
+    insecure_loopback: no keys, on loopback only. profile, standby: as in NamedRemote.
     """
     name, equals, rest = text.partition("=")
     (where, _, _), *parts = split_options(rest)
@@ -110,7 +112,7 @@ def parse_remote(text: str, keys: KeyFolder) -> NamedRemote:
         listen,
         _images(given),
     )
-    return NamedRemote(name, spec, profile)
+    return NamedRemote(name, spec, profile, standby="standby" in given)
 
 
 def _security(

@@ -122,7 +122,7 @@ def _cells(robot: RobotView, *, wide: bool, tiers: bool) -> list[Text | str]:
 
 
 def _engine(engine: EngineReported) -> Padding:
-    healthy = engine.state in ("ready", "busy")
+    healthy = engine.state in ("ready", "standby", "busy")
     text = Text.assemble(
         ("engine ", "bright_black"),
         f"{engine.name} ({engine.tier}) ",

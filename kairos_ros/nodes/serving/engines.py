@@ -87,7 +87,11 @@ class ServingEngines:
             dispatcher.add_engine(name, "edge", policy=policy, device=EDGE, memory=memory)
         for remote in remotes:
             policy = remote_policy(self._values, remote)
-            dispatcher.add_engine(remote.name, "cloud", policy=policy, device=remote.device)
+            dispatcher.add_engine(
+                remote.name, "cloud", policy=policy, device=remote.device, standby=remote.standby
+            )
+        dispatcher.check_standby()
+        for remote in remotes:
             engine = EngineLink(remote.spec, partial(self._queue, remote.name))
             engine.start()
             self._clients[remote.name] = engine

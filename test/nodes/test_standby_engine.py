@@ -1,0 +1,88 @@
+"""A standby engine: no robot waits for a second when the engine that serves it is killed."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from far_worker import Checked, engine, longest_pause_s
+from wire import until, worker_of
+
+from kairos_ros.bringup.plan import serving
+
+POLICY = "emulated:latency_ms=30,chunk=20,state=2,dim=2"
+LONGEST_S = 1.0
+
+
+@pytest.fixture(scope="module")
+def port():
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        return free.getsockname()[1]
+
+
+@pytest.fixture(scope="module")
+def spare(tmp_path_factory, port):
+    """A worker on this host, as on a GPU that is kept for this."""
+    program = Path(sys.executable).with_name("kairos")
+    where = f"tcp://127.0.0.1:{port}"
+    command = [program, "worker", "--listen", where, "--policy", f"pick={POLICY}"]
+    with (tmp_path_factory.mktemp("spare") / "log").open("wb") as log:
+        process = subprocess.Popen([*command, "--insecure-loopback"], stdout=log, stderr=log)
+    yield process
+    process.kill()
+    process.wait()
+
+
+@pytest.fixture(scope="module")
+def server(start_for_module, wire, spare, port):
+    node = start_for_module(
+        serving(
+            policy=f"{POLICY},load_s=4",
+            horizon="static:10",
+            stale_after_s=0.0,
+            fleet_state_hz=20.0,
+            engines=[f"spare=tcp://127.0.0.1:{port},policy=pick,insecure_loopback,standby"],
+        )
+    )
+    wire.serving_since()
+    until(lambda: engine(wire, "spare").state == "standby", what="for the standby engine")
+    return node
+
+
+@pytest.fixture
+def robots(server, wire):
+    robots = [Checked(wire, f"arm_{i}", state=[1.0, 0.0]).begin() for i in range(3)]
+    yield robots
+    for robot in robots:
+        robot.end()
+        robot.verdict()
+
+
+def tiers(robots, for_s):
+    marks = [len(robot.answers) for robot in robots]
+    time.sleep(for_s)
+    return {t for robot, mark in zip(robots, marks, strict=True) for t in robot.tiers(mark)}
+
+
+def test_its_robots_are_served_at_once_and_go_back_when_the_engine_is_up_again(
+    server, wire, robots
+):
+    for robot in robots:
+        robot.check(2)
+    assert tiers(robots, 1.0) == {"edge"}
+
+    os.kill(worker_of(server), signal.SIGKILL)
+    pause_s = longest_pause_s(wire, robots, 2.5)
+    print(f"longest wait of a robot: {pause_s:.2f} s")
+    assert pause_s < LONGEST_S
+    assert engine(wire, "edge").state in ("down", "starting", "loading")
+    assert tiers(robots, 0.2) == {"cloud"}
+    assert wire.counter("served_by_standby") > 0
+
+    until(lambda: engine(wire, "edge").state in ("ready", "busy"), what="for the edge engine")
+    until(lambda: engine(wire, "spare").state == "standby", what="for the spare to stand by")
+    assert tiers(robots, 1.0) == {"edge"}
