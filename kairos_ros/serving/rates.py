@@ -82,9 +82,13 @@ class Rates:
     def _review(self) -> None:
         """Decides about all robots in tasks; others may ask as they like."""
         demands: defaultdict[str, dict[str, Demand]] = defaultdict(dict)
+        costs: dict[str, tuple[str, float] | None] = {}
         for session in self._sessions.sessions.values():
             session.period_ns = 0
-            served = self._engines.round_cost_s(session.policy or "")
+            policy = session.policy or ""
+            if policy not in costs:
+                costs[policy] = self._engines.round_cost_s(policy)
+            served = costs[policy]
             if session.round_ns and session.task_key in self._tasks and served is not None:
                 where, cost_s = served
                 demands[where][session.robot] = Demand(1e9 / session.round_ns, cost_s)

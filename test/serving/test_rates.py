@@ -98,6 +98,14 @@ def test_robots_that_ask_for_more_than_the_engine_does_are_told_fair_periods() -
     assert [ns / MS for ns in told.values()] == pytest.approx([666.7] * 3, abs=0.1)
 
 
+def test_a_standby_engine_counts_only_while_it_serves() -> None:
+    dispatcher = serving()
+    dispatcher.add_engine("spare", "edge", standby=True)
+    dispatcher.engine_ready(0, "spare", ENGINE, warmup_profile(ENGINE))
+    told = three_greedy_robots(dispatcher)
+    assert [ns / MS for ns in told.values()] == pytest.approx([666.7] * 3, abs=0.1)
+
+
 def test_robots_are_not_limited_while_the_engine_does_all_they_ask_for() -> None:
     dispatcher, now_ns = serving(), SECOND
     for round_ in (1, 2, 3):
