@@ -116,7 +116,16 @@ def diagnostics(
         counters,
     )
     engines = [_engine_status(now_ns, slot, warn_load) for slot in dispatcher.engines.values()]
-    return [queue, refusals, *_memory(now_ns, dispatcher), *engines]
+    return [queue, refusals, *_swaps(dispatcher), *_memory(now_ns, dispatcher), *engines]
+
+
+def _swaps(dispatcher: Dispatcher) -> list[DiagnosticStatus]:
+    """Which policy new tasks get in the place of which."""
+    swaps = sorted(dispatcher.policies.swaps.items())
+    if not swaps:
+        return []
+    text = ", ".join(f"new tasks of {old} get {new}" for old, new in swaps)
+    return [_status("policy swaps", DiagnosticStatus.OK, text, swaps)]
 
 
 def _memory(now_ns: int, dispatcher: Dispatcher) -> list[DiagnosticStatus]:
