@@ -78,15 +78,15 @@ def pictures_of(policy: str) -> dict[str, tuple[int, int]] | None:
     lists; None where nothing is known of it, as of a hub id."""
     if policy.startswith(PREFIX):
         return parse_emulated(policy).images
-    config = Path(policy) / "config.json"
-    if not config.is_file():
-        return None
-    features = json.loads(config.read_text()).get("input_features", {})
-    return {
-        name: (feature["shape"][1], feature["shape"][2])
-        for name, feature in features.items()
-        if feature.get("type") == "VISUAL"
-    }
+    try:
+        features = json.loads((Path(policy) / "config.json").read_text()).get("input_features", {})
+        return {
+            name: (feature["shape"][1], feature["shape"][2])
+            for name, feature in features.items()
+            if feature.get("type") == "VISUAL"
+        }
+    except (OSError, ValueError, AttributeError, LookupError, TypeError):
+        return None  # the serving node refuses it, and says why
 
 
 def _serving(fleet: "FleetFile", folder: Path) -> NodeSpec:

@@ -29,6 +29,8 @@ SCHEMES: Mapping[str, Collection[Component]] = {
 """Prefixes that say how a model is run, and what it can be then."""
 ROS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
+MOST = 256
+"""Threads of an engine, and robots in one of its batches."""
 NODE_NAME = re.compile(r"kairos|serving|recorder|viz|(safety|monitor|planner)(_\d+)?")
 """What the other processes of a fleet are called: one robot more of that name would hide them."""
 
@@ -215,7 +217,7 @@ def _schedulers(fleet: FleetFile) -> Iterator[Problem]:
 
 def _engine_options(fleet: FleetFile) -> Iterator[Problem]:
     """A model is served by one engine, whichever tasks use it."""
-    kinds = {bool: "true or false", int: "a whole number", str: "a text"}
+    kinds = {bool: "true or false", int: f"a whole number, 1 to {MOST}", str: "a text"}
     first: dict[str, tuple[str, Mapping[str, object]]] = {}
     for name, task in fleet.tasks.items():
         system1 = task.components.system1
@@ -227,7 +229,7 @@ def _engine_options(fleet: FleetFile) -> Iterator[Problem]:
                 hint = did_you_mean(option, OWN)
                 text = f"there is no option {option!r}{hint}; an engine has: {', '.join(OWN)}"
                 yield Problem((*here, option), text)
-            elif type(value) is not kind:
+            elif type(value) is not kind or (kind is int and not 1 <= int(value) <= MOST):
                 yield Problem((*here, option), f"{value!r} must be {kinds[kind]}")
         if system1.options != theirs:
             text = (

@@ -17,6 +17,7 @@ from kairos_ros.core.pipeline import Component
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.engine.emulated import parse_emulated
 from kairos_ros.engine.policies.saved_policy import PREFIX
+from kairos_ros.engine.policies.served import not_guided
 from kairos_ros.fleet.checks import Problem, unlocated
 from kairos_ros.fleet.fleet_file import FleetFile
 from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, policy_of
@@ -47,8 +48,11 @@ def _system1(fleet: FleetFile, folder: Path) -> Iterator[tuple[FieldPath, str]]:
         if model in told:
             continue
         told.add(model)
-        if text := _wrong_policy(policy_of(fleet.located(model), folder)):
+        served = policy_of(fleet.located(model), folder)
+        if text := _wrong_policy(served):
             yield path, text
+        elif task.components.system1.options.get("rtc") and (why := _not_guided(served)):
+            yield (name, "components", "system1", "options", "rtc"), f"{why}; leave it out"
     for group in fleet.robot_fleet:
         task = fleet.tasks[group.task]
         chunk = chunk_size(policy_of(fleet.located(task.components.system1.model), folder))
@@ -71,6 +75,14 @@ def _wrong_policy(policy: str) -> str:
     if Path(policy).is_dir() and _configuration(policy) is None:
         return f"{policy} is no policy folder: it has no readable config.json"
     return _lacking("torch", "lerobot")
+
+
+def _not_guided(policy: str) -> str:
+    """Why a policy whose type is known here cannot be served with `rtc`."""
+    if policy.startswith(PREFIX):
+        return "an emulated policy has no sampler"
+    kind = (_configuration(policy) or {}).get("type")
+    return not_guided(kind) if isinstance(kind, str) else ""
 
 
 def chunk_size(policy: str) -> int | None:

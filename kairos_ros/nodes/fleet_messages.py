@@ -121,8 +121,8 @@ def diagnostics(
         counters,
     )
     engines = [_engine_status(now_ns, slot, warn_load) for slot in dispatcher.engines.values()]
-    rates = _rates(now_ns, dispatcher)
-    return [queue, refusals, *rates, *_memory(now_ns, dispatcher), *engines]
+    rates, swaps = _rates(now_ns, dispatcher), _swaps(dispatcher)
+    return [queue, refusals, *rates, *swaps, *_memory(now_ns, dispatcher), *engines]
 
 
 def _rates(now_ns: int, dispatcher: Dispatcher) -> list[DiagnosticStatus]:
@@ -140,6 +140,15 @@ def _rates(now_ns: int, dispatcher: Dispatcher) -> list[DiagnosticStatus]:
         return [_status("rates", DiagnosticStatus.WARN, message, values)]
     message = f"{len(limited)} robots are limited" if limited else "no robot is limited"
     return [_status("rates", DiagnosticStatus.OK, message, values)]
+
+
+def _swaps(dispatcher: Dispatcher) -> list[DiagnosticStatus]:
+    """Which policy new tasks get in the place of which."""
+    swaps = sorted(dispatcher.policies.swaps.items())
+    if not swaps:
+        return []
+    text = ", ".join(f"new tasks of {old} get {new}" for old, new in swaps)
+    return [_status("policy swaps", DiagnosticStatus.OK, text, swaps)]
 
 
 def _memory(now_ns: int, dispatcher: Dispatcher) -> list[DiagnosticStatus]:

@@ -44,3 +44,9 @@ def test_a_paced_policy_is_the_same_policy_and_says_that_it_is_paced():
 def test_a_pace_that_is_written_wrongly_is_refused_with_the_form(text):
     with pytest.raises(ConfigError, match="latency_ms=150\\+40b:POLICY"):
         parse_paced(text)
+
+
+@pytest.mark.parametrize("option", ["rtc", "compile"])
+def test_an_emulated_policy_with_what_needs_a_sampler_is_refused(option):
+    with pytest.raises(ConfigError, match=f"{option}: an emulated policy has no sampler"):
+        load_engine(EngineOptions("emulated:", **{option: True}), lambda _: None)

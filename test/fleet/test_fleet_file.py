@@ -220,6 +220,11 @@ def test_a_misspelt_section_is_told_once_and_the_rest_is_checked_all_the_same(fa
             "system1.options.compile",
             "1 must be true or false",
         ),
+        (
+            {"model": "a/b", "options": {"threads": 0}},
+            "options.threads",
+            "a whole number, 1 to 256",
+        ),
         ({"options": {"threads": 2}}, "components.system1", "one engine serves both"),
     ],
 )

@@ -14,6 +14,7 @@ from kairos_ros.bringup.plan import NodeSpec, shipped_policy
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.pipeline import Component
 from kairos_ros.fleet.checks import Known
+from kairos_ros.fleet.host import obstacles
 from kairos_ros.fleet.places import policy_names
 from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.nodes.parameters import STRINGS
@@ -131,6 +132,32 @@ def test_options_of_a_model_reach_its_engine_alone(tmp_path, models):
     guided = {options.policy: options for options in engine_options(values).values()}
     assert (guided["emulated:"].rtc, guided["emulated:"].max_batch) == (True, 4)
     assert [guided[other].rtc for other in models[1:]] == [False] * len(models[1:])
+
+
+def test_rtc_of_a_model_that_cannot_be_guided_keeps_the_file_from_running(tmp_path):
+    (tmp_path / "act").mkdir()
+    (tmp_path / "act" / "config.json").write_text('{"type": "act"}')
+
+    def told(model):
+        def choose(data):
+            for task in (data["push"], data["open_drawer"]):
+                task["components"]["system1"] |= {"model": model, "options": {"rtc": True}}
+
+        data = yaml.safe_load((FLEETS / "factory.yaml").read_text())
+        choose(data)
+        path = tmp_path / "fleet.yaml"
+        return [
+            (".".join(map(str, problem.path)), problem.text)
+            for problem in obstacles(fleet_of(path, data), tmp_path)
+            if "options" in problem.path
+        ]
+
+    assert told("embedded:metaworld_flow") == []
+    ((where, why),) = told("./act")
+    assert where == "push.components.system1.options.rtc"
+    assert why.startswith("rtc: policies of type 'act' cannot be guided, those of flow_mlp, ")
+    ((_, why),) = told("emulated:dim=4")
+    assert why == "an emulated policy has no sampler; leave it out"
 
 
 @pytest.mark.parametrize("policy", ["./policy", "../fleet/policy", "~/policy"])

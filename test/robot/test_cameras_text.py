@@ -46,6 +46,7 @@ def test_every_arm_of_a_plan_has_the_cameras_beside_its_other_options():
     assert given == {"adapter_options": ["env_id=Pusher-v5"]}
 
 
+@pytest.mark.slow  # importing MuJoCo starts a process of GLFW's
 def test_the_cameras_that_people_are_told_of_are_those_of_the_scenes():
     model = make_scene("reach-v3").model
     assert {model.camera(i).name for i in range(model.ncam)} >= set(METAWORLD)
@@ -58,3 +59,11 @@ def test_a_policy_that_reads_pictures_is_missed_cameras_for():
     assert no_cameras(CAMERA_POLICY, "corner2") == ""
     assert no_cameras("", "") == ""
     assert no_cameras("lerobot/some_hub_id", "") == ""
+
+
+@pytest.mark.parametrize(
+    "text", [b'{"type": "act", ', b"[1]", b"\x96\xff", b'{"input_features": [3]}']
+)
+def test_a_policy_whose_configuration_is_garbage_is_left_to_who_loads_it(tmp_path, text):
+    (tmp_path / "config.json").write_bytes(text)
+    assert no_cameras(str(tmp_path), "") == ""

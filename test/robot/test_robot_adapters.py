@@ -61,6 +61,7 @@ def test_an_adapter_that_cannot_be_made_is_refused_with_the_reason(plugin, name,
         make_adapter(name, 30.0, options)
 
 
+@pytest.mark.slow  # importing MuJoCo starts a process of GLFW's
 def test_a_gymnasium_environment_is_configured_by_options_alone():
     options = adapter_options(["env_id=Pusher-v5", "kept_on_hold=[6]"])
     arm = make_adapter("sim", 20.0, options)

@@ -32,13 +32,13 @@ from kairos_ros.engine.policies.policy_folder import (
 )
 from kairos_ros.engine.policies.sampler import FamilyCode
 from kairos_ros.engine.policies.saved_policy import PolicyInputs, saved_inputs
-from kairos_ros.engine.policies.served import FAMILIES, TOKENIZER, tokenizer_of
+from kairos_ros.engine.policies.served import FAMILIES, GUIDED, TOKENIZER, tokenizer_of
 from kairos_ros.engine.policies.unfilled import Unfilled
 from kairos_ros.engine.policies.weights import fingerprint, verify_weights
 from kairos_ros.engine.seam import EngineOptions, Progress
 
 log = logging.getLogger(__name__)
-OF_SEVERAL = "or for this one of several policies in policy_options: NAME."
+LEAVE_OUT = "leave it out, or for this one of several policies in its own options"
 DTYPES = ("auto", "float32", "bfloat16")
 
 
@@ -96,7 +96,7 @@ def load_policy(options: EngineOptions, progress: Progress) -> LoadedPolicy:
     if dtype == "auto":  # as it was saved: what the family makes of it
         dtype = config.dtype
     if hasattr(config, "rtc_config"):  # its hook is the update tap
-        config.rtc_config = RTCConfig(enabled=True) if family.guided else None
+        config.rtc_config = RTCConfig(enabled=True) if folder.type in GUIDED else None
     if family.dtype:
         if options.dtype not in ("auto", family.dtype):
             raise ConfigError(
@@ -105,8 +105,7 @@ def load_policy(options: EngineOptions, progress: Progress) -> LoadedPolicy:
         dtype, autocast = family.dtype, False
     if options.compile and not family.step:
         raise PolicyError(
-            f"compile: policies of type {config.type!r} cannot be compiled here; "
-            f"leave it out, {OF_SEVERAL}compile=false"
+            f"compile: policies of type {config.type!r} cannot be compiled here; {LEAVE_OUT}"
         )
     progress(f"loading {config.type} on {device}")
     policy_class = _third_party(options, get_policy_class, config.type)

@@ -17,11 +17,12 @@ from kairos_ros.engine.policies.batch_tensors import BatchTensors, CopiedRows
 from kairos_ros.engine.policies.compiled import bucket, compile_step, require_same
 from kairos_ros.engine.policies.device_memory import MIB, most_taken_mib
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
-from kairos_ros.engine.policies.policy import OF_SEVERAL, LoadedPolicy, load_policy
+from kairos_ros.engine.policies.policy import LEAVE_OUT, LoadedPolicy, load_policy
 from kairos_ros.engine.policies.policy_folder import one_line
 from kairos_ros.engine.policies.rows import Row, RowReader
 from kairos_ros.engine.policies.sampler import KeepingSampler, Sampler
 from kairos_ros.engine.policies.saved_policy import STATE_FEATURES
+from kairos_ros.engine.policies.served import not_guided
 from kairos_ros.engine.seam import EngineLostError, EngineOptions, PreparedBatch, Progress
 from kairos_ros.transport.messages import (
     EngineDescription,
@@ -290,12 +291,9 @@ class PolicyEngine:
 
     def _check_guidance(self, options: EngineOptions) -> None:
         """Raises PolicyError for a policy that real-time chunking cannot serve."""
-        if not self._loaded.family.guided:
-            raise PolicyError(
-                f"rtc: policies of type {self._loaded.config.type!r} cannot be guided; leave "
-                f"it out, {OF_SEVERAL}rtc=false"
-            )
-        self._check_affine(options, f"rtc: leave it out, {OF_SEVERAL}rtc=false")
+        if why := not_guided(self._loaded.config.type):
+            raise PolicyError(f"{why}; {LEAVE_OUT}")
+        self._check_affine(options, f"rtc: {LEAVE_OUT}")
 
     def _check_affine(self, options: EngineOptions, why: str) -> None:
         """Raises PolicyError for a policy whose actions in robot units do not tell the model's."""

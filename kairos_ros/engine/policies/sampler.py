@@ -160,8 +160,6 @@ class FamilyCode:
     resize: Callable[[Any], Resize] | None = None
     """Of a configuration: the resizing that the policy itself does, by the function that it uses.
     For families that `served.Family.resizes`; a picture that went through it is left alone."""
-    guided: bool = False
-    """Whether `sample` takes what the robots have committed (`families.guidance`)."""
     renamed: Callable[[dict[str, Any]], dict[str, Any]] | None = None
     """What LeRobot does to saved weights, by name, before it loads them: renames, leaves out and
     transposes them."""

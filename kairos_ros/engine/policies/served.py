@@ -305,11 +305,22 @@ FAMILIES: dict[str, Family] = {
 }
 """By `config.type`. What an installed plugin registers is served besides them."""
 
+GUIDED = frozenset(kind for kind, family in FAMILIES.items() if family.module == "euler")
+"""Types that real-time chunking can guide (`families.guidance`)."""
+
 REFUSED: dict[str, str] = {
     "gaussian_actor": "it gives one action and no chunk; act does",
     "tdmpc": "it goes on from its last plan: each robot would need its own copy; use act",
 }
 """Types of LeRobot's that are not served: why, and what to use instead."""
+
+
+def not_guided(kind: str) -> str:
+    """Why a policy of this type cannot be served with `rtc`; empty where it can."""
+    if kind in GUIDED:
+        return ""
+    able = ", ".join(sorted(GUIDED))
+    return f"rtc: policies of type {kind!r} cannot be guided, those of {able} can"
 
 
 def tokenizer_of(kind: str) -> tuple[str, str]:

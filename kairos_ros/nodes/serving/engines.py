@@ -263,10 +263,18 @@ class ServingEngines:
             f"on {event.description.device}, batches up to {len(slot.latency_ns)}, "
             f"{slot.latency_of(1) / 1e6:.1f} ms for one robot"
             + (f", {taken_mib} MiB" if taken_mib else "")
+            + self._chosen(name)
         )
         if unfit := self._dispatcher.options.unfit_calibration(event.description, slot.policy):
             self._logger.warning(f"{name}: calibrated horizons are refused: {unfit}")
         self._carry_out(effects)
+
+    def _chosen(self, name: str) -> str:
+        """Which of rtc and compile an engine of this host runs with."""
+        if name not in self._here:
+            return ""
+        options = self._here[name][1]
+        return ", real-time chunking" * options.rtc + ", compiled" * options.compile
 
     def _profile(self, name: str, ready: EngineReady) -> EngineProfile:
         path = self._profiles.get(name, self._values["profile"])

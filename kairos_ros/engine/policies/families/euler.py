@@ -60,4 +60,4 @@ def step(policy: Any) -> tuple[Any, str]:
     return model, "denoise_step" if hasattr(model, "denoise_step") else "forward"
 
 
-CODE = FamilyCode(EulerSampler, resize=own_resize, guided=True, step=step)
+CODE = FamilyCode(EulerSampler, resize=own_resize, step=step)
