@@ -286,6 +286,9 @@ class Controller:
                 cast(SupervisionListener, self._judges).moved(transition, task.id if task else "")
             case ResetBody():
                 self._reset_body()
+            case Act() if self._loop.is_late(_now()):
+                self._guard.held()
+                self._adapter.hold()
             case Act(action):
                 self._adapter.act(action)
             case Hold():

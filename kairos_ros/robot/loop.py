@@ -244,9 +244,18 @@ class Loop:
         """Actions executed in the running task; 0 without one."""
         return self._run.executed if self._run else 0
 
+    def is_late(self, now_ns: int) -> bool:
+        """The loop has stood still for too long since its last tick: what that decided was meant
+        for a time that is over. The next tick notices the pause."""
+        return now_ns - self._ticked_ns > self._longest_pause_ns
+
+    @property
+    def _longest_pause_ns(self) -> int:
+        return max(self.config.max_pause_ns, MOST_PERIODS * self.config.period_ns)
+
     def _notice_pause(self, run: Run | None, now_ns: int) -> None:
         """What was meant for a time that is over is not executed: the world went on without us."""
-        limit_ns = max(self.config.max_pause_ns, MOST_PERIODS * self.config.period_ns)
+        limit_ns = self._longest_pause_ns
         stood_ns, self._ticked_ns = now_ns - self._ticked_ns, now_ns
         if stood_ns <= limit_ns:
             return

@@ -471,6 +471,17 @@ def test_after_a_pause_the_buffer_is_dropped_and_a_new_round_is_asked_for():
     assert bench.loop.pauses == 1
 
 
+def test_an_action_that_a_pause_keeps_from_its_body_is_late():
+    """The pause falls between the tick that chose it and the body."""
+    bench = Bench()
+    bench.tick()
+    bench.answer(horizon=10)
+    bench.tick()
+    ticked = bench.now - PERIOD
+    assert not bench.loop.is_late(ticked + 500 * MS)
+    assert bench.loop.is_late(ticked + 501 * MS)
+
+
 def test_an_answer_that_was_asked_for_before_a_pause_is_not_used_after_it():
     bench = Bench()
     bench.tick()
