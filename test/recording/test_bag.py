@@ -191,7 +191,8 @@ def test_whatever_the_tail_is_all_whole_chunks_are_read(tmp_path, share, garbage
     held = write(folder, compression="zstd" if compression else "none")
     (path,) = folder.glob("*.mcap")
     intact = path.read_bytes()
-    path.write_bytes(intact[: round(share * len(intact))] + garbage)
+    written = intact[: round(share * len(intact))] + garbage
+    path.write_bytes(written)
     (folder / "metadata.yaml").unlink()
     try:
         with Bag(folder) as bag:
@@ -206,8 +207,8 @@ def test_whatever_the_tail_is_all_whole_chunks_are_read(tmp_path, share, garbage
     assert sorted(m for ms in read_with_rosbags(folder).values() for m in ms) == whole
     assert sorted(m for ms in read_with_mcap(folder).values() for m in ms) == whole
     tail = path.with_name(path.name + ".tail")
-    if garbage and share < 1 and tail.exists():
-        assert tail.read_bytes().endswith(garbage)
+    if tail.exists():  # garbage may begin as what was cut off did
+        assert written.endswith(tail.read_bytes())
 
 
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
