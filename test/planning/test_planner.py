@@ -189,7 +189,7 @@ def profiles(draw, component):
     """Of two batchings, with any latencies that a single robot can live with."""
     slo = SLO_S[component]
     loads = []
-    for batch, most in ((1, draw(st.floats(6, 30))), (4, draw(st.floats(6, 60)))):
+    for batch, most in ((1, draw(st.floats(11, 30))), (4, draw(st.floats(11, 60)))):
         rates = [most * share for share in (0.2, 0.6, 1.0)]
         mean = sorted(draw(st.lists(st.floats(0.1 * slo, 0.6 * slo), min_size=3, max_size=3)))
         tail = sorted(draw(st.lists(st.floats(0.7 * slo, 2.0 * slo), min_size=3, max_size=3)))
