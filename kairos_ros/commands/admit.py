@@ -5,9 +5,17 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos_ros.commands.plan import read_workload, write_json
+from kairos_ros.commands.plan import (
+    ExecutionOption,
+    FilesArgument,
+    GpusOption,
+    NetworkOption,
+    ProfilesOption,
+    WhatIfOption,
+    read_workload,
+    write_json,
+)
 from kairos_ros.host.extras import require
-from kairos_ros.planning.workload import Execution
 
 if TYPE_CHECKING:
     from kairos_ros.planning.admission import Admission
@@ -15,28 +23,14 @@ if TYPE_CHECKING:
 
 
 def admit_command(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            help="Fleet files, or names of shipped ones; several share one cluster.",
-            metavar="FILE...",
-        ),
-    ],
+    files: FilesArgument,
     task: Annotated[str, typer.Option(help="Task of the robots that want to join.")],
     robots: Annotated[int, typer.Option(min=1, max=10_000, help="How many.")] = 1,
-    gpus: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="In the place of num_servers.")
-    ] = None,
-    execution: Annotated[Execution, typer.Option(help="As of `kairos fleet plan`.")] = "overlapped",
-    network_ms: Annotated[
-        float, typer.Option(min=0, max=10_000, help="Round trip between robots and servers.")
-    ] = 5.0,
-    what_if: Annotated[
-        list[str] | None, typer.Option("--what-if", help="The fleet as it is: robots=64, ...")
-    ] = None,
-    profiles: Annotated[
-        list[Path] | None, typer.Option(help="Folder of load profiles, as of `kairos fleet plan`.")
-    ] = None,
+    gpus: GpusOption = None,
+    execution: ExecutionOption = "overlapped",
+    network_ms: NetworkOption = 5.0,
+    what_if: WhatIfOption = None,
+    profiles: ProfilesOption = None,
     json_: Annotated[
         Path | None, typer.Option("--json", help="Write the answer here; - for stdout.")
     ] = None,

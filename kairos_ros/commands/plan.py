@@ -17,19 +17,40 @@ if TYPE_CHECKING:
     from kairos_ros.planning.workload import Cluster, Workload
 
 LARGEST_SWEEP = 512
+FilesArgument = Annotated[
+    list[str],
+    typer.Argument(
+        help="Fleet files, or names of shipped ones; several share one cluster.",
+        metavar="FILE...",
+    ),
+]
+GpusOption = Annotated[
+    int | None, typer.Option(min=1, max=10_000, help="In the place of num_servers.")
+]
+ExecutionOption = Annotated[
+    Execution,
+    typer.Option(
+        help="overlapped: robots ask while they execute, as ours do. synchronous: they wait, "
+        "as in the paper."
+    ),
+]
+NetworkOption = Annotated[
+    float, typer.Option(min=0, max=10_000, help="Round trip between robots and servers.")
+]
+WhatIfOption = Annotated[
+    list[str] | None, typer.Option("--what-if", help="robots=64 or robots.TASK=8.")
+]
+ProfilesOption = Annotated[
+    list[Path] | None,
+    typer.Option(
+        help="Folder of load profiles, before `profiles` beside the file and the shipped ones."
+    ),
+]
 
 
 def plan_command(
-    files: Annotated[
-        list[str],
-        typer.Argument(
-            help="Fleet files, or names of shipped ones; several share one cluster.",
-            metavar="FILE...",
-        ),
-    ],
-    gpus: Annotated[
-        int | None, typer.Option(min=1, max=10_000, help="In the place of num_servers.")
-    ] = None,
+    files: FilesArgument,
+    gpus: GpusOption = None,
     objective: Annotated[
         Objective,
         typer.Option(
@@ -37,25 +58,10 @@ def plan_command(
             "share of its most. fewest: GPUs for min_actions_per_s of every task."
         ),
     ] = "weighted",
-    execution: Annotated[
-        Execution,
-        typer.Option(
-            help="overlapped: robots ask while they execute, as ours do. synchronous: they wait, "
-            "as in the paper."
-        ),
-    ] = "overlapped",
-    network_ms: Annotated[
-        float, typer.Option(min=0, max=10_000, help="Round trip between robots and servers.")
-    ] = 5.0,
-    what_if: Annotated[
-        list[str] | None, typer.Option("--what-if", help="robots=64 or robots.TASK=8.")
-    ] = None,
-    profiles: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Folder of load profiles, before `profiles` beside the file and the shipped ones."
-        ),
-    ] = None,
+    execution: ExecutionOption = "overlapped",
+    network_ms: NetworkOption = 5.0,
+    what_if: WhatIfOption = None,
+    profiles: ProfilesOption = None,
     json_: Annotated[
         Path | None,
         typer.Option("--json", help="Write the plan, or the sweep, here; - for stdout."),

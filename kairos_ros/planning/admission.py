@@ -6,11 +6,10 @@ from typing import Literal
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component
+from kairos_ros.planning.closed_loop import longest_system1_s
 from kairos_ros.planning.plan import ClassPlan, Plan, ServerPlan
 from kairos_ros.planning.planner import ClusterTooSmallError, Planner
 from kairos_ros.planning.workload import RobotClass, Workload
-
-ROUNDING = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,8 +64,6 @@ def _placed(planner: Planner, now: Plan, which: int, new: tuple[str, ...]) -> Pl
     finds no room."""
     one, told = planner.workload.classes[which], now.classes[which]
     servers = {server.gpu: server for server in now.servers}
-    if not told.actions_hz:
-        return f"robots of {one.name} get no actions as the fleet is placed"
     for component, need in one.needs.items():
         rate_hz = _rates(told).get(component, need.hz)
         for robot in new:
@@ -133,10 +130,7 @@ def _mean_s(now: Plan, one: RobotClass, told: ClassPlan, component: Component) -
     if now.execution == "overlapped":
         if component is Component.SYSTEM2:
             return 1 / told.plans_hz
-        asks = told.requests_hz
-        if asks > f * (1 + ROUNDING):
-            return min(1 / asks, t - (2 * f * t - 1) / asks)
-        return 1 / f - t
+        return longest_system1_s(f, told.requests_hz, t)
     slowest = {
         of: max((s.mean_s for s in now.servers_of(of) if one.name in s.robots), default=0.0)
         for of in _rates(told)

@@ -51,3 +51,11 @@ def requests_hz(
     if execution == "synchronous" or actions_hz * (action_s + system1_s) <= 1:
         return actions_hz
     return (2 * actions_hz * action_s - 1) / (action_s - system1_s)
+
+
+def longest_system1_s(actions_hz: float, requests_hz: float, action_s: float) -> float:
+    """The longest mean latency with which an overlapped robot that asks so often still does so many
+    actions per second: `requests_hz`, solved for System 1's."""
+    if requests_hz > actions_hz * (1 + 1e-9):
+        return min(1 / requests_hz, action_s - (2 * actions_hz * action_s - 1) / requests_hz)
+    return 1 / actions_hz - action_s

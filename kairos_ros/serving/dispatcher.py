@@ -62,8 +62,8 @@ class Dispatcher:
 
     def change(self, options: ServingOptions) -> None:
         """Serves by other options from now on: scheduling, horizon, freshness, deadline, the length
-        of the queue, the comparison of tiers, rate
-        control and load horizon. All others must be as they were.
+        of the queue, the comparison of tiers, rate control,
+        load horizon. All others must be as they were.
 
         Raises ConfigError, and changes nothing, for a scheduling policy that counts waits in
         another way than the one before it, and for a default horizon policy that a policy which is
@@ -348,9 +348,8 @@ class Dispatcher:
         allowed = request.deadline_ns or self.options.default_deadline_ns
         self._queue.entries.pop(session.task_key, None)
         times = now_ns, now_ns, observed, now_ns + allowed
-        pending = PendingRequest(request, session, policy, *times, session.policy or "")
-        pending.due_ns = due_ns
-        self._queue.add(pending)
+        name = session.policy or ""
+        self._queue.add(PendingRequest(request, session, policy, *times, name, due_ns=due_ns))
         if entry is None:
             return []
         superseded = f"round {request.id.round} of the same task took its place"

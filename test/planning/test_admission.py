@@ -51,18 +51,6 @@ def test_too_few_gpus_are_a_no_that_says_what_fails():
     assert f"{gpus} GPUs are too few" in answer.why
 
 
-def test_robots_that_get_nothing_as_it_is_are_joined_by_another_plan_only():
-    """A floor takes all that there is."""
-    work = workload(
-        [robot_class("pick", 4, floor_hz=9.9), robot_class("place", 2, value=0.1)],
-        profile(S1, (5, 15), (0.05, 0.07), (0.1, 0.3)),
-    )
-    now = planner(work, 1)
-    slow = next(one for one in now.plan().classes if one.name == "place")
-    assert slow.actions_hz < 0.1
-    assert admit(now, "place", 1).how in ("as placed", "other plan")
-
-
 def test_a_task_that_is_none_is_refused():
     with pytest.raises(ConfigError, match="there is no task 'lift'; tasks are pick"):
         admit(planner(workload([robot_class("pick", 1)], flat(S1, 0.05, 100)), 1), "lift", 1)

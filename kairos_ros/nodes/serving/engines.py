@@ -274,7 +274,8 @@ class ServingEngines:
         if name not in self._here:
             return ""
         options = self._here[name][1]
-        return ", real-time chunking" * options.rtc + ", compiled" * options.compile
+        chosen = {"real-time chunking": options.rtc, "compiled": options.compile}
+        return "".join(f", {what}" for what, is_on in chosen.items() if is_on)
 
     def _profile(self, name: str, ready: EngineReady) -> EngineProfile:
         path = self._profiles.get(name, self._values["profile"])
