@@ -29,7 +29,7 @@ SCHEMES: Mapping[str, Collection[Component]] = {
 """Prefixes that say how a model is run, and what it can be then."""
 ROS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
-MOST = 256
+LARGEST_OPTION = 256
 """Threads of an engine, and robots in one of its batches."""
 NODE_NAME = re.compile(r"kairos|serving|recorder|viz|(safety|monitor|planner)(_\d+)?")
 """What the other processes of a fleet are called: one robot more of that name would hide them."""
@@ -217,7 +217,7 @@ def _schedulers(fleet: FleetFile) -> Iterator[Problem]:
 
 def _engine_options(fleet: FleetFile) -> Iterator[Problem]:
     """A model is served by one engine, whichever tasks use it."""
-    kinds = {bool: "true or false", int: f"a whole number, 1 to {MOST}", str: "a text"}
+    kinds = {bool: "true or false", int: f"a whole number, 1 to {LARGEST_OPTION}", str: "a text"}
     first: dict[str, tuple[str, Mapping[str, object]]] = {}
     for name, task in fleet.tasks.items():
         system1 = task.components.system1
@@ -229,7 +229,7 @@ def _engine_options(fleet: FleetFile) -> Iterator[Problem]:
                 hint = did_you_mean(option, OWN)
                 text = f"there is no option {option!r}{hint}; an engine has: {', '.join(OWN)}"
                 yield Problem((*here, option), text)
-            elif type(value) is not kind or (kind is int and not 1 <= int(value) <= MOST):
+            elif type(value) is not kind or (kind is int and not 1 <= int(value) <= LARGEST_OPTION):
                 yield Problem((*here, option), f"{value!r} must be {kinds[kind]}")
         if system1.options != theirs:
             text = (

@@ -10,11 +10,10 @@ from kairos_ros.core.pipeline import Component
 from kairos_ros.lab.factory.study import (
     SHARED,
     FactoryStudy,
-    Report,
-    Row,
     label,
     over_seeds,
 )
+from kairos_ros.lab.metrics.study_cells import Report, Row
 
 OURS = "#1f77b4"
 TIME_SHARED = "its models are assumed to share its time without loss; that of 001 serves no P4"

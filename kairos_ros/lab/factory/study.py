@@ -4,8 +4,7 @@ Finished cells are kept in `cells.jsonl`; then `cells.csv` (a row per cell and s
 and `finding.md` are written from them.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 from statistics import median
@@ -22,7 +21,8 @@ from kairos_ros.fleet.workload import WhatIf, fleet_workload
 from kairos_ros.host.share import share
 from kairos_ros.lab.factory.allocation import SYSTEMS, System, allocate
 from kairos_ros.lab.factory.virtual_fleet import live
-from kairos_ros.lab.metrics.cells import Key, cell_name, read_cells, run_cells, source_version
+from kairos_ros.lab.metrics.cells import Key
+from kairos_ros.lab.metrics.study_cells import Report, Row, study_rows
 from kairos_ros.planning.workload import Cluster, Execution, PlanOptions, Workload
 
 DECIDES = (
@@ -33,8 +33,6 @@ DECIDES = (
     "lab/factory/virtual_fleet.py",
 )  # fmt: skip
 SHARED: tuple[System, ...] = ("equal", "weighted")
-FILE = "cells.jsonl"
-Report = Callable[[str], None]
 
 
 class _Section(BaseModel):
@@ -73,14 +71,6 @@ class FactoryStudy(_Section):
     sizes: dict[Literal["quick", "full"], StudySize]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One cell and what it came to."""
-
-    key: Key
-    metrics: Mapping[str, Any]
-
-
 def read_factory_study(path: Path) -> FactoryStudy:
     """Raises FaultyFileError with the place of everything that is wrong."""
     return read_model(path, read_document(path), FactoryStudy)
@@ -101,25 +91,11 @@ def run_factory_study(
     study = read_factory_study(path)
     if size not in study.sizes:
         raise ConfigError(f"{path}: sizes has no {size}")
-    keys = cells(study, size)
-    code = source_version(DECIDES)
-    if not plot_only:
-
-        def finished(left: int, *_: object) -> None:
-            if left % max(1, len(keys) // 20) == 0:
-                report(f"factory: {len(keys) - left}/{len(keys)}")
-
-        out.mkdir(parents=True, exist_ok=True)
-        run_cells(out / FILE, keys, run_cell, code=code, processes=processes, finished=finished)
-    results = read_cells(out / FILE)
-    rows = [Row(key, results[name].value) for key in keys if (name := cell_name(key)) in results]
-    if not rows:
-        raise ConfigError(f"{out} holds no result of this study at size {size}")
-    outdated = sum(results[cell_name(row.key)].code != code for row in rows)
-    notes = [f"`kairos study factory --size {size}`: {len(rows)} of {len(keys)} cells."]
-    if outdated:
-        notes.append(f"{outdated} cells were run by other code than this.")
-    write_report(study, rows, out, " ".join(notes), report)
+    rows, note = study_rows(
+        "factory", size, cells(study, size), run_cell, out, report,
+        decides=DECIDES, processes=processes, plot_only=plot_only,
+    )  # fmt: skip
+    write_report(study, rows, out, note, report)
 
 
 def cells(study: FactoryStudy, size: Literal["quick", "full"]) -> list[Key]:

@@ -6,7 +6,8 @@ from pathlib import Path
 from statistics import median
 
 from kairos_ros.lab.metrics.figure_style import BASELINE, OTHERS, OURS
-from kairos_ros.lab.rates.study import RateStudy, Report, Row
+from kairos_ros.lab.metrics.study_cells import Report, Row
+from kairos_ros.lab.rates.study import RateStudy
 
 MINE = "ours"
 WITHIN = 0.01

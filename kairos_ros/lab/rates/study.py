@@ -7,8 +7,7 @@ kept in `cells.jsonl`; then `cells.csv`, `figure.png` and `finding.md` are writt
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
 from statistics import fmean
@@ -23,7 +22,8 @@ from kairos_ros.core.load_horizon import HorizonCurve, horizon_curves
 from kairos_ros.core.scheduling import parse_scheduling
 from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.host.share import share
-from kairos_ros.lab.metrics.cells import Key, cell_name, read_cells, run_cells, source_version
+from kairos_ros.lab.metrics.cells import Key
+from kairos_ros.lab.metrics.study_cells import Report, study_rows
 from kairos_ros.lab.sim.arrivals import trace_tasks
 from kairos_ros.lab.sim.fleet_options import FleetOptions
 from kairos_ros.lab.sim.rules import Rules
@@ -40,8 +40,6 @@ DECIDES = (
     "core", "serving", "transport/messages.py", "robot/latency.py", "robot/run.py", "lab/sim",
     "lab/rates/study.py",
 )  # fmt: skip
-FILE = "cells.jsonl"
-Report = Callable[[str], None]
 
 
 class _Section(BaseModel):
@@ -80,14 +78,6 @@ class RateStudy(_Section):
     sizes: dict[Literal["quick", "full"], StudySize]
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One cell and what it came to."""
-
-    key: Key
-    metrics: Mapping[str, Any]
-
-
 def read_rate_study(path: Path) -> RateStudy:
     """Raises FaultyFileError with the place of everything that is wrong."""
     return read_model(path, read_document(path), RateStudy)
@@ -108,25 +98,11 @@ def run_rate_study(
     study = read_rate_study(path)
     if size not in study.sizes:
         raise ConfigError(f"{path}: sizes has no {size}")
-    keys = cells(study, size)
-    code = source_version(DECIDES)
-    if not plot_only:
-
-        def finished(left: int, *_: object) -> None:
-            if left % max(1, len(keys) // 20) == 0:
-                report(f"rate: {len(keys) - left}/{len(keys)}")
-
-        out.mkdir(parents=True, exist_ok=True)
-        run_cells(out / FILE, keys, run_cell, code=code, processes=processes, finished=finished)
-    results = read_cells(out / FILE)
-    rows = [Row(key, results[name].value) for key in keys if (name := cell_name(key)) in results]
-    if not rows:
-        raise ConfigError(f"{out} holds no result of this study at size {size}")
-    outdated = sum(results[cell_name(row.key)].code != code for row in rows)
-    notes = [f"`kairos study rate --size {size}`: {len(rows)} of {len(keys)} cells."]
-    if outdated:
-        notes.append(f"{outdated} cells were run by other code than this.")
-    write_report(study, rows, out, " ".join(notes), report)
+    rows, note = study_rows(
+        "rate", size, cells(study, size), run_cell, out, report,
+        decides=DECIDES, processes=processes, plot_only=plot_only,
+    )  # fmt: skip
+    write_report(study, rows, out, note, report)
 
 
 def cells(study: RateStudy, size: Literal["quick", "full"]) -> list[Key]:
