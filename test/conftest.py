@@ -5,9 +5,10 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 import rclpy
@@ -34,6 +35,15 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 LEAVES_WITH_US = {LAUNCHER_PID: str(os.getpid())}
 """Tests that are killed leave no nodes behind, which would answer the next ones in their domain."""
 ALONE = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "1"}
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport():
+    """What every node said, also one that a whole module shares, beside the test that failed."""
+    report = yield
+    if report.failed:
+        report.sections += [said for starter in Starter.living for said in starter.said()]
+    return report
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,9 +74,12 @@ def domain_id() -> int:
 class Starter:
     """Starts node processes, each in a session of its own with its output in a file."""
 
+    living: ClassVar[list["Starter"]] = []
+
     def __init__(self, logs: Path) -> None:
         self.logs = logs
         self.started: list[NodeProcess] = []
+        Starter.living.append(self)
 
     def run(
         self, command: Sequence[str | Path], env: Mapping[str, str] | None = None
@@ -96,7 +109,7 @@ class Starter:
         return self.run([*prefix, *command(spec, names)], launcher | dict(env or {}))
 
     def end(self) -> None:
-        """Ends what still runs and prints what everybody said, for a test that failed.
+        """Ends what still runs.
 
         Gently at first: others take a killed participant for alive for another 20 s. Who does not
         end says where it hangs.
@@ -112,9 +125,14 @@ class Starter:
                 time.sleep(0.5)
                 node.process.kill()
                 node.process.wait()
+        Starter.living.remove(self)
+
+    def said(self) -> Iterator[tuple[str, str]]:
+        """Every node's log and whether it runs, and the end of what it said."""
         for node in self.started:
-            how = "ended by us" if node in running else f"had ended: {node.process.returncode}"
-            print(f"--- {node.log.name} ({how}) ---\n{node.output()[-4000:]}")
+            code = node.process.poll()
+            how = "runs" if code is None else f"has ended: {code}"
+            yield f"{node.log.name} ({how})", node.output()[-4000:]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
 from tf2_msgs.msg import TFMessage
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
-from wire import PATIENCE_S, until
+from wire import PATIENCE_S, answered, until
 
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.lab.driver_node.messages import quaternion
@@ -118,17 +118,7 @@ class Cell:
         self._commands.publish(Float64MultiArray(data=list(map(float, positions))))
 
     def ask(self, kind: type, service: str, request):
-        """Asks again where an answer got lost: the server may not have found our reader yet."""
-        client = self.wire.node.create_client(kind, f"/{self.driver}/{service}")
-        assert client.wait_for_service(PATIENCE_S)
-        for _ in range(round(PATIENCE_S)):
-            answer = client.call_async(request)
-            try:
-                until(answer.done, 1.0)
-                return answer.result()
-            except AssertionError:
-                continue
-        raise AssertionError(f"{service} does not answer")
+        return answered(self.wire.node.create_client(kind, f"/{self.driver}/{service}"), request)
 
     def switch(self, name: str, on: bool) -> None:
         assert self.ask(SetBool, name, SetBool.Request(data=on)).success

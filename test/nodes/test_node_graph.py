@@ -5,7 +5,7 @@ import pytest
 from rcl_interfaces.msg import ParameterType
 from rcl_interfaces.srv import DescribeParameters, GetParameters, ListParameters
 from task_rules import rules
-from wire import PATIENCE_S, done, in_executor, until
+from wire import answered, in_executor, until
 
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.bringup.plan import NodeSpec
@@ -66,16 +66,14 @@ def test_all_parameters_of_a_node_come_in_one_reply_as_ros2_param_dump_asks_for_
             (GetParameters, "get_parameters"),
         )
     }
-    for client in clients.values():
-        assert client.wait_for_service(PATIENCE_S)
-    names = done(clients[ListParameters].call_async(ListParameters.Request())).result.names
+    names = answered(clients[ListParameters], ListParameters.Request()).result.names
     assert len(names) > 5
     asked = GetParameters.Request(names=names)
-    values = done(clients[GetParameters].call_async(asked)).values
+    values = answered(clients[GetParameters], asked).values
     assert len(values) == len(names)
     assert all(value.type != ParameterType.PARAMETER_NOT_SET for value in values)
     asked = DescribeParameters.Request(names=names)
-    described = done(clients[DescribeParameters].call_async(asked)).descriptors
+    described = answered(clients[DescribeParameters], asked).descriptors
     assert [one.type for one in described] == [value.type for value in values]
     ours = {one.name: one for one in described if one.description}
     assert ours

@@ -14,7 +14,7 @@ from picture_probe import Rounds, check_history
 from sensor_msgs.msg import JointState
 from std_srvs.srv import SetBool
 from trajectory_msgs.msg import JointTrajectory
-from wire import Operator, done, in_executor, until
+from wire import Operator, answered, in_executor, until
 
 from kairos_ros.bringup.arms import arm_plan
 from kairos_ros.host.share import share
@@ -57,12 +57,10 @@ class Cell:
         return self.operator.give(instruction="touch the ball", **goal)
 
     def silence(self, on: bool) -> None:
-        until(self._silence.service_is_ready, what="for the driver's faults")
-        done(self._silence.call_async(SetBool.Request(data=on)))
+        answered(self._silence, SetBool.Request(data=on))
 
     def reject(self, on: bool) -> None:
-        until(self._reject.service_is_ready, what="for the driver's faults")
-        done(self._reject.call_async(SetBool.Request(data=on)))
+        answered(self._reject, SetBool.Request(data=on))
 
     def moves(self, since: int) -> bool:
         """Whether something was commanded after the first `since` trajectories."""

@@ -11,7 +11,7 @@ import pytest
 from kairos_ros.msg import ActionChunk
 from lifecycle_msgs.msg import State, Transition
 from lifecycle_msgs.srv import GetState
-from wire import LATE_S, Wire, WireRobot, done, until
+from wire import LATE_S, Wire, WireRobot, answered, until
 
 from kairos_ros.bringup.plan import serving
 
@@ -28,9 +28,7 @@ def children(pid: int) -> list[int]:
 
 def state_of(wire: Wire) -> int:
     client = wire.node.create_client(GetState, "/kairos/serving/get_state")
-    assert client.wait_for_service(30)
-    time.sleep(0.5)  # as in Wire.transition
-    return done(client.call_async(GetState.Request())).current_state.id
+    return answered(client, GetState.Request()).current_state.id
 
 
 @pytest.fixture

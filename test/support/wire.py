@@ -25,6 +25,7 @@ from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState
 from rcl_interfaces.msg import Log
 from rclpy.action import ActionClient
+from rclpy.client import Client
 from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
@@ -52,6 +53,21 @@ def until(condition: Callable, timeout_s: float = PATIENCE_S, what: str = ""):
 def done(future):
     until(future.done)
     return future.result()
+
+
+def answered(client: Client, request):
+    """What a service answers. Asks again where an answer got lost: that of a server that has not
+    found the client's reader yet goes to nobody. Only for what may be asked twice.
+    """
+    assert client.wait_for_service(PATIENCE_S)
+    for _ in range(round(PATIENCE_S / LATE_S)):
+        answer = client.call_async(request)
+        try:
+            until(answer.done, LATE_S)
+            return answer.result()
+        except AssertionError:
+            continue
+    raise AssertionError(f"{client.srv_name} does not answer")
 
 
 def meet(client: ActionClient, executor: Executor) -> None:
