@@ -42,16 +42,16 @@ from kairos_ros.core.exchange import (
     Request,
     RequestId,
 )
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.engine.client.engine_link import EngineLink
 from kairos_ros.engine.client.events import BatchDone, EngineDown, EngineEvent, EngineReady
 from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker.process import WorkerSpec
-from kairos_ros.serving import engine_slot
 from kairos_ros.serving.batching import Effect, Submit
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engines import warmup_profile
+from kairos_ros.serving.engines import slot as engine_slot
+from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.messages import EngineDescription
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from kairos_ros.core.calibration import HorizonPlan
-from kairos_ros.core.horizon import (
+from kairos_ros.core.horizons.calibration import HorizonPlan
+from kairos_ros.core.horizons.policies import (
     Floats,
     Horizon,
     HorizonContext,

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kairos_ros.bringup.plan import calibrated
-from kairos_ros.core.horizon import parse_horizon
+from kairos_ros.core.horizons.policies import parse_horizon
 from kairos_ros.lab.metrics.cells import Key
 from kairos_ros.lab.training.bench import arms
 

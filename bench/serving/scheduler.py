@@ -15,9 +15,9 @@ from pathlib import Path
 
 import numpy as np
 
-from kairos_ros.core.decision import Pending
-from kairos_ros.core.placement import Capacity, EngineCapacity
-from kairos_ros.core.scheduling import BUILTIN, parse_scheduling
+from kairos_ros.core.placement.policies import Capacity, EngineCapacity
+from kairos_ros.core.scheduling.decision import Pending
+from kairos_ros.core.scheduling.policies import BUILTIN, parse_scheduling
 from kairos_ros.core.tasks import TaskTable
 
 MS = 1_000_000

@@ -10,7 +10,7 @@ from typing import Any
 PROGRAM = """
 import os, signal, typer
 from kairos_ros.host.orphan import die_with_parent
-from kairos_ros.lab.commands.sim_so101 import sim_so101_command
+from kairos_ros.lab.commands.demos.sim_so101 import sim_so101_command
 die_with_parent(os.getppid(), signal.SIGTERM)
 typer.run(sim_so101_command)
 """

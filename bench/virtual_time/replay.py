@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from bench.support.report import Result, new_figure
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.host.share import share
 from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 from kairos_ros.lab.sim.arrivals import trace_tasks

@@ -10,7 +10,7 @@ fleet is queued: the worst case for the scheduler. Online, tasks arrive at load 
 import argparse
 import time
 
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.lab.sim.arrivals import trace_tasks
 from kairos_ros.lab.sim.fleet_options import FleetOptions
 from kairos_ros.lab.sim.rules import Rules

@@ -17,7 +17,7 @@ from typing import Any
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fit import camera_name
 from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames, is_robot_name
-from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon
 from kairos_ros.engine.policies.saved_policy import policy_inputs
 from kairos_ros.host.share import share
 from kairos_ros.robot.adapters.sim.metaworld_scenes import HAND_DIM

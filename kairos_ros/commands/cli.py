@@ -12,9 +12,9 @@ from kairos_ros.core.errors import KairosError
 from kairos_ros.host.share import share
 
 COMMANDS = {
-    "demo": "kairos_ros.lab.commands.demo:demo_command",
+    "demo": "kairos_ros.lab.commands.demos.arms:demo_command",
     "up": "kairos_ros.commands.up:up_command",
-    "drill": "kairos_ros.lab.commands.drill:drill_command",
+    "drill": "kairos_ros.lab.commands.demos.drill:drill_command",
     "record": "kairos_ros.commands.record:record_command",
     "bag info": "kairos_ros.commands.bag:info_command",
     "bag repair": "kairos_ros.commands.bag:repair_command",
@@ -32,12 +32,12 @@ COMMANDS = {
     "fleet plan": "kairos_ros.commands.plan:plan_command",
     "fleet admit": "kairos_ros.commands.admit:admit_command",
     "fleet up": "kairos_ros.commands.fleet:up_command",
-    "fleet demo": "kairos_ros.lab.commands.factory:factory_command",
+    "fleet demo": "kairos_ros.lab.commands.demos.factory:factory_command",
     "fleet states": "kairos_ros.commands.fleet:states_command",
     "dashboard": "kairos_ros.commands.dashboard:dashboard_command",
-    "sim-so101": "kairos_ros.lab.commands.sim_so101:sim_so101_command",
+    "sim-so101": "kairos_ros.lab.commands.demos.sim_so101:sim_so101_command",
     "arm up": "kairos_ros.commands.arm:arm_up_command",
-    "arm demo": "kairos_ros.lab.commands.arm_demo:arm_demo_command",
+    "arm demo": "kairos_ros.lab.commands.demos.arm:arm_demo_command",
     "arm plan": "kairos_ros.commands.arm:arm_plan_command",
     "task send": "kairos_ros.commands.task:send_command",
     "task cancel": "kairos_ros.commands.task:cancel_command",

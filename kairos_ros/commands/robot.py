@@ -126,7 +126,7 @@ def _fits(contract: "RobotContract", within_s: float) -> bool:
     import rclpy
 
     from kairos_ros.nodes.robot.claim import LOOK_AROUND_S
-    from kairos_ros.nodes.robot.driver_link import RosDriverLink
+    from kairos_ros.nodes.robot.drivers.link import RosDriverLink
 
     context = rclpy.Context()
     rclpy.init(context=context)

@@ -22,7 +22,7 @@ from kairos_ros.bringup.serving_arguments import SERVING_ARGUMENTS, serving_para
 from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 
 
 def up_command(

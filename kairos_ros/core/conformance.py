@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import numpy as np
 
-from kairos_ros.core.decision import Pending, SchedulingPolicy
 from kairos_ros.core.errors import PolicyError
-from kairos_ros.core.horizon import HorizonContext, HorizonPolicy
-from kairos_ros.core.placement import Capacity, EngineCapacity
+from kairos_ros.core.horizons.policies import HorizonContext, HorizonPolicy
+from kairos_ros.core.placement.policies import Capacity, EngineCapacity
+from kairos_ros.core.scheduling.decision import Pending, SchedulingPolicy
 from kairos_ros.core.tasks import TaskTable
 
 SECOND = 1_000_000_000

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kairos_ros.core.errors import KairosError
-from kairos_ros.core.wait_ratio import Interval, WaitReading
+from kairos_ros.core.scheduling.wait_ratio import Interval, WaitReading
 
 Ints = NDArray[np.int64]
 

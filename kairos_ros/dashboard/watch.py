@@ -18,7 +18,7 @@ from kairos_ros.msg import FleetState, PipelineEvent, RobotStatus
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import FLEET_BYTES, PICTURE_BYTES, STATE_BYTES, subscribe
-from kairos_ros.nodes.telemetry import event_of
+from kairos_ros.nodes.messages.telemetry import event_of
 from kairos_ros.nodes.timers import every
 from kairos_ros.nodes.vlm.side_node import SideNode
 from kairos_ros.telemetry.decode import robot_reported

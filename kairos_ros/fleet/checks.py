@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon
 from kairos_ros.core.pipeline import PERIODIC, Component, Fallback
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.document.faults import did_you_mean
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.engine.registry import OWN

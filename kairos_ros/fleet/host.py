@@ -12,7 +12,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import Static, parse_horizon
+from kairos_ros.core.horizons.policies import Static, parse_horizon
 from kairos_ros.core.pipeline import Component
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.engine.emulated import parse_emulated

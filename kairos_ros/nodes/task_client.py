@@ -18,8 +18,8 @@ from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.core.name_patterns import matches
 from kairos_ros.core.server_status import ReceivedStatus, ServerState
 from kairos_ros.msg import RobotStatus, ServerStatus
+from kairos_ros.nodes.messages.server import server_from
 from kairos_ros.nodes.qos import ROSTER
-from kairos_ros.nodes.server_messages import server_from
 from kairos_ros.nodes.vlm.side_node import SideNode
 
 FOUND_WITHIN_S = 15.0

@@ -5,13 +5,13 @@ from collections import Counter
 
 from kairos_ros.core.errors import KairosError, RefusalCode
 from kairos_ros.core.exchange import Refusal, Request
+from kairos_ros.core.scheduling.wait_ratio import first_execution_ns
 from kairos_ros.core.tasks import TaskTable
-from kairos_ros.core.wait_ratio import first_execution_ns
 from kairos_ros.serving.checks import check_request, with_policy_names
-from kairos_ros.serving.engines import Engines
+from kairos_ros.serving.engines.engines import Engines
+from kairos_ros.serving.engines.served_policies import ServedPolicies
 from kairos_ros.serving.options import SECOND_NS, ServingOptions
 from kairos_ros.serving.request_queue import RequestQueue, executed
-from kairos_ros.serving.served_policies import ServedPolicies
 from kairos_ros.serving.sessions import Session
 
 

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kairos_ros.core.decision import Decision, Pending
 from kairos_ros.core.exchange import Answer, Refetch
-from kairos_ros.core.placement import Capacity, Ints
+from kairos_ros.core.placement.policies import Capacity, Ints
+from kairos_ros.core.scheduling.decision import Decision, Pending
 from kairos_ros.core.tasks import TaskTable
-from kairos_ros.serving.engine_slot import REFETCH_LEAD_NS, EngineSlot
-from kairos_ros.serving.engines import Engines
-from kairos_ros.serving.hedging import Hedging
+from kairos_ros.serving.engines.engines import Engines
+from kairos_ros.serving.engines.hedging import Hedging
+from kairos_ros.serving.engines.slot import REFETCH_LEAD_NS, EngineSlot
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.serving.request_queue import PendingRequest, RequestQueue, infer_request
 from kairos_ros.transport.messages import InferRequest

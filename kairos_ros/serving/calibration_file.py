@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from kairos_ros.core.calibration import HorizonCalibration
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.document.text_file import read_json
 
 NAME = "horizon_calibration.json"

@@ -10,21 +10,21 @@ from typing import Literal
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Announcement, Answer, Refusal, Request
-from kairos_ros.core.horizon import HorizonPolicy
-from kairos_ros.core.placement import Tier
+from kairos_ros.core.horizons.policies import HorizonPolicy
+from kairos_ros.core.placement.policies import Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.serving.admission import Admission
 from kairos_ros.serving.batching import Batching, Effect
 from kairos_ros.serving.checks import chunk_problem
-from kairos_ros.serving.engine_slot import EngineSlot, Running, SlotMemory
-from kairos_ros.serving.engines import Engines, ServerTime
+from kairos_ros.serving.engines.engines import Engines, ServerTime
+from kairos_ros.serving.engines.memory import MemoryKeeper
+from kairos_ros.serving.engines.served_policies import ServedPolicies
+from kairos_ros.serving.engines.slot import EngineSlot, Running, SlotMemory
 from kairos_ros.serving.load_horizons import LoadHorizons
-from kairos_ros.serving.memory import MemoryKeeper
 from kairos_ros.serving.options import SECOND_NS, HorizonPolicies, ServingOptions
 from kairos_ros.serving.rates import Rates
 from kairos_ros.serving.request_queue import PendingRequest, RequestQueue
-from kairos_ros.serving.served_policies import ServedPolicies
 from kairos_ros.serving.sessions import Session, Sessions
 from kairos_ros.serving.trimming import Served, answer_outcome
 from kairos_ros.transport.link_estimate import LinkState

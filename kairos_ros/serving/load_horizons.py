@@ -4,9 +4,9 @@ from collections import Counter, defaultdict
 from dataclasses import dataclass
 from statistics import fmean
 
-from kairos_ros.core.load_horizon import HorizonCurve, LoadHorizon, TaskLoad
+from kairos_ros.core.horizons.load_horizon import HorizonCurve, LoadHorizon, TaskLoad
 from kairos_ros.core.tasks import TaskTable
-from kairos_ros.serving.engines import Engines
+from kairos_ros.serving.engines.engines import Engines
 from kairos_ros.serving.options import SECOND_NS, ServingOptions
 from kairos_ros.serving.sessions import Session, Sessions
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from kairos_ros.core.calibration import Calibrated, HorizonCalibration, TunedStatic
-from kairos_ros.core.decision import SchedulingPolicy
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Refusal
-from kairos_ros.core.horizon import HorizonPolicy, parse_horizon, require_steps
-from kairos_ros.core.load_horizon import HorizonCurve, horizon_curves
+from kairos_ros.core.horizons.calibration import Calibrated, HorizonCalibration, TunedStatic
+from kairos_ros.core.horizons.load_horizon import HorizonCurve, horizon_curves
+from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon, require_steps
+from kairos_ros.core.scheduling.decision import SchedulingPolicy
 from kairos_ros.transport.messages import EngineDescription
 
 SECOND_NS = 1_000_000_000

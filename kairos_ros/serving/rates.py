@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict
 
 from kairos_ros.core.exchange import Request
-from kairos_ros.core.rate_control import Demand, RateControl
+from kairos_ros.core.scheduling.rate_control import Demand, RateControl
 from kairos_ros.core.tasks import TaskTable
-from kairos_ros.serving.engines import Engines
+from kairos_ros.serving.engines.engines import Engines
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.serving.sessions import Session, Sessions
 

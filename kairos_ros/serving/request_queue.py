@@ -4,8 +4,8 @@ import heapq
 from dataclasses import dataclass
 
 from kairos_ros.core.exchange import Execution, Request
-from kairos_ros.core.horizon import HorizonPolicy
-from kairos_ros.core.wait_ratio import Interval, running_execution
+from kairos_ros.core.horizons.policies import HorizonPolicy
+from kairos_ros.core.scheduling.wait_ratio import Interval, running_execution
 from kairos_ros.serving.sessions import Session
 from kairos_ros.transport.messages import InferRequest
 

@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kairos_ros.core.errors import PolicyError, RefusalCode
 from kairos_ros.core.exchange import Actions, Refusal, WholeChunk
-from kairos_ros.core.horizon import Horizon, HorizonContext
+from kairos_ros.core.horizons.policies import Horizon, HorizonContext
 from kairos_ros.serving.request_queue import PendingRequest
 from kairos_ros.transport.messages import EngineDescription, InferFailure, InferOutcome
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from kairos_ros.core.conformance import check_horizon_policy
 from kairos_ros.core.errors import ConfigError, PolicyError
-from kairos_ros.core.horizon import (
+from kairos_ros.core.horizons.policies import (
     Confidence,
     Horizon,
     HorizonContext,
@@ -206,7 +206,7 @@ def test_conformance_finds_a_policy_that_does_not(length, confidence, what):
 
 def test_a_policy_can_come_from_an_installed_package(tmp_path, monkeypatch):
     (tmp_path / "half.py").write_text(
-        "from kairos_ros.core.horizon import Static\n"
+        "from kairos_ros.core.horizons.policies import Static\n"
         "def half(of: int = 50): return Static(of // 2)\n"
     )
     info = tmp_path / "half-1.0.dist-info"

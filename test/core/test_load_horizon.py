@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kairos_ros.core.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.load_horizon import (
+from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
+from kairos_ros.core.horizons.load_horizon import (
     LEAST_GAIN,
     HorizonCurve,
     LoadHorizon,

@@ -5,7 +5,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from kairos_ros.core.memory_plan import TURN_LOADS, MemoryPlan, PolicyMemory, plan_memory
+from kairos_ros.core.placement.memory_plan import TURN_LOADS, MemoryPlan, PolicyMemory, plan_memory
 
 SECOND = 1_000_000_000
 PICK = PolicyMemory("pick", 3000, 20 * SECOND, held=True, ready_ns=0, used_ns=50 * SECOND)

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kairos_ros.core.rate_control import (
+from kairos_ros.core.scheduling.rate_control import (
     LONGEST_PERIOD_S,
     RELEASE,
     TARGET_UTILISATION,

@@ -1,10 +1,10 @@
 import numpy as np
 import pytest
 
-from kairos_ros.core.decision import Pending, ordinal
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.placement import Capacity, EngineCapacity
-from kairos_ros.core.scheduling import (
+from kairos_ros.core.placement.policies import Capacity, EngineCapacity
+from kairos_ros.core.scheduling.decision import Pending, ordinal
+from kairos_ros.core.scheduling.policies import (
     Admit,
     Fifo,
     LeastService,

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.scheduling.wait_ratio import WaitReading, first_execution_ns, running_execution
 from kairos_ros.core.tasks import KINDS_KEPT, NEVER, ROUNDS_KEPT, TaskTable
-from kairos_ros.core.wait_ratio import WaitReading, first_execution_ns, running_execution
 
 
 def task_of(*rounds, start=0, l0=0, **reading) -> TaskTable:

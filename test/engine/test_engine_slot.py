@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from small_engine import LINK, SMALL_ENGINE
 
 from kairos_ros.core.profile import EngineProfile
-from kairos_ros.serving.engine_slot import MAX_IN_FLIGHT, EngineSlot
+from kairos_ros.serving.engines.slot import MAX_IN_FLIGHT, EngineSlot
 
 MS = 1_000_000
 SECONDS = (0.05, 0.08)

@@ -27,7 +27,7 @@ from kairos_ros.engine.policies.policy import load_policy
 from kairos_ros.engine.policies.policy_engine import load_policy_engine
 from kairos_ros.engine.policies.sampler import RowDraws, row_generators, row_noise
 from kairos_ros.engine.seam import Engine, EngineLostError
-from kairos_ros.serving.engines import warmup_profile
+from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.transport.messages import InferResult
 
 pytestmark = pytest.mark.slow

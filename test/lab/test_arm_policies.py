@@ -12,9 +12,9 @@ pytest.importorskip("mujoco")
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.lab.commands.evaluate_arm import evaluate_arm_command
-from kairos_ros.lab.training.arm_card import write_card, write_evaluation
-from kairos_ros.lab.training.arm_demonstrations import begin, record_episode, record_reach
-from kairos_ros.lab.training.arm_trial import try_expert, try_policy
+from kairos_ros.lab.training.arm.card import write_card, write_evaluation
+from kairos_ros.lab.training.arm.demonstrations import begin, record_episode, record_reach
+from kairos_ros.lab.training.arm.trial import try_expert, try_policy
 from kairos_ros.lab.training.demonstrations import HELD_OUT_SEED
 from kairos_ros.lab.training.rollout import PolicyUnderTest
 from kairos_ros.lab.training.subject import METAWORLD, subject_of

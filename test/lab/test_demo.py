@@ -17,7 +17,7 @@ from rich.console import Console
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.robot_state import RobotState
-from kairos_ros.core.scheduling import BUILTIN as SCHEDULING
+from kairos_ros.core.scheduling.policies import BUILTIN as SCHEDULING
 from kairos_ros.host.domain import claim_domain, domain_in_use
 from kairos_ros.lab.demos.experiment import DemoOptions, calibration, scenes
 from kairos_ros.lab.metrics.fleet_plot import finding, plot_comparison, plot_fleet

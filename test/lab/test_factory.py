@@ -10,7 +10,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component, Fallback, TaskState
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.reading import read_fleet
-from kairos_ros.lab.commands.factory import check_simulated
+from kairos_ros.lab.commands.demos.factory import check_simulated
 from kairos_ros.lab.demos.factory.events import (
     EventKind,
     PlannedEvent,

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
-from kairos_ros.core.calibration import HorizonPlan
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.calibration import HorizonPlan
 from kairos_ros.lab.horizons.search import (
     SearchOptions,
     find_plan,

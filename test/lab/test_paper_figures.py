@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("pydantic")
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import HorizonContext
+from kairos_ros.core.horizons.policies import HorizonContext
 from kairos_ros.host.share import share
 from kairos_ros.lab.commands.study import EPISODES, FACTORY, RATE, _kind, shipped_studies
 from kairos_ros.lab.horizons.traces import rounds_of

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from kairos_ros.core.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
+from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
 from kairos_ros.lab.metrics.study_cells import Row
 from kairos_ros.lab.rates.report import headline, verdicts
 from kairos_ros.lab.rates.study import (

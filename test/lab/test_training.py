@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import Static
+from kairos_ros.core.horizons.policies import Static
 from kairos_ros.lab.training.dataset import ChunkDataset
 from kairos_ros.lab.training.demonstrations import (
     HELD_OUT_SEED,

@@ -14,7 +14,7 @@ from kairos_ros.bringup.arms import arm_plan
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.document.faults import FaultyFileError
-from kairos_ros.nodes.robot.driver_topics import controllers
+from kairos_ros.nodes.robot.drivers.topics import controllers
 from kairos_ros.nodes.robot.parameters import adapter_options
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.contract.contract import ContractJoint, Following, RobotContract

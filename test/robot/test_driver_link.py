@@ -21,10 +21,10 @@ from wire import until
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.share import share
 from kairos_ros.nodes import qos
-from kairos_ros.nodes.robot import goal_stream
 from kairos_ros.nodes.robot.cameras import RobotCameras
-from kairos_ros.nodes.robot.driver_link import RosDriverLink
-from kairos_ros.nodes.robot.driver_topics import channels
+from kairos_ros.nodes.robot.drivers import goal_stream
+from kairos_ros.nodes.robot.drivers.link import RosDriverLink
+from kairos_ros.nodes.robot.drivers.topics import channels
 from kairos_ros.robot.adapter import Homing, Limited, RobotAdapter, TaskGoal
 from kairos_ros.robot.adapters.contract.contract import RobotContract
 from kairos_ros.robot.adapters.contract.contract_file import read_contract

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.lab.commands.sim_so101 import sim_so101_command
+from kairos_ros.lab.commands.demos.sim_so101 import sim_so101_command
 from kairos_ros.lab.world.feetech_sim import SO101, Bus, Instruction, Servo, packet
 
 PING, READ, WRITE = Instruction.PING, Instruction.READ, Instruction.WRITE

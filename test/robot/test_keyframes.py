@@ -11,8 +11,8 @@ from rclpy.serialization import deserialize_message, serialize_message
 
 from kairos_ros.core.exchange import Actions, Answer, Observation, Refetch
 from kairos_ros.core.server_status import ServedPolicy, ServerState, ServerStatus
+from kairos_ros.nodes.messages.server import server_from, server_message
 from kairos_ros.nodes.robot.messages import Identity, request_message
-from kairos_ros.nodes.server_messages import server_from, server_message
 from kairos_ros.nodes.serving.messages import to_request
 from kairos_ros.robot.adapter import RobotSpec
 from kairos_ros.robot.latency import LatencyEstimate

@@ -12,7 +12,7 @@ from kairos_ros.core.errors import WireError
 from kairos_ros.core.exchange import Actions, Answer, Observation, Refetch
 from kairos_ros.core.server_status import ServerState, ServerStatus
 from kairos_ros.core.wire_check import OBSERVATIONS
-from kairos_ros.nodes.server_messages import server_from, server_message
+from kairos_ros.nodes.messages.server import server_from, server_message
 from kairos_ros.robot.latency import LatencyEstimate
 from kairos_ros.robot.looks import Looks
 from kairos_ros.robot.loop import Look, Loop, LoopConfig, Send

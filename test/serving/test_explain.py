@@ -6,7 +6,7 @@ import pytest
 from typer.testing import CliRunner
 
 from kairos_ros.commands.cli import app
-from kairos_ros.core.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
+from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
 from kairos_ros.serving.calibration_file import write_calibration
 
 CASES = json.loads((Path(__file__).parents[1] / "support" / "cases" / "schedule.json").read_text())

@@ -12,13 +12,13 @@ from kairos_ros.msg import Observation as ObservationMessage
 
 from kairos_ros.core.errors import WireError
 from kairos_ros.core.exchange import Announcement
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.engine.emulated import EmulatedEngine
-from kairos_ros.nodes.fleet_messages import diagnostics, fleet_state
+from kairos_ros.nodes.messages.fleet import diagnostics, fleet_state
 from kairos_ros.nodes.serving.messages import from_answer, malformed, to_request
 from kairos_ros.serving.batching import Submit
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engines import warmup_profile
+from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.options import ServingOptions
 
 ENGINE = EmulatedEngine("emulated:latency_ms=5,state=4,dim=4,chunk=8,observations=3", max_batch=8)

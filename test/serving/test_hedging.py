@@ -20,16 +20,16 @@ from test_remote_dispatch import (
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Actions, Announcement, Execution
-from kairos_ros.core.hedging import WINDOW, HedgeBudget, Route, second_route
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.placement.hedging import WINDOW, HedgeBudget, Route, second_route
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.lab.sim.arrivals import trace_tasks
 from kairos_ros.lab.sim.fleet_options import FleetOptions
 from kairos_ros.lab.sim.rules import Rules
 from kairos_ros.lab.sim.sim_engine import SimEngine, linear_profile
 from kairos_ros.lab.sim.simulate import simulate
 from kairos_ros.lab.sim.workloads import workload
-from kairos_ros.serving.engines import warmup_profile
-from kairos_ros.serving.hedging import HEDGED
+from kairos_ros.serving.engines.engines import warmup_profile
+from kairos_ros.serving.engines.hedging import HEDGED
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.messages import InferFailure
 

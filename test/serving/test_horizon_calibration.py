@@ -7,21 +7,21 @@ import numpy as np
 import pytest
 
 from kairos_ros.bringup.plan import check_horizon
-from kairos_ros.core.calibration import (
+from kairos_ros.core.conformance import check_horizon_policy
+from kairos_ros.core.errors import ConfigError, PolicyError
+from kairos_ros.core.exchange import Refusal
+from kairos_ros.core.horizons.calibration import (
     Calibrated,
     HorizonCalibration,
     HorizonPlan,
     StaticHorizons,
 )
-from kairos_ros.core.conformance import check_horizon_policy
-from kairos_ros.core.errors import ConfigError, PolicyError
-from kairos_ros.core.exchange import Refusal
-from kairos_ros.core.horizon import HorizonContext, parse_horizon
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.horizons.policies import HorizonContext, parse_horizon
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.nodes.serving.parameters import SERVING_PARAMETERS, serving_options
 from kairos_ros.serving.calibration_file import NAME, find_calibration, write_calibration
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engines import warmup_profile
+from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.options import HorizonPolicies, ServingOptions
 from kairos_ros.transport.messages import EngineDescription
 

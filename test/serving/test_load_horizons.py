@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 from small_engine import SMALL_ENGINE
 
-from kairos_ros.core.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.exchange import (
     Actions,
@@ -17,10 +16,11 @@ from kairos_ros.core.exchange import (
     Request,
     RequestId,
 )
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.serving.batching import Submit
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engines import warmup_profile
+from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.messages import InferResult
 

@@ -6,10 +6,10 @@ import numpy as np
 from small_engine import LINK, SMALL_ENGINE
 
 from kairos_ros.core.exchange import Announcement, Observation, Request, RequestId
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.serving.batching import Submit
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engines import warmup_profile
+from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.messages import InferResult
 

@@ -17,10 +17,10 @@ from kairos_ros.core.exchange import (
     Request,
     RequestId,
 )
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.serving.batching import Effect, Submit
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engines import warmup_profile
+from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.messages import InferResult
 

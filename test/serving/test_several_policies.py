@@ -9,16 +9,16 @@ from hypothesis import strategies as st
 from small_engine import SMALL_ENGINE
 
 from kairos_ros.core.conformance import check_scheduling_policy
-from kairos_ros.core.decision import Decision
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Actions, Announcement, Observation, Request, RequestId
 from kairos_ros.core.fit import RobotInterface
-from kairos_ros.core.placement import Capacity, EngineCapacity, Placement, place
-from kairos_ros.core.policy_placement import place_policies
-from kairos_ros.core.scheduling import BUILTIN, parse_scheduling
+from kairos_ros.core.placement.policies import Capacity, EngineCapacity, Placement, place
+from kairos_ros.core.placement.policy_placement import place_policies
+from kairos_ros.core.scheduling.decision import Decision
+from kairos_ros.core.scheduling.policies import BUILTIN, parse_scheduling
 from kairos_ros.serving.batching import Submit
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engines import warmup_profile
+from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.messages import InferResult
 

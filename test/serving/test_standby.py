@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from test_remote_dispatch import MS, ask, done, hybrid, robots_of, submits
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.serving.engines import Engines, warmup_profile
+from kairos_ros.serving.engines.engines import Engines, warmup_profile
 
 
 def guarded(robots="abcdefghij"):

@@ -21,7 +21,7 @@ from rclpy.serialization import serialize_message
 from kairos_ros.core.errors import WireError
 from kairos_ros.core.robot_state import RobotState as State
 from kairos_ros.nodes.bounded import read
-from kairos_ros.nodes.telemetry import event_of
+from kairos_ros.nodes.messages.telemetry import event_of
 from kairos_ros.recording.definition import Definitions, installed_prefixes
 from kairos_ros.recording.events import events
 from kairos_ros.recording.metadata import Topic

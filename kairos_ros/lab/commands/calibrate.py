@@ -9,7 +9,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
 if TYPE_CHECKING:
-    from kairos_ros.core.calibration import HorizonCalibration
+    from kairos_ros.core.horizons.calibration import HorizonCalibration
 
 
 def calibrate_command(

@@ -36,9 +36,9 @@ def evaluate_arm_command(
     from rich.console import Console
     from rich.table import Table
 
-    from kairos_ros.lab.training.arm_card import FILM, HEADER, row, write_card, write_evaluation
-    from kairos_ros.lab.training.arm_film import write_film
-    from kairos_ros.lab.training.arm_trial import try_expert, try_policy
+    from kairos_ros.lab.training.arm.card import FILM, HEADER, row, write_card, write_evaluation
+    from kairos_ros.lab.training.arm.film import write_film
+    from kairos_ros.lab.training.arm.trial import try_expert, try_policy
     from kairos_ros.lab.training.demonstrations import HELD_OUT_SEED
     from kairos_ros.lab.training.rollout import PolicyUnderTest
 

@@ -8,10 +8,10 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from kairos_ros.core.decision import Pending
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.placement import Capacity, EngineCapacity, overflow
-from kairos_ros.core.scheduling import WaitRatio
+from kairos_ros.core.placement.policies import Capacity, EngineCapacity, overflow
+from kairos_ros.core.scheduling.decision import Pending
+from kairos_ros.core.scheduling.policies import WaitRatio
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.lab.sim.scenario import (
     PlacementCase,

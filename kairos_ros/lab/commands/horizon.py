@@ -12,7 +12,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kairos_ros.core.errors import ConfigError, KairosError
-from kairos_ros.core.horizon import (
+from kairos_ros.core.horizons.policies import (
     Horizon,
     HorizonContext,
     HorizonPolicy,

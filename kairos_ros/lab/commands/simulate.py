@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.progress import Progress, TextColumn, TimeElapsedColumn
 from rich.table import Table
 
-from kairos_ros.core.calibration import HorizonCalibration
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.core.profile import EngineProfile
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.document.text_file import read_json
 from kairos_ros.host.share import share
 from kairos_ros.lab.metrics.metric import METRICS, QUEUEING

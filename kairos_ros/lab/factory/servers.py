@@ -12,7 +12,7 @@ import numpy as np
 from kairos_ros.core.exchange import Announcement, Answer, Request, RequestId
 from kairos_ros.core.load_profile import LoadProfile
 from kairos_ros.core.profile import EngineProfile
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.serving.batching import Effect, Submit
 from kairos_ros.serving.dispatcher import Dispatcher
 from kairos_ros.serving.options import SECOND_NS, ServingOptions

@@ -5,13 +5,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from kairos_ros.core.calibration import (
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.calibration import (
     Calibrated,
     HorizonCalibration,
     HorizonPlan,
     StaticHorizons,
 )
-from kairos_ros.core.errors import ConfigError
 from kairos_ros.lab.horizons.search import (
     Found,
     SearchOptions,

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon
 from kairos_ros.host.share import share
 from kairos_ros.lab.metrics.cells import Key
 from kairos_ros.lab.training.bench import arms, policy_under_test

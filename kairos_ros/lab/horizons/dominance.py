@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from kairos_ros.core.horizon import TUNED
+from kairos_ros.core.horizons.policies import TUNED
 
 RESAMPLES = 2000
 WITHIN = 0.01

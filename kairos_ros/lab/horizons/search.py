@@ -12,8 +12,8 @@ Beside the plans, on scenes of their own: the largest static horizon at the high
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from kairos_ros.core.calibration import HorizonPlan
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.calibration import HorizonPlan
 
 Trial = Callable[[HorizonPlan, Sequence[int]], Sequence[tuple[bool, int]]]
 """Plan, seeds -> success and rounds of one episode per seed; repeatable."""

@@ -14,7 +14,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import CALIBRATED, TUNED, parse_horizon
+from kairos_ros.core.horizons.policies import CALIBRATED, TUNED, parse_horizon
 from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.lab.horizons.cells import BLOCK, joined, named_rules, policy_folder, run_cell
 from kairos_ros.lab.horizons.dominance import Measured, Outcomes, horizon_interval

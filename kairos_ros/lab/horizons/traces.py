@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import CALIBRATED, TUNED, parse_horizon
+from kairos_ros.core.horizons.policies import CALIBRATED, TUNED, parse_horizon
 from kairos_ros.lab.horizons.cells import BLOCK, horizon_policy, named_rules
 from kairos_ros.lab.metrics.cells import Key, run_cells, source_version
 from kairos_ros.lab.training.bench import EPISODES, arms, policy_under_test

@@ -12,9 +12,9 @@ import msgpack
 import numpy as np
 from pydantic import PlainSerializer, PlainValidator, TypeAdapter
 
-from kairos_ros.core.calibration import HorizonCalibration
 from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.core.exchange import Observation
+from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.lab.sim.rules import Rules
 from kairos_ros.lab.sim.virtual_robot import Ended
 from kairos_ros.recording.runs.trace import Trace

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import TUNED, Floats, Horizon, HorizonContext, Static
+from kairos_ros.core.horizons.policies import TUNED, Floats, Horizon, HorizonContext, Static
 from kairos_ros.lab.horizons.cells import named_rules, policy_folder
 from kairos_ros.lab.metrics.cells import Key, read_cells, run_cells, source_version
 from kairos_ros.lab.paper.beside import (

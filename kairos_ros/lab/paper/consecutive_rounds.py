@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kairos_ros.core.horizon import TUNED
+from kairos_ros.core.horizons.policies import TUNED
 from kairos_ros.lab.horizons.cells import policy_folder
 from kairos_ros.lab.paper.beside import (
     Row,

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import TUNED
+from kairos_ros.core.horizons.policies import TUNED
 from kairos_ros.lab.horizons.cells import horizon_policy, named_rules, policy_folder
 from kairos_ros.lab.metrics.cells import Key, read_cells, run_cells, source_version
 from kairos_ros.lab.metrics.figure_style import BASELINE, OURS

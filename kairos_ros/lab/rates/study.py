@@ -16,10 +16,10 @@ from typing import Annotated, Any, Literal
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from kairos_ros.core.calibration import HorizonCalibration
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.load_horizon import HorizonCurve, horizon_curves
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.horizons.calibration import HorizonCalibration
+from kairos_ros.core.horizons.load_horizon import HorizonCurve, horizon_curves
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.host.share import share
 from kairos_ros.lab.metrics.cells import Key

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import parse_horizon
+from kairos_ros.core.horizons.policies import parse_horizon
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.lab.scenes.arms import SceneArms, SceneView
 from kairos_ros.lab.scenes.trial import run_episodes

@@ -7,7 +7,7 @@ from itertools import batched
 import numpy as np
 
 from kairos_ros.core.errors import PolicyError
-from kairos_ros.core.horizon import HorizonContext, HorizonPolicy
+from kairos_ros.core.horizons.policies import HorizonContext, HorizonPolicy
 from kairos_ros.engine.seam import Engine
 from kairos_ros.lab.scenes.arms import SceneArms, Stood
 from kairos_ros.transport.messages import InferFailure, InferRequest, InferResult

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from kairos_ros.core.calibration import Calibrated, TunedStatic
 from kairos_ros.core.errors import ConfigError, PolicyError
-from kairos_ros.core.horizon import HorizonContext, HorizonPolicy, Static
+from kairos_ros.core.horizons.calibration import Calibrated, TunedStatic
+from kairos_ros.core.horizons.policies import HorizonContext, HorizonPolicy, Static
 from kairos_ros.lab.sim.rules import RECORDED, Rules
 from kairos_ros.recording.runs.trace import Trace, TraceRound
 from kairos_ros.transport.messages import InferResult

@@ -12,7 +12,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import TUNED
+from kairos_ros.core.horizons.policies import TUNED
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.lab.sim.sim_engine import NO_CAP, capacity_per_s, linear_profile
 from kairos_ros.recording.runs.trace import Trace

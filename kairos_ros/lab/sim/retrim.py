@@ -3,7 +3,7 @@
 from dataclasses import replace
 from typing import Literal
 
-from kairos_ros.core.horizon import HorizonContext
+from kairos_ros.core.horizons.policies import HorizonContext
 from kairos_ros.lab.sim.outcome import recorded_result, require_judgeable
 from kairos_ros.lab.sim.rules import RECORDED, Rules
 from kairos_ros.recording.runs.trace import Trace, TraceRound

@@ -3,9 +3,9 @@
 from dataclasses import dataclass
 from typing import Literal
 
-from kairos_ros.core.calibration import HorizonCalibration
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import HorizonPolicy, parse_horizon
+from kairos_ros.core.horizons.calibration import HorizonCalibration
+from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon
 
 Accounting = Literal["replay", "observation"]
 

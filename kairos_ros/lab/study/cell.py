@@ -6,8 +6,8 @@ from typing import Annotated, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import TUNED
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.horizons.policies import TUNED
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.lab.metrics.cells import cell_name, source_version
 from kairos_ros.lab.sim.recorded import ENGINES
 from kairos_ros.lab.sim.rules import RECORDED

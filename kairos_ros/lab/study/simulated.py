@@ -8,7 +8,7 @@ from itertools import accumulate
 from pathlib import Path
 
 from kairos_ros.core.profile import EngineProfile
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.lab.metrics.cells import Key
 from kairos_ros.lab.sim.arrivals import trace_tasks
 from kairos_ros.lab.sim.fleet_options import FleetOptions
@@ -24,7 +24,7 @@ from kairos_ros.recording.runs.run import FleetRun
 from kairos_ros.recording.runs.summary import summarise
 from kairos_ros.recording.runs.trace import Trace
 from kairos_ros.robot.latency import lead_actions
-from kairos_ros.serving.hedging import HEDGED
+from kairos_ros.serving.engines.hedging import HEDGED
 from kairos_ros.serving.options import SECOND_NS, ServingOptions
 
 STALE_AFTER_NS = 50_000_000

@@ -16,8 +16,8 @@ ARMS = 16
 
 
 EPISODES = (
-    "core/calibration.py",
-    "core/horizon.py",
+    "core/horizons/calibration.py",
+    "core/horizons/policies.py",
     "engine/flow_mlp",
     "engine/policies/policy.py",
     "engine/policies/families/euler.py",

@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizon import parse_horizon
+from kairos_ros.core.horizons.policies import parse_horizon
 from kairos_ros.lab.training.bench import arms
 from kairos_ros.lab.training.demonstrations import HELD_OUT_SEED
 from kairos_ros.lab.training.look import Dresser, Look

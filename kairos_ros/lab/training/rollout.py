@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from kairos_ros.core.fit import camera_name
-from kairos_ros.core.horizon import HorizonContext, HorizonPolicy
+from kairos_ros.core.horizons.policies import HorizonContext, HorizonPolicy
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
 from kairos_ros.engine.policies.policy import load_policy
 from kairos_ros.engine.policies.sampler import Sampler

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.lab.training.arm_demonstrations import record_reach
+from kairos_ros.lab.training.arm.demonstrations import record_reach
 from kairos_ros.lab.training.demonstrations import Record, record_scene
 from kairos_ros.lab.world.reach import INSTRUCTION, state_names
 from kairos_ros.robot.adapters.sim import metaworld_scenes as metaworld

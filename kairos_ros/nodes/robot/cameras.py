@@ -11,7 +11,7 @@ from sensor_msgs.msg import CompressedImage
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.exchange import Observation
 from kairos_ros.nodes import qos
-from kairos_ros.nodes.pipeline_messages import picture_message
+from kairos_ros.nodes.messages.pipeline import picture_message
 from kairos_ros.nodes.timers import period_ns
 from kairos_ros.robot.cameras.recent_frames import Frame, RecentFrames
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from rclpy.node import Node
 
-from kairos_ros.nodes.robot.driver_topics import ActionController, Channel, clients_of, commanders
+from kairos_ros.nodes.robot.drivers.topics import ActionController, Channel, clients_of, commanders
 
 LINK = "driver_link_"
 """Begins the names of nodes that claim arms in this way."""

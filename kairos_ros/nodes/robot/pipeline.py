@@ -23,7 +23,7 @@ from kairos_ros.msg import (
 )
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import subscribe
-from kairos_ros.nodes.pipeline_messages import (
+from kairos_ros.nodes.messages.pipeline import (
     UnusableError,
     pipeline_event,
     plan_request_message,

@@ -33,6 +33,7 @@ from kairos_ros.msg import (
 from kairos_ros.msg import ServerStatus as ServerStatusMessage
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import PICTURE_BYTES, subscribe
+from kairos_ros.nodes.messages.server import server_from
 from kairos_ros.nodes.robot.cameras import RobotCameras
 from kairos_ros.nodes.robot.disturbances import Disturbable, RobotDisturbances
 from kairos_ros.nodes.robot.messages import (
@@ -52,7 +53,6 @@ from kairos_ros.nodes.robot.parameters import (
 from kairos_ros.nodes.robot.pipeline import RobotPipeline
 from kairos_ros.nodes.robot.tasks import RobotTasks
 from kairos_ros.nodes.robot.truth import Knowing, RobotTruth
-from kairos_ros.nodes.server_messages import server_from
 from kairos_ros.nodes.timers import every, set_rate
 from kairos_ros.robot.adapter import Jointed, RobotAdapter
 from kairos_ros.robot.adapters.registry import make_adapter
@@ -87,7 +87,7 @@ def open_body(node: Node, names: FleetNames, values: Mapping[str, Any]) -> Robot
         drivers: Sequence[str] = (),
         start_within_s: float = 30.0,
     ) -> RobotAdapter:
-        from kairos_ros.nodes.robot.ros2_body import ros2_body  # takes a third of a node's start
+        from kairos_ros.nodes.robot.drivers.body import ros2_body  # takes a third of a node's start
 
         return ros2_body(
             node,

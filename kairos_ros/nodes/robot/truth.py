@@ -12,7 +12,7 @@ from rclpy.node import Node
 from kairos_ros.core.pipeline import TaskState
 from kairos_ros.msg import TaskProgress
 from kairos_ros.nodes import qos
-from kairos_ros.nodes.pipeline_messages import STATES
+from kairos_ros.nodes.messages.pipeline import STATES
 from kairos_ros.nodes.robot.messages import Identity
 
 SERVICE = "simulator"

@@ -16,7 +16,7 @@ from kairos_ros.msg import ServerStatus as ServerStatusMessage
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import subscribe
 from kairos_ros.nodes.fleet_namespace import fleet_of
-from kairos_ros.nodes.server_messages import described, server_from, server_message
+from kairos_ros.nodes.messages.server import described, server_from, server_message
 from kairos_ros.serving.other_servers import OtherServers
 from kairos_ros.transport.messages import EngineDescription
 

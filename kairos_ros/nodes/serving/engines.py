@@ -35,9 +35,9 @@ from kairos_ros.engine.worker.process import WorkerSpec
 from kairos_ros.nodes.serving.parameters import EDGE, engine_options, remote_policy
 from kairos_ros.serving.batching import Effect, Submit
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engine_slot import SlotMemory
-from kairos_ros.serving.engines import warmup_profile
-from kairos_ros.serving.memory import check_fits
+from kairos_ros.serving.engines.engines import warmup_profile
+from kairos_ros.serving.engines.memory import check_fits
+from kairos_ros.serving.engines.slot import SlotMemory
 
 LOAD_S, LOAD_MIB_PER_S = 10.0, 500.0
 """What loading a policy is taken to need before it was ever loaded: so long, and its weights."""

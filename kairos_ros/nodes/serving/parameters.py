@@ -5,9 +5,9 @@ from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
-from kairos_ros.core.calibration import HorizonCalibration
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.horizons.calibration import HorizonCalibration
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.core.wire_check import ROBOTS
 from kairos_ros.engine.client.remote_spec import NamedRemote, parse_remote
 from kairos_ros.engine.registry import NAME, registry_of, with_own_options

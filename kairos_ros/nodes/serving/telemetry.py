@@ -11,8 +11,8 @@ from kairos_ros.host.shared_memory import replaced_ports
 from kairos_ros.msg import FleetState
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
-from kairos_ros.nodes.fleet_messages import diagnostics, fleet_state, server_diagnostic
 from kairos_ros.nodes.fleet_namespace import fleet_of
+from kairos_ros.nodes.messages.fleet import diagnostics, fleet_state, server_diagnostic
 from kairos_ros.nodes.serving.announcement import ServerAnnouncement
 from kairos_ros.serving.dispatcher import Dispatcher
 

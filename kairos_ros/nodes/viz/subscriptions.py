@@ -40,8 +40,8 @@ from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import FLEET_BYTES, read
 from kairos_ros.nodes.fleet_namespace import fleet_of
+from kairos_ros.nodes.messages.telemetry import event_of
 from kairos_ros.nodes.robot.watch import SILENT_S
-from kairos_ros.nodes.telemetry import event_of
 from kairos_ros.telemetry.decode import robot_reported
 from kairos_ros.telemetry.events import ChunkAnswered, ChunkComputed, ChunkRequested
 from kairos_ros.telemetry.fleet_view import FleetView, RobotView

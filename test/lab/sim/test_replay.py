@@ -17,7 +17,7 @@ from replay_traces import drawn_trace
 from wire import Operator, until
 
 from kairos_ros.bringup.plan import recorder, robot, serving
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.lab.sim.arrivals import trace_tasks
 from kairos_ros.lab.sim.fleet_options import FleetOptions
 from kairos_ros.lab.sim.rules import Rules

@@ -16,9 +16,9 @@ from replay_traces import drawn_trace
 from sensor_msgs.msg import CompressedImage
 
 from kairos_ros.bringup.plan import shipped_policy
-from kairos_ros.core.calibration import HorizonCalibration, HorizonPlan
 from kairos_ros.core.errors import ConfigError, RefusalCode, WireError
 from kairos_ros.core.exchange import Actions, Answer, Observation, Refetch, Refusal, RequestId
+from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan
 from kairos_ros.engine.emulated import EmulatedEngine, parse_emulated
 from kairos_ros.engine.policies.observation import refusal
 from kairos_ros.engine.policies.saved_policy import PolicyInputs, policy_inputs

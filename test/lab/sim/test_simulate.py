@@ -11,9 +11,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from kairos_ros.core.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.lab.sim.arrivals import TraceTask, trace_tasks
 from kairos_ros.lab.sim.fleet_options import FleetOptions
 from kairos_ros.lab.sim.retrim import retrimmed

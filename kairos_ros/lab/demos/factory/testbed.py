@@ -20,7 +20,7 @@ from kairos_ros.lab.testbed.testbed import FleetTestbed
 from kairos_ros.lab.testbed.workload import SceneTask, scene_tasks
 from kairos_ros.msg import PipelineEvent, Plan, SafetyVerdict, TaskProgress
 from kairos_ros.nodes import qos
-from kairos_ros.nodes.pipeline_messages import STATES
+from kairos_ros.nodes.messages.pipeline import STATES
 from kairos_ros.robot.supervision.state_table import Effect, Mode, Trigger
 from kairos_ros.srv import Disturb, Release
 

@@ -1,9 +1,9 @@
-"""Which engines of this host are loaded within a memory budget: what `core.memory_plan` is told."""
+"""Which engines of this host are loaded within a memory budget: what `core.placement.memory_plan` is told."""
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.memory_plan import MemoryPlan, PolicyMemory, plan_memory
-from kairos_ros.serving.engine_slot import EngineSlot
-from kairos_ros.serving.engines import Engines
+from kairos_ros.core.placement.memory_plan import MemoryPlan, PolicyMemory, plan_memory
+from kairos_ros.serving.engines.engines import Engines
+from kairos_ros.serving.engines.slot import EngineSlot
 from kairos_ros.serving.options import SECOND_NS
 from kairos_ros.serving.request_queue import RequestQueue
 from kairos_ros.serving.sessions import Session, Sessions

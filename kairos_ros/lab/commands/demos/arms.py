@@ -10,7 +10,7 @@ import typer
 from kairos_ros.bringup.foreground import CamerasOption, no_cameras
 from kairos_ros.bringup.plan import check_horizon, own_cameras, rviz_line
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.scheduling import parse_scheduling
+from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.host.domain import stay_on_this_host
 from kairos_ros.host.extras import require
 from kairos_ros.lab.testbed.cloud import Paces, parse_cuts

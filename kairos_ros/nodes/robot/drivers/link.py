@@ -18,10 +18,10 @@ from std_srvs.srv import SetBool
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.nodes.robot.claim import CLAIM_S, LOOK_AROUND_S, ArmClaim, Rival, link_name
-from kairos_ros.nodes.robot.driver_cell import DriverCell
-from kairos_ros.nodes.robot.driver_commands import DriverCommands
-from kairos_ros.nodes.robot.driver_messages import entries_from, joints_from, picture_from
-from kairos_ros.nodes.robot.driver_topics import (
+from kairos_ros.nodes.robot.drivers.cell import DriverCell
+from kairos_ros.nodes.robot.drivers.commands import DriverCommands
+from kairos_ros.nodes.robot.drivers.messages import entries_from, joints_from, picture_from
+from kairos_ros.nodes.robot.drivers.topics import (
     Channel,
     channels,
     controller_mismatches,

@@ -7,7 +7,7 @@ from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
 from kairos_ros.msg import EngineState, FleetState, RobotState
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engine_slot import EngineSlot
+from kairos_ros.serving.engines.slot import EngineSlot
 from kairos_ros.serving.sessions import Session
 
 EARLY_TOLD_NS = 5_000_000_000

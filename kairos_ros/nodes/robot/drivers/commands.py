@@ -8,14 +8,14 @@ from rclpy.event_handler import PublisherEventCallbacks
 from rclpy.node import Node
 from std_msgs.msg import Float64MultiArray
 
-from kairos_ros.nodes.robot.driver_messages import (
+from kairos_ros.nodes.robot.drivers.goal_stream import GoalStream
+from kairos_ros.nodes.robot.drivers.messages import (
     gripper_goal,
     in_driver_unit,
     trajectory,
     trajectory_goal,
 )
-from kairos_ros.nodes.robot.driver_topics import ActionController, Channel
-from kairos_ros.nodes.robot.goal_stream import GoalStream
+from kairos_ros.nodes.robot.drivers.topics import ActionController, Channel
 from kairos_ros.robot.adapters.contract.contract import Command, ContractArm, RobotContract
 
 GRIPS = 0.02

@@ -8,7 +8,7 @@ from kairos_ros.core.fit import RobotInterface, misfit
 from kairos_ros.core.server_status import ServedPolicy
 from kairos_ros.core.wire_check import printable
 from kairos_ros.serving.checks import policy_interface
-from kairos_ros.serving.engines import Engines
+from kairos_ros.serving.engines.engines import Engines
 from kairos_ros.serving.options import SECOND_NS
 from kairos_ros.transport.messages import EngineDescription
 

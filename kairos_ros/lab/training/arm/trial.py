@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from kairos_ros.lab.training.arm_demonstrations import begin
+from kairos_ros.lab.training.arm.demonstrations import begin
 from kairos_ros.lab.training.rollout import PolicyUnderTest
 from kairos_ros.lab.world.driver import SimulatedDriver
 from kairos_ros.lab.world.reach import CONTROL_RATE_HZ, INSTRUCTION, distances, done, expert, state

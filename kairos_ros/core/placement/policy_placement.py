@@ -9,7 +9,14 @@ from functools import partial
 
 import numpy as np
 
-from kairos_ros.core.placement import Batch, Capacity, EngineCapacity, Ints, Placement, place
+from kairos_ros.core.placement.policies import (
+    Batch,
+    Capacity,
+    EngineCapacity,
+    Ints,
+    Placement,
+    place,
+)
 
 
 def place_policies(

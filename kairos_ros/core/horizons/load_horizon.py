@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kairos_ros.core.calibration import HorizonCalibration
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.rate_control import RELEASE, TARGET_UTILISATION, Floats, fair_level
+from kairos_ros.core.horizons.calibration import HorizonCalibration
+from kairos_ros.core.scheduling.rate_control import RELEASE, TARGET_UTILISATION, Floats, fair_level
 
 SAME = 1e-9
 """Relative difference below which two choices are equally good."""

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError, PolicyError
-from kairos_ros.core.horizon import (
+from kairos_ros.core.horizons.policies import (
     CALIBRATED,
     TUNED,
     Floats,

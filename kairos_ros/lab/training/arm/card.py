@@ -4,7 +4,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from kairos_ros.lab.training.arm_trial import MAX_ACTIONS, Trial
+from kairos_ros.lab.training.arm.trial import MAX_ACTIONS, Trial
 from kairos_ros.lab.world.reach import CONTROL_RATE_HZ, DONE_M, INSTRUCTION, state_names
 from kairos_ros.robot.description.arm import ArmDescription
 

@@ -6,8 +6,8 @@ from rclpy.node import Node
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames
-from kairos_ros.nodes.robot.driver_link import RosDriverLink
-from kairos_ros.nodes.robot.driver_topics import channels
+from kairos_ros.nodes.robot.drivers.link import RosDriverLink
+from kairos_ros.nodes.robot.drivers.topics import channels
 from kairos_ros.robot.adapters.contract.contract_file import (
     at_drivers,
     contract_path,

@@ -11,12 +11,12 @@ from typing import ClassVar, Literal, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from kairos_ros.core.decision import Decision, Pending, SchedulingPolicy, dispatch
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.placement import Capacity
+from kairos_ros.core.placement.policies import Capacity
+from kairos_ros.core.scheduling.decision import Decision, Pending, SchedulingPolicy, dispatch
+from kairos_ros.core.scheduling.wait_ratio import WaitReading
 from kairos_ros.core.spec import build_policy
 from kairos_ros.core.tasks import Ints, TaskTable
-from kairos_ros.core.wait_ratio import WaitReading
 
 ENTRY_POINT_GROUP = "kairos_ros.scheduling"
 

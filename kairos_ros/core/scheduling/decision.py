@@ -6,10 +6,10 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from kairos_ros.core.placement import Batch, Capacity, Placement, place
-from kairos_ros.core.policy_placement import place_policies
+from kairos_ros.core.placement.policies import Batch, Capacity, Placement, place
+from kairos_ros.core.placement.policy_placement import place_policies
+from kairos_ros.core.scheduling.wait_ratio import WaitReading
 from kairos_ros.core.tasks import Ints, TaskTable
-from kairos_ros.core.wait_ratio import WaitReading
 
 
 @dataclass(frozen=True, slots=True)

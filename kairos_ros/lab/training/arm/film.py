@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 
-from kairos_ros.lab.training.arm_demonstrations import begin
-from kairos_ros.lab.training.arm_trial import MAX_ACTIONS
+from kairos_ros.lab.training.arm.demonstrations import begin
+from kairos_ros.lab.training.arm.trial import MAX_ACTIONS
 from kairos_ros.lab.training.rollout import PolicyUnderTest
 from kairos_ros.lab.world.driver import SimulatedDriver
 from kairos_ros.lab.world.reach import CONTROL_RATE_HZ, DONE_M, INSTRUCTION, distances, done, state

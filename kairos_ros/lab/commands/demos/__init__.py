@@ -1,0 +1,1 @@
+"""Commands that start whole fleets or arms: demos and the drill."""

@@ -1,0 +1,1 @@
+"""Demonstrations, trials and the model card of the single arm."""

@@ -1,0 +1,1 @@
+"""The fleet's messages as plain data, and back."""

@@ -1,0 +1,1 @@
+"""An arm behind a ROS 2 driver, by its contract."""

@@ -1,0 +1,1 @@
+"""The engines of one server: what each computes, holds in memory and serves."""
