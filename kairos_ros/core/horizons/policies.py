@@ -22,7 +22,7 @@ ENTRY_POINT_GROUP = "kairos_ros.horizon"
 
 CALIBRATED = "calibrated"
 TUNED = "static:tuned"
-"""Horizon policies that a calibration of the served policy stands for (core.horizons.calibration)."""
+"""Horizon policies that a calibration of the served policy stands for (`calibration.py`)."""
 
 Floats = NDArray[np.floating]
 

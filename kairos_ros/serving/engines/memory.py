@@ -1,4 +1,4 @@
-"""Which engines of this host are loaded within a memory budget: what `core.placement.memory_plan` is told."""
+"""Which engines of this host are loaded within a memory budget: what `memory_plan` is told."""
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.placement.memory_plan import MemoryPlan, PolicyMemory, plan_memory
