@@ -128,7 +128,7 @@ class Starter:
         Starter.living.remove(self)
 
     def said(self) -> Iterator[tuple[str, str]]:
-        """Every node's log and whether it runs, and the end of what it said."""
+        """(title, text) of every node: which log, whether the node runs, and the end of the log."""
         for node in self.started:
             code = node.process.poll()
             how = "runs" if code is None else f"has ended: {code}"

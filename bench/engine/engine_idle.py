@@ -50,7 +50,7 @@ from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker.process import WorkerSpec
 from kairos_ros.serving.batching import Effect, Submit
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engines import slot as engine_slot
+from kairos_ros.serving.engines import slot
 from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.messages import EngineDescription
@@ -61,7 +61,7 @@ PICTURES = 8
 """Different ones per camera."""
 WITHIN_S = 300.0
 """Between two signs of life of an engine that loads."""
-ARMS = {"sent when the last one is answered": 1 << 62, "sent ahead": engine_slot.PREPARING_NS}
+ARMS = {"sent when the last one is answered": 1 << 62, "sent ahead": slot.PREPARING_NS}
 """Decoding that is shorter than so many nanoseconds is not worth sending a batch earlier."""
 
 
@@ -198,7 +198,7 @@ def measure(
         saturated.run(block_s)  # measures what decoding takes
         for block in range(blocks):
             for arm, least_ns in ARMS.items():
-                engine_slot.PREPARING_NS = least_ns
+                slot.PREPARING_NS = least_ns
                 found[arm].append(saturated.run(block_s))
                 idle, rate, _ = found[arm][-1]
                 progress(f"block {block + 1}, {arm}: idle {idle:.1%}, {rate:.1f} robots/s")

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import numpy as np
 
-from kairos_ros.core.placement.policies import Capacity, EngineCapacity
+from kairos_ros.core.placement.overflow import Capacity, EngineCapacity
 from kairos_ros.core.scheduling.decision import Pending
 from kairos_ros.core.scheduling.policies import BUILTIN, parse_scheduling
 from kairos_ros.core.tasks import TaskTable

@@ -10,7 +10,7 @@ import numpy as np
 
 from kairos_ros.core.errors import PolicyError
 from kairos_ros.core.horizons.policies import HorizonContext, HorizonPolicy
-from kairos_ros.core.placement.policies import Capacity, EngineCapacity
+from kairos_ros.core.placement.overflow import Capacity, EngineCapacity
 from kairos_ros.core.scheduling.decision import Pending, SchedulingPolicy
 from kairos_ros.core.tasks import TaskTable
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from kairos_ros.core.exchange import Answer, Refetch
-from kairos_ros.core.placement.policies import Capacity, Ints
+from kairos_ros.core.placement.overflow import Capacity, Ints
 from kairos_ros.core.scheduling.decision import Decision, Pending
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.serving.engines.engines import Engines

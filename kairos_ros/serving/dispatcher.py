@@ -11,7 +11,7 @@ from typing import Literal
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Announcement, Answer, Refusal, Request
 from kairos_ros.core.horizons.policies import HorizonPolicy
-from kairos_ros.core.placement.policies import Tier
+from kairos_ros.core.placement.overflow import Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.serving.admission import Admission

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.placement.policies import Capacity, EngineCapacity, overflow, place
+from kairos_ros.core.placement.overflow import Capacity, EngineCapacity, overflow, place
 
 MS = 1_000_000
 LATENCY = tuple((80 + 20 * b) * MS for b in range(1, 5))  # 100, 120, 140, 160 ms, at most 4

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.placement.policies import Capacity, EngineCapacity
+from kairos_ros.core.placement.overflow import Capacity, EngineCapacity
 from kairos_ros.core.scheduling.decision import Pending, ordinal
 from kairos_ros.core.scheduling.policies import (
     Admit,

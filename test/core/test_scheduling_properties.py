@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kairos_ros.core.conformance import check_horizon_policy, check_scheduling_policy
-from kairos_ros.core.placement.policies import Capacity, EngineCapacity
+from kairos_ros.core.placement.overflow import Capacity, EngineCapacity
 from kairos_ros.core.scheduling.decision import Pending
 from kairos_ros.core.scheduling.policies import BUILTIN, WaitRatio, parse_scheduling
 from kairos_ros.core.tasks import TaskTable

@@ -12,7 +12,7 @@ from kairos_ros.core.conformance import check_scheduling_policy
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Actions, Announcement, Observation, Request, RequestId
 from kairos_ros.core.fit import RobotInterface
-from kairos_ros.core.placement.policies import Capacity, EngineCapacity, Placement, place
+from kairos_ros.core.placement.overflow import Capacity, EngineCapacity, Placement, place
 from kairos_ros.core.placement.policy_placement import place_policies
 from kairos_ros.core.scheduling.decision import Decision
 from kairos_ros.core.scheduling.policies import BUILTIN, parse_scheduling

@@ -1,1 +1,1 @@
-"""How far a chunk is executed: policies, what calibration found, and what load asks for."""
+"""How far a chunk is executed: horizon policies, calibrated horizons, and floors under load."""

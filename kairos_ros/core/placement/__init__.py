@@ -1,1 +1,1 @@
-"""Which engine computes a batch: overflow, several policies, copies, and a host's memory."""
+"""Which engine computes which request: overflow, several policies, hedging, and a host's memory."""

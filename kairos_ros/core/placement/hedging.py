@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.placement.policies import Tier
+from kairos_ros.core.placement.overflow import Tier
 
 WINDOW = 200
 """Consecutive requests, in any of which the budget holds."""

@@ -9,7 +9,7 @@ from functools import partial
 
 import numpy as np
 
-from kairos_ros.core.placement.policies import (
+from kairos_ros.core.placement.overflow import (
     Batch,
     Capacity,
     EngineCapacity,

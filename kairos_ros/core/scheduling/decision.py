@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from kairos_ros.core.placement.policies import Batch, Capacity, Placement, place
+from kairos_ros.core.placement.overflow import Batch, Capacity, Placement, place
 from kairos_ros.core.placement.policy_placement import place_policies
 from kairos_ros.core.scheduling.wait_ratio import WaitReading
 from kairos_ros.core.tasks import Ints, TaskTable

@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.placement.policies import Capacity
+from kairos_ros.core.placement.overflow import Capacity
 from kairos_ros.core.scheduling.decision import Decision, Pending, SchedulingPolicy, dispatch
 from kairos_ros.core.scheduling.wait_ratio import WaitReading
 from kairos_ros.core.spec import build_policy

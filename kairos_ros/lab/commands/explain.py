@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.placement.policies import Capacity, EngineCapacity, overflow
+from kairos_ros.core.placement.overflow import Capacity, EngineCapacity, overflow
 from kairos_ros.core.scheduling.decision import Pending
 from kairos_ros.core.scheduling.policies import WaitRatio
 from kairos_ros.core.tasks import TaskTable

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.placement.policies import Tier
+from kairos_ros.core.placement.overflow import Tier
 from kairos_ros.core.profile import EngineProfile
 
 Z90 = 1.2815515655446004

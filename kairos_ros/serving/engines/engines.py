@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Refusal
-from kairos_ros.core.placement.policies import Tier
+from kairos_ros.core.placement.overflow import Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.serving.engines.slot import EngineSlot, SlotMemory
 from kairos_ros.serving.options import SECOND_NS

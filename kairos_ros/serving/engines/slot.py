@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
-from kairos_ros.core.placement.policies import EngineCapacity, Tier
+from kairos_ros.core.placement.overflow import EngineCapacity, Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.serving.request_queue import PendingRequest
 from kairos_ros.transport.link_estimate import LinkState
