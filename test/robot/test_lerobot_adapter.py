@@ -17,6 +17,8 @@ import zmq
 from bench.support.simulated_so101 import SimulatedArm
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.adapter import Homing, Jointed, Limited, RobotAdapter, TaskGoal, Tolerating
+from kairos_ros.robot.adapters.lerobot import lerobot_adapter
+from kairos_ros.robot.adapters.lerobot.lerobot_arms import limp
 from kairos_ros.robot.adapters.registry import make_adapter
 from kairos_ros.robot.body_error import BodyError
 
@@ -181,6 +183,26 @@ def test_a_late_reply_is_not_taken_for_the_next_one(body, arm):
     here = arm.motors("position")["shoulder_pan"]
     so101.hold()
     assert so101.state()[0] == pytest.approx((here - 2090) * 360 / 4095, abs=0.1)
+
+
+def test_late_replies_about_the_torque_are_not_taken_for_positions(body, arm, monkeypatch):
+    so101 = body(**PATIENT)
+    late = []
+
+    def limp_late(motors):
+        arm.tell("delay 90")
+        try:
+            return limp(motors)
+        except ConnectionError as error:
+            late.append(error)
+            raise
+        finally:
+            arm.tell("delay 0")
+
+    monkeypatch.setattr(lerobot_adapter, "limp", limp_late)
+    so101.reset(GOAL)
+    assert late
+    assert so101.joint_positions() is not None
 
 
 def test_replies_that_are_always_late_are_never_taken_for_news(body, arm):
@@ -479,6 +501,8 @@ def test_two_arms_are_one_robot_and_one_cable_stops_both(body, arm, other_arm):
 
 LIGHT = """
 import sys
+from kairos_ros.robot.adapters.lerobot import lerobot_adapter
+from kairos_ros.robot.adapters.lerobot.lerobot_arms import limp
 from kairos_ros.robot.adapters.registry import make_adapter
 make_adapter("lerobot", 30.0, {options!r}).close()
 assert "torch" not in sys.modules

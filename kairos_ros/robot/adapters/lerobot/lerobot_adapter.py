@@ -155,8 +155,8 @@ class LeRobotAdapter:
         """
         if self._fault is None:
             try:
-                self._look(patient=True)
                 self._check_torque()
+                self._look(patient=True)  # last: what it reads next is answered in turn then
             except BodyError as error:
                 log.warning("connecting again: %s", error)
         if self._fault is not None:
@@ -248,10 +248,7 @@ class LeRobotAdapter:
         tries = 5 if patient else 1
         for left in reversed(range(tries)):
             try:
-                for arm in self._link.arms:
-                    drop_input(arm)
-                    if self._blind_since_ns is not None:
-                        check_step(arm)
+                self._check_steps()
                 taken_ns = self._link.taken_ns()  # first, as newer pictures may come meanwhile
                 seen = self._link.robot.get_observation()
                 state = self._features.vector(seen)
@@ -267,6 +264,14 @@ class LeRobotAdapter:
                 if self._looks % self._torque_every == 0:
                     self._check_torque()
                 return
+
+    def _check_steps(self) -> None:
+        """Before every read: forgets what came too late; after a failed one, sees that the motors
+        answer what they are asked now. Raises what `check_step` raises."""
+        for arm in self._link.arms:
+            drop_input(arm)
+            if self._blind_since_ns is not None:
+                check_step(arm)
 
     def _send(self, action: np.ndarray) -> bool:
         """Whether it was sent; a failure that may pass is tolerated."""
@@ -300,6 +305,7 @@ class LeRobotAdapter:
     def _check_torque(self) -> None:
         """Raises BodyError for motors that lost their torque: their power was gone, or overload."""
         try:
+            self._check_steps()
             weak = [motor for arm in self._link.arms for motor in limp(arm)]
         except Exception as error:  # a driver raises whatever it likes
             self._tolerate(error)
@@ -336,6 +342,7 @@ class LeRobotAdapter:
     def _check_within(self) -> None:
         """Raises BodyError for a joint that is where it must not be."""
         try:
+            self._check_steps()
             for arm in self._link.arms:
                 check_range(arm, positions(arm))
         except Exception as error:  # a driver raises whatever it likes
