@@ -3,7 +3,7 @@
 set -eu
 cd "$(dirname "$0")/.."
 uv=$(command -v uv || echo build/uv/bin/uv)
-compile() { "$uv" pip compile -q --no-header --no-annotate --python .venv/bin/python "$@"; }
+compile() { "$uv" pip compile -q --no-header --no-annotate --overrides tools/overrides.txt --python .venv/bin/python "$@"; }
 
 compile pyproject.toml --all-extras --group dev -o requirements.lock
 

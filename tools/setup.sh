@@ -47,5 +47,5 @@ if ! "$venv"/bin/python -c 'import sys; assert sys.version_info[:2] == (3, 12)' 
 fi
 echo "setup: installing the locked dependencies (about 6 GB on disk, torch included)"
 # not "pip sync": some ROS wheels carry the metadata of a second distribution, which it would remove
-"$uv" pip install --python "$venv"/bin/python -r "$lock"
+"$uv" pip install --python "$venv"/bin/python --overrides tools/overrides.txt -r "$lock"
 touch "$venv"/.deps

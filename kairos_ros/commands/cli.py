@@ -34,6 +34,7 @@ COMMANDS = {
     "fleet up": "kairos_ros.commands.fleet:up_command",
     "fleet demo": "kairos_ros.lab.commands.demos.factory:factory_command",
     "fleet states": "kairos_ros.commands.fleet:states_command",
+    "doors": "kairos_ros.commands.doors:doors_command",
     "dashboard": "kairos_ros.commands.dashboard:dashboard_command",
     "sim-so101": "kairos_ros.lab.commands.demos.sim_so101:sim_so101_command",
     "arm up": "kairos_ros.commands.arm:arm_up_command",

@@ -59,6 +59,8 @@ class Execution:
     """Control period; 0: not known, and nothing was executed."""
     seam: float = 0.0
     """Jump from the last action before this round to its first one (see ExecutionInfo.msg)."""
+    inferred: bool = False
+    """From the times of its requests: the robot does not say what it executes."""
 
 
 @dataclass(frozen=True, slots=True)

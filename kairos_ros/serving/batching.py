@@ -157,7 +157,9 @@ class Batching:
             return "waits: an engine died with it, so it travels alone"
         early = "asks more often than it may, " if entry.due_ns else ""
         decision, keys = self._last or (None, [])
-        return early + decision.reason(keys.index(key)) if decision and key in keys else ""
+        if decision is None or key not in keys:
+            return ""
+        return early + decision.reason(keys.index(key)) + _rests_on(entry)
 
     def _form_batches(self, now_ns: int, ready: list[EngineSlot]) -> list[Effect]:
         """One decision about everything that waits."""
@@ -237,7 +239,8 @@ class Batching:
             entries = []
             for i in chosen:
                 entry = self._queue.entries.pop(keys[i])
-                entry.reason, entry.dispatched_ns = decision.reason(int(i)), now_ns
+                entry.reason = decision.reason(int(i)) + _rests_on(entry)
+                entry.dispatched_ns = now_ns
                 entries.append(entry)
             self._hedging.budget.count(len(entries))
             effects.append(self._submit(now_ns, self._engines.slots[engine], entries))
@@ -268,3 +271,9 @@ class Batching:
         requests = [infer_request(entry.request) for entry in entries]
         expected_s = slot.latency_of(len(entries)) / 1e9
         return Submit(slot.name, batch, requests, expected_s, moved * slot.history_bytes)
+
+
+def _rests_on(entry: PendingRequest) -> str:
+    """What a decision about a robot that does not say what it executes rests on; else empty."""
+    inferred = entry.request.execution.inferred
+    return ", execution inferred from its request times" if inferred else ""

@@ -105,6 +105,7 @@ def execution_message(execution: Execution, control_rate_hz: float) -> Execution
         control_rate_hz=control_rate_hz,
         stalled_s=execution.stalled_ns / 1e9,
         seam=execution.seam,
+        inferred=execution.inferred,
     )
 
 

@@ -137,6 +137,7 @@ def _to_execution(info: ExecutionInfo) -> Execution:
         remaining=info.actions_remaining,
         chunk_index=info.chunk_index,
         period_ns=round(1e9 / rate_hz) if rate_hz else 0,
+        inferred=info.inferred,
     )
 
 

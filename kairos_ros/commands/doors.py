@@ -1,0 +1,105 @@
+"""`kairos doors`."""
+
+import asyncio
+import os
+import resource
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from kairos_ros.commands.listen import address_of, bind
+from kairos_ros.commands.task import NamespaceOption
+from kairos_ros.core.fleet_names import FleetNames
+from kairos_ros.doors.access import access
+from kairos_ros.doors.clients import Limits
+from kairos_ros.doors.observation_map import map_path, read_map
+from kairos_ros.host.extras import require
+
+MOST_SOCKETS = 4096
+SPARE_FILES = 256
+"""Besides sockets of clients: DDS, logs, modules."""
+
+
+def doors_command(
+    observation_map: Annotated[
+        str,
+        typer.Argument(
+            metavar="MAP",
+            help="Observation map: a file, or one that ships: aloha, droid, libero, so101.",
+        ),
+    ],
+    listen: Annotated[
+        str,
+        typer.Option(
+            help="ADDRESS:PORT for clients. Beyond this host it needs --tokens, --tls-cert and "
+            "--tls-key. Port 0: any free port."
+        ),
+    ] = "127.0.0.1:8000",
+    tokens: Annotated[
+        Path | None,
+        typer.Option(help="File with a line ROBOT TOKEN for each client; only they may connect."),
+    ] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate chain, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key, PEM, without passphrase.")] = None,
+    max_clients: Annotated[
+        int, typer.Option(help="Clients at a time; others are refused.", min=1, max=200)
+    ] = 64,
+    max_message_mb: Annotated[
+        float, typer.Option(help="Largest message of a client, in MB.", min=0.01, max=256)
+    ] = 16.0,
+    idle_s: Annotated[
+        float,
+        typer.Option(help="Disconnect a client that asks for nothing for so long.", min=0.1),
+    ] = 3600.0,
+    answer_s: Annotated[
+        float,
+        typer.Option(help="Answer a request with an error that has no chunk by then.", min=0.1),
+    ] = 30.0,
+    domain: Annotated[
+        int | None,
+        typer.Option(help="ROS domain of the fleet [default: $ROS_DOMAIN_ID].", min=0, max=232),
+    ] = None,
+    namespace: NamespaceOption = "",
+) -> None:
+    """Serve robots that run openpi's client: each is a robot of the fleet.
+
+    Runs beside the serving node and asks it as a robot node does. Ctrl-C ends it.
+    """
+    require("websockets", "PIL")
+    host, port = address_of(listen)
+    path = map_path(observation_map)
+    read = read_map(path)
+    allowed = access(host, tokens, tls_cert, tls_key)
+    if domain is not None:
+        os.environ["ROS_DOMAIN_ID"] = str(domain)
+    from kairos_ros.nodes.doors.process import DoorsProcess, Setup
+
+    limits = Limits(max_clients, round(max_message_mb * 1e6), idle_s, answer_s)
+    names = FleetNames.below(namespace)
+    setup = Setup(path, read, allowed, limits, names, _most_sockets(max_clients))
+    bound = bind(host, port, listening=False)
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "wss" if allowed.tls else "ws"
+    where = f"{scheme}://{shown}:{bound.getsockname()[1]}"
+    within = f", namespace {names.namespace}" if names.namespace else ""
+    print(
+        f"doors: {where} for robots of ROS domain {os.environ.get('ROS_DOMAIN_ID', '0')}{within}",
+        flush=True,
+    )
+
+    async def run() -> None:
+        await DoorsProcess(setup, bound, lambda text: print(text, flush=True)).run()
+
+    asyncio.run(run())
+    print("doors: ended")
+
+
+def _most_sockets(clients: int) -> int:
+    """Connections that this process can hold; raises its own limit of open files for them."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = MOST_SOCKETS + SPARE_FILES
+    if soft < wanted:
+        soft = min(wanted, hard) if hard != resource.RLIM_INFINITY else wanted
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return max(clients, min(MOST_SOCKETS, soft - SPARE_FILES))

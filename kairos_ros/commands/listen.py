@@ -1,0 +1,46 @@
+"""Where a command listens: what people write, and a socket of it."""
+
+import ipaddress
+import socket
+
+from kairos_ros.core.errors import ConfigError
+
+
+def address_of(listen: str) -> tuple[str, int]:
+    """`--listen ADDRESS:PORT`. Raises ConfigError for anything else."""
+    host, _, port = listen.rpartition(":")
+    host = host.removeprefix("[").removesuffix("]")
+    host = "127.0.0.1" if host == "localhost" else host
+    try:
+        ipaddress.ip_address(host)
+        number = int(port)
+    except ValueError as error:
+        raise ConfigError(
+            f"--listen {listen!r}: {error}; write ADDRESS:PORT, for example 127.0.0.1:8370"
+        ) from error
+    if not 0 <= number < 65536:
+        raise ConfigError(f"--listen {listen!r}: a port is 0 to 65535")
+    return host, number
+
+
+def is_loopback(host: str) -> bool:
+    return ipaddress.ip_address(host).is_loopback
+
+
+def bind(host: str, port: int, *, listening: bool = True) -> socket.socket:
+    """Raises ConfigError where the address cannot be had.
+
+    listening: who opens the address at once waits for an answer; else it is refused until somebody
+    serves.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    bound = socket.socket(family, socket.SOCK_STREAM)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        bound.bind((host, port))
+        if listening:
+            bound.listen()
+    except OSError as error:
+        bound.close()
+        raise ConfigError(f"--listen {host}:{port}: {error.strerror}; choose another") from error
+    return bound

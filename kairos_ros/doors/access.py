@@ -1,0 +1,115 @@
+"""Who may connect, from where: loopback as it is, any other address with tokens and TLS only."""
+
+import hmac
+import ipaddress
+import ssl
+import stat
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import is_robot_name
+from kairos_ros.core.wire_check import printable
+from kairos_ros.document.text_file import read_text
+
+SHORTEST_TOKEN, LONGEST_TOKEN = 20, 200
+"""Characters."""
+MOST_FILE_BYTES = 1_000_000
+HOW = "make one with: openssl rand -hex 24"
+
+
+class AccessDeniedError(Exception):
+    """A client may not connect; the text is for it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """What is asked of clients."""
+
+    tokens: Mapping[str, str]
+    """Robot -> its token; empty: none is asked for."""
+    tls: ssl.SSLContext | None
+
+    def robot_of(self, path: str, authorization: str) -> str:
+        """Which robot a client is, by its token, or by its path where none is asked for; empty:
+        it did not say. Raises AccessDeniedError.
+
+        authorization: the header, `Api-Key TOKEN` as of openpi's client, or `Bearer TOKEN`.
+        """
+        named = path.partition("?")[0].strip("/")
+        if named and not is_robot_name(named):
+            raise AccessDeniedError(
+                f"'{printable(named)}' is no name of a robot: letters, digits and _"
+            )
+        if not self.tokens:
+            return named
+        _, _, given = authorization.strip().partition(" ")
+        owners = [
+            robot
+            for robot, token in self.tokens.items()
+            if hmac.compare_digest(token.encode(), given.strip().encode(errors="replace"))
+        ]
+        if not owners:
+            raise AccessDeniedError("no robot has this token; give the client the api_key of one")
+        if named not in ("", owners[0]):
+            raise AccessDeniedError(f"this token is not that of robot {named}")
+        return owners[0]
+
+
+def access(host: str, tokens: Path | None, cert: Path | None, key: Path | None) -> Access:
+    """Raises ConfigError for an address beyond this host without tokens and TLS, and for files that
+    cannot be used."""
+    if (cert is None) != (key is None):
+        raise ConfigError("--tls-cert and --tls-key belong together: give both, or none")
+    if not ipaddress.ip_address(host).is_loopback:
+        missing = [] if tokens else ["--tokens"]
+        missing += [] if cert else ["--tls-cert and --tls-key"]
+        if missing:
+            raise ConfigError(
+                f"{host} can be reached from other hosts, so it needs {' and '.join(missing)}; "
+                "or listen on 127.0.0.1"
+            )
+    return Access(read_tokens(tokens) if tokens else {}, _tls(cert, key) if cert and key else None)
+
+
+def read_tokens(path: Path) -> dict[str, str]:
+    """A file with a line `ROBOT TOKEN` for each robot; # begins a comment. Raises ConfigError."""
+    text = read_text(path, MOST_FILE_BYTES)
+    if path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
+        raise ConfigError(f"{path} can be read by others; run: chmod 600 {path}")
+    tokens: dict[str, str] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        words = line.partition("#")[0].split()
+        if not words:
+            continue
+        where = f"{path}:{number}"
+        if len(words) != 2:
+            raise ConfigError(f"{where}: a line is ROBOT TOKEN")
+        robot, token = words
+        if not is_robot_name(robot):
+            raise ConfigError(f"{where}: '{printable(robot)}' is no name of a robot")
+        if not SHORTEST_TOKEN <= len(token) <= LONGEST_TOKEN or not token.isascii():
+            raise ConfigError(
+                f"{where}: a token has {SHORTEST_TOKEN} to {LONGEST_TOKEN} ASCII characters; {HOW}"
+            )
+        if robot in tokens:
+            raise ConfigError(f"{where}: robot {robot} is named twice")
+        if token in tokens.values():
+            raise ConfigError(f"{where}: another robot has this token, too; {HOW}")
+        tokens[robot] = token
+    if not tokens:
+        raise ConfigError(f"{path} names no robot; write lines ROBOT TOKEN")
+    return tokens
+
+
+def _tls(cert: Path, key: Path) -> ssl.SSLContext:
+    for path in (cert, key):
+        read_text(path, MOST_FILE_BYTES)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        context.load_cert_chain(cert, key, password=lambda: "")
+    except (ssl.SSLError, OSError, ValueError) as error:
+        raise ConfigError(f"{cert} and {key} are no certificate with its key: {error}") from None
+    return context

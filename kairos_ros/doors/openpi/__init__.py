@@ -1,0 +1,1 @@
+"""The dialect of openpi: msgpack with NumPy arrays over a WebSocket."""

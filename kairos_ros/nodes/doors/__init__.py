@@ -1,0 +1,1 @@
+"""The ROS side of `kairos doors`: clients on the topics of robots."""
