@@ -164,11 +164,17 @@ def start(tmp_path):
 
 
 @pytest.fixture(scope="module")
-def start_for_module(tmp_path_factory):
-    """As `start`, for nodes that all tests of a module share."""
+def starter_for_module(tmp_path_factory):
+    """For nodes and commands that all tests of a module share."""
     starter = Starter(tmp_path_factory.mktemp("logs"))
-    yield starter.start
+    yield starter
     starter.end()
+
+
+@pytest.fixture(scope="module")
+def start_for_module(starter_for_module):
+    """As `start`, for nodes that all tests of a module share."""
+    return starter_for_module.start
 
 
 @pytest.fixture(scope="module")

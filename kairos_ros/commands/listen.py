@@ -5,6 +5,9 @@ import socket
 
 from kairos_ros.core.errors import ConfigError
 
+SEND_BUFFER_BYTES = 1 << 18
+"""Of each connection."""
+
 
 def address_of(listen: str) -> tuple[str, int]:
     """`--listen ADDRESS:PORT`. Raises ConfigError for anything else."""
@@ -28,7 +31,8 @@ def is_loopback(host: str) -> bool:
 
 
 def bind(host: str, port: int, *, listening: bool = True) -> socket.socket:
-    """Raises ConfigError where the address cannot be had.
+    """A socket that keeps little for peers which do not read. Raises ConfigError where the address
+    cannot be had.
 
     listening: who opens the address at once waits for an answer; else it is refused until somebody
     serves.
@@ -36,6 +40,7 @@ def bind(host: str, port: int, *, listening: bool = True) -> socket.socket:
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     bound = socket.socket(family, socket.SOCK_STREAM)
     bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER_BYTES)
     try:
         bound.bind((host, port))
         if listening:

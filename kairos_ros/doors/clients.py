@@ -197,14 +197,14 @@ class Clients:
             outcome = client.look(now_ns)
             if outcome:
                 raise NotServedError(outcome)
-            if client.binding.bound:
+            if client.server is not None:
                 if client.misfit:
                     raise NotServedError(client.misfit)
                 if self._fleet.ready(client) and now_ns >= client.soonest_ns:
                     return
             if now_ns > end_ns:
                 waits = f"{self.limits.answer_s:g} s"
-                if not client.binding.bound:
+                if client.server is None:
                     raise NotServedError(f"no server for {waits}: {client.binding.why_none()}")
                 raise NotServedError(f"{client.server} has not opened its topics for {waits}")
             await asyncio.sleep(LOOK_S)

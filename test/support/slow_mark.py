@@ -14,7 +14,7 @@ import pytest
 import rclpy
 from hypothesis import settings
 
-NODES = {"start", "start_node", "start_for_module", "wire"}
+NODES = {"start", "start_node", "start_for_module", "starter_for_module", "wire"}
 """Fixtures that start nodes or speak DDS."""
 WHOLE_MODULE = re.compile(r"^pytestmark = .*\bpytest\.mark\.slow\b", re.MULTILINE)
 STARTS = {"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn"}

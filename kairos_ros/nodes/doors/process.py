@@ -21,6 +21,7 @@ from kairos_ros.doors.openpi.server import OpenpiServer
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.doors.diagnostics import diagnostics
 from kairos_ros.nodes.doors.topics import ClientTopics
+from kairos_ros.nodes.process import log_by
 from kairos_ros.nodes.vlm.side_node import SideNode
 
 LOG = logging.getLogger("kairos_ros.doors")
@@ -56,6 +57,7 @@ class DoorsProcess:
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
         side = SideNode("doors", names=self._setup.names)
+        log_by(side.node)
         topics = ClientTopics(
             side,
             self._setup.names,
