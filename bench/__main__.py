@@ -35,6 +35,7 @@ FAMILIES = {
         "rates",
         "scheduler",
         "composition",
+        "doors",
         "pool",
         "forged_names",
         "large_messages",
@@ -66,6 +67,7 @@ ABOUT = {
     "stop": "from somebody in the cell to an arm that holds",
     "pipeline": "actions per second under safety, monitor and planner, against without",
     "scheduler": "decisions per second",
+    "doors": "robots with openpi's client, against openpi's own server design",
     "composition": "serving, viz and recorder in one process, against three",
 }
 PROGRAMS = {

@@ -167,6 +167,12 @@ class Clients:
 
     # For a connection.
 
+    async def until_ready(self, client: Client, within_s: float) -> None:
+        """Until a serving node has opened its topics; at most for so long."""
+        end_s = time.monotonic() + within_s
+        while not self._fleet.ready(client) and time.monotonic() < end_s:
+            await asyncio.sleep(LOOK_S)
+
     async def chunk(self, client: Client, message: Mapping[Any, Any], came_ns: int) -> Actions:
         """What the policy answers to one observation.
 

@@ -4,7 +4,6 @@ nobody else. Real sockets, processes and DDS throughout."""
 import itertools
 import signal
 import socket
-import ssl
 import struct
 import subprocess
 import sys

@@ -36,6 +36,8 @@ PING_S, PONG_S = 10.0, 20.0
 SEND_S = 10.0
 """A client that does not read what it is sent for so long is disconnected."""
 CLOSE_S = 2.0
+READY_S = 2.0
+"""A client gets the metadata when it can be served, at the latest after so long."""
 MOST_UNREADABLE = 10
 """Messages in a row that are no observation, before their sender is disconnected."""
 QUEUED = 2
@@ -144,6 +146,7 @@ class OpenpiServer:
 
     async def _serve(self, connection: ServerConnection, client: Client) -> None:
         """Until the connection ends. Raises TimeoutError for a client that does not read."""
+        await self._clients.until_ready(client, READY_S)
         await self._send(connection, pack(_metadata(client)))
         idle_s = self._clients.limits.idle_s
         before_ms: float | None = None
