@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from socket import socket
 
+from rclpy.impl.rcutils_logger import RcutilsLogger
+
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.name_patterns import matches
@@ -22,11 +24,26 @@ from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.doors.diagnostics import diagnostics
 from kairos_ros.nodes.doors.topics import ClientTopics
 from kairos_ros.nodes.process import log_by
+from kairos_ros.nodes.throttle import Throttle
 from kairos_ros.nodes.vlm.side_node import SideNode
 
 LOG = logging.getLogger("kairos_ros.doors")
 TELL_AFTER_S = 2.0
 """It says what it waits for."""
+
+
+class ThrottledLog(logging.Handler):
+    """Hands what clients cause to a node's logger, at a rate that an operator can read."""
+
+    def __init__(self, logger: RcutilsLogger) -> None:
+        super().__init__()
+        self._throttle = Throttle(logger, burst=20, every_s=1.0)
+
+    def emit(self, record: logging.LogRecord) -> None:
+        warns = record.levelno >= logging.WARNING
+        (self._throttle.warning if warns else self._throttle.info)(
+            str(record.msg), self.format(record)
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +75,7 @@ class DoorsProcess:
             loop.add_signal_handler(number, self._stop.set)
         side = SideNode("doors", names=self._setup.names)
         log_by(side.node)
+        LOG.handlers, LOG.propagate = [ThrottledLog(side.node.get_logger())], False
         topics = ClientTopics(
             side,
             self._setup.names,
@@ -78,7 +96,8 @@ class DoorsProcess:
                 await self._live(side, told)
         finally:
             self.clients.close()
-            await asyncio.sleep(0.1)  # goodbyes are sent in the node's thread
+            await asyncio.sleep(0.1)  # the node's thread takes over what has left
+            topics.say_goodbye()
             side.close()
 
     async def _live(self, side: SideNode, told: DiagnosticsPublisher) -> None:

@@ -24,10 +24,12 @@ from kairos_ros.nodes.bounded import PICTURE_BYTES, subscribe
 from kairos_ros.nodes.messages.server import server_from
 from kairos_ros.nodes.robot.messages import Identity, request_message, status_message
 from kairos_ros.nodes.throttle import Throttle
+from kairos_ros.nodes.timers import every
 from kairos_ros.nodes.vlm.side_node import SideNode
 from kairos_ros.telemetry.answer import answer_of
 
-GOODBYE_S = 0.5
+GOODBYE_S = 1.0
+"""The topics of a client that has left stay open for so long, so that its goodbye arrives."""
 
 
 @dataclass(slots=True)
@@ -57,6 +59,9 @@ class ClientTopics:
         self._heard, self._answered, self._unreadable = heard, answered, unreadable
         self._open: dict[str, _Topics] = {}
         """By session. Written in the loop's thread only."""
+        self._left: list[tuple[float, _Topics]] = []
+        """When they left; in the thread that spins only."""
+        every(side.node, GOODBYE_S / 2, self._tidy)
         self._throttle = Throttle(side.node.get_logger(), burst=5, every_s=5.0)
         subscribe(
             side.node,
@@ -96,7 +101,15 @@ class ClientTopics:
         message = self._status(topics.who, client)
         message.state, message.task = RobotState.LEAVING, ""
         topics.status.publish(message)
-        self._side.executor.create_task(self._destroy, topics)
+        self._side.executor.create_task(self._keep, topics)
+
+    def say_goodbye(self) -> None:
+        """Waits until everybody has heard who has just left."""
+        now_s = time.monotonic()
+        until_s = now_s + GOODBYE_S
+        for topics in [topics for at_s, topics in self._left if now_s - at_s < GOODBYE_S / 2]:
+            left_s = max(0.0, until_s - time.monotonic())
+            topics.status.wait_for_all_acked(Duration(seconds=left_s))
 
     def _status(self, who: Identity, client: Client) -> RobotStatus:
         message = status_message(who, client.report(time.monotonic_ns()))
@@ -147,12 +160,16 @@ class ClientTopics:
         )
         self._hand_over(self._opened, client, topics)
 
-    def _destroy(self, topics: _Topics) -> None:
-        topics.status.wait_for_all_acked(Duration(seconds=GOODBYE_S))
-        node = self._side.node
-        node.destroy_subscription(topics.chunks)
-        node.destroy_publisher(topics.requests)
-        node.destroy_publisher(topics.status)
+    def _keep(self, topics: _Topics) -> None:
+        self._left.append((time.monotonic(), topics))
+
+    def _tidy(self) -> None:
+        node, now_s = self._side.node, time.monotonic()
+        while self._left and now_s - self._left[0][0] > GOODBYE_S:
+            _, topics = self._left.pop(0)
+            node.destroy_subscription(topics.chunks)
+            node.destroy_publisher(topics.requests)
+            node.destroy_publisher(topics.status)
 
     def _on_server(self, message: ServerStatusMessage) -> None:
         try:
@@ -172,7 +189,7 @@ class ClientTopics:
 
     def _opened(self, client: Client, topics: _Topics) -> None:
         if client.counters["gone"]:
-            self._side.executor.create_task(self._destroy, topics)
+            self._side.executor.create_task(self._keep, topics)
             return
         self._open[client.session] = topics
         self.tell(client)
