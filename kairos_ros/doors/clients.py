@@ -22,8 +22,9 @@ from kairos_ros.doors.observation import Seen, seen_of, sizes_of
 from kairos_ros.doors.observation_map import ObservationMap
 
 LOG = logging.getLogger(__name__)
-REPEAT_S = 1.0
-"""Silence after which a request is sent again; it doubles."""
+REPEAT_S, FIRST_REPEAT_S = 1.0, 0.2
+"""Silence after which a request is sent again; it doubles. Of a new client it is shorter: the
+serving node may not have found its reader yet, so that the first answer gets lost."""
 LONGEST_SILENCE_S = 4.0
 LOOK_S = 0.02
 """Between two looks for a server, or for a topic that it opens."""
@@ -238,7 +239,7 @@ class Clients:
             answers.get_nowait()
         request = client.begin(seen.prompt, seen.observation, came_ns, time.monotonic_ns())
         self._fleet.tell(client)
-        silence_s, reason = REPEAT_S, ""
+        silence_s, reason = REPEAT_S if client.counters["chunks"] else FIRST_REPEAT_S, ""
         while True:
             self._fleet.send(client, request)
             left_s = (end_ns - time.monotonic_ns()) / 1e9
