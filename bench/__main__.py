@@ -36,6 +36,7 @@ FAMILIES = {
         "scheduler",
         "composition",
         "doors",
+        "doors_families",
         "pool",
         "forged_names",
         "large_messages",
@@ -88,6 +89,7 @@ PROGRAMS = {
     "load": "what loading a policy costs in time and memory, against LeRobot's own way",
     "gpu": "all that needs a GPU, in slices that are resumed: latency, memory, compilation",
     "soak": "an hour of robots that come and go, workers that die and links that are cut",
+    "doors_families": "openpi's client with a policy of each family",
     "pool": "what replicas behind one worker cost and bring",
 }
 """They have options of their own: `python -m bench NAME --help`."""

@@ -60,7 +60,8 @@ class Execution:
     seam: float = 0.0
     """Jump from the last action before this round to its first one (see ExecutionInfo.msg)."""
     inferred: bool = False
-    """From the times of its requests: the robot does not say what it executes."""
+    """From the times of its requests: the robot does not say what it executes, and waits for each
+    answer, so that it has no newer observation meanwhile."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -247,6 +247,7 @@ class Clients:
                 answer = await asyncio.wait_for(answers.get(), min(silence_s, max(left_s, 0.0)))
             except TimeoutError:
                 client.counters["silences"] += 1
+                LOG.info("client %s asks again after %g s of silence", client.robot, silence_s)
                 silence_s = min(2 * silence_s, LONGEST_SILENCE_S)
                 answer = None
             wait_s = 0.0

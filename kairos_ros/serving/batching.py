@@ -53,9 +53,12 @@ class Freshness:
         """Too old to be dispatched then, and not asked for again already for the next batch.
 
         A batch that takes longer than expected makes what was fetched for the next one older than
-        that; asking once more would leave the engine without work for a round trip.
+        that; asking once more would leave the engine without work for a round trip. A client whose
+        execution is inferred has no newer one: it waits for its answer and does nothing meanwhile.
         """
         if not self.wanted or entry.hold_until_ns or entry.refetched_for == next_batch:
+            return False
+        if entry.request.execution.inferred:
             return False
         return dispatch_ns - entry.observed_ns > self.stale_after_ns
 

@@ -289,6 +289,19 @@ def test_a_stale_observation_is_fetched_again_while_the_batch_before_is_computed
     assert [(r.robot, r.attempt, r.state[0]) for r in submit.requests] == [("b", 1, 1.0)]
 
 
+def test_a_client_whose_execution_is_inferred_is_not_asked_for_a_newer_observation():
+    dispatcher = serving()
+    inferred = Execution(inferred=True)
+    (first,) = dispatcher.request(0, ask("a"))
+    dispatcher.request(MS, ask("b", execution=inferred))
+    assert dispatcher.tick(71 * MS) == []
+    effects = done(dispatcher, 100 * MS, first)
+    submit = next(e for e in effects if isinstance(e, Submit))
+    assert [r.robot for r in submit.requests] == ["b"]
+    told = dispatcher.reason(dispatcher.sessions["b"])
+    assert told.endswith(", execution inferred from its request times")
+
+
 def test_an_observation_that_was_not_fetched_in_time_is_used_as_it_is():
     dispatcher = serving()
     (first,) = dispatcher.request(0, ask("a"))

@@ -136,6 +136,8 @@ class DoorsProcess:
                 return False
         policy = status.interface_of(read.policy)
         if policy is None:
+            if not read.policy or read.policy in (one.name for one in status.policies):
+                return False  # no engine of it was up yet
             served = ", ".join(one.name for one in status.policies) or status.policy
             raise ConfigError(
                 f"{self._setup.path}: policy {read.policy!r} is none of {status}; it serves "
