@@ -106,8 +106,9 @@ def alone(policy: Path, cameras: list[str], seen: dict[str, object]) -> np.ndarr
     from kairos_ros.doors.observation_map import read_map
 
     read = read_map(policy.parent / "map.yaml")
-    observation = seen_of(seen, read, dict.fromkeys(cameras, SIZE)).observation
     engine = load_engine(EngineOptions(str(policy), device="cpu"), lambda said: None)
+    sizes = {} if engine.description.any_image_size else dict.fromkeys(cameras, SIZE)
+    observation = seen_of(seen, read, sizes).observation
     images = {
         feature: observation.images[camera_name(feature)] for feature in engine.description.images
     }
