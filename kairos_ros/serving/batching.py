@@ -155,14 +155,16 @@ class Batching:
             return "waits: a newer observation was asked for"
         if entry.crashes:
             return "waits: an engine died with it, so it travels alone"
-        early = "asks more often than it may, " if entry.due_ns else ""
         decision, keys = self._last or (None, [])
+        if entry.not_before_ns and key not in keys:
+            return "waits: it asks more often than the plan allows"
+        early = "asks more often than it may, " if entry.due_ns else ""
         return early + decision.reason(keys.index(key)) if decision and key in keys else ""
 
     def _form_batches(self, now_ns: int, ready: list[EngineSlot]) -> list[Effect]:
         """One decision about everything that waits."""
         effects: list[Effect] = []
-        waiting = [k for k, entry in self._queue.entries.items() if now_ns >= entry.hold_until_ns]
+        waiting = [k for k, entry in self._queue.entries.items() if entry.may_go(now_ns)]
         batch, stale = self._next_batch, self._freshness.is_stale
         fresh = [k for k in waiting if not stale(now_ns, self._queue.entries[k], batch)]
         if len(fresh) < len(waiting):
@@ -238,6 +240,7 @@ class Batching:
             for i in chosen:
                 entry = self._queue.entries.pop(keys[i])
                 entry.reason, entry.dispatched_ns = decision.reason(int(i)), now_ns
+                entry.session.computed_round = entry.request.id.task, entry.request.id.round
                 entries.append(entry)
             self._hedging.budget.count(len(entries))
             effects.append(self._submit(now_ns, self._engines.slots[engine], entries))

@@ -1,6 +1,8 @@
-"""How often each robot may ask: reviewed now and then, told with answers, and checked."""
+"""How often each robot may ask, by a plan or by review: told with answers, and checked."""
 
 from collections import Counter, defaultdict
+from collections.abc import Mapping
+from typing import NamedTuple
 
 from kairos_ros.core.exchange import Request
 from kairos_ros.core.scheduling.rate_control import Demand, RateControl
@@ -20,6 +22,22 @@ EARLY_NS = 100_000_000
 faster than the one before it."""
 
 
+EARLY_TOLD_NS = 5_000_000_000
+"""A robot that asked too soon is named for so long."""
+
+
+def over_rate(now_ns: int, session: Session) -> bool:
+    """Whether a robot asked sooner than it was told lately."""
+    return session.asked_early > 0 and now_ns - session.asked_early_ns < EARLY_TOLD_NS
+
+
+class Due(NamedTuple):
+    """When a request should have come at the soonest; fields as in `PendingRequest`."""
+
+    due_ns: int = 0
+    not_before_ns: int = 0
+
+
 class Rates:
     """Times are integer nanoseconds, as the dispatcher's. Not thread safe."""
 
@@ -36,6 +54,20 @@ class Rates:
         self._controls: defaultdict[str, RateControl] = defaultdict(RateControl)
         """By what computes: a device, or the engines of one policy."""
         self._reviewed_ns = -REVIEW_NS
+        self._planned_ns: Mapping[str, int] = {}
+
+    def follow(self, periods_ns: Mapping[str, int]) -> None:
+        """From now on these robots ask no more often than once per so long, as a plan says."""
+        self._planned_ns = periods_ns
+
+    def planned_ns(self, robot: str) -> int:
+        """Least time between its requests by the plan; 0: the plan does not limit it."""
+        return self._planned_ns.get(robot, 0)
+
+    @property
+    def limiting(self) -> bool:
+        """Whether robots are told rates at all."""
+        return self._options.rate_control or bool(self._planned_ns)
 
     def change(self, options: ServingOptions) -> None:
         """As `Dispatcher.change`."""
@@ -44,22 +76,32 @@ class Rates:
         if not options.rate_control:
             self._controls.clear()
             for session in self._sessions.sessions.values():
-                session.period_ns = session.told_period_ns = 0
+                session.period_ns = 0
+                session.told_period_ns = self.planned_ns(session.robot)
 
-    def asked(self, now_ns: int, request: Request, session: Session) -> int:
-        """A request that will be served came. When it should have come at the soonest; 0 where it
-        did not come too soon."""
+    def asked(self, now_ns: int, request: Request, session: Session) -> Due:
+        """A request that will be served came. When it should have come at the soonest; zeros where
+        it did not come too soon.
+
+        One that comes too soon takes the place of the next one that might have come, so that a
+        robot which never keeps to its rate is served at that rate and no faster. A round that no
+        engine was given has cost nothing.
+        """
         asked = request.id.task, request.id.round
         if asked == session.asked_round:
-            return 0
-        due_ns = session.asked_round_ns + session.told_period_ns
-        session.asked_round, session.asked_round_ns = asked, now_ns
+            return Due()
+        due_ns = session.asked_round_ns
+        if session.computed_round == session.asked_round:
+            due_ns += session.told_period_ns
+        if not session.told_period_ns:
+            due_ns = now_ns
+        session.asked_round, session.asked_round_ns = asked, max(now_ns, due_ns)
         self._learn(request, session)
-        if not session.told_period_ns or now_ns >= due_ns - EARLY_NS:
-            return 0
+        if now_ns >= due_ns - EARLY_NS:
+            return Due()
         session.asked_early, session.asked_early_ns = session.asked_early + 1, now_ns
         self._counters["asked_early"] += 1
-        return due_ns
+        return Due(due_ns, due_ns if self.planned_ns(session.robot) else 0)
 
     def _learn(self, request: Request, session: Session) -> None:
         """What its last round executed, and of which task."""
@@ -76,8 +118,8 @@ class Rates:
         if self._options.rate_control and now_ns >= self._reviewed_ns + REVIEW_NS:
             self._reviewed_ns = now_ns
             self._review()
-        session.told_period_ns = session.period_ns
-        return session.period_ns
+        session.told_period_ns = max(session.period_ns, self.planned_ns(session.robot))
+        return session.told_period_ns
 
     def _review(self) -> None:
         """Decides about all robots in tasks; others may ask as they like."""

@@ -26,7 +26,9 @@ class Session:
     asked_round: tuple[str, int] = ("", 0)
     """Task and round that the rate control has counted last."""
     asked_round_ns: int = 0
-    """When the first request of that round came."""
+    """When the first request of that round came, or might have come at the soonest, if later."""
+    computed_round: tuple[str, int] = ("", 0)
+    """Task and round that an engine was given last."""
     round_ns: float = 0.0
     """What one of its rounds executes lately, by its own reports; 0: not known."""
     allowed: int = 0
