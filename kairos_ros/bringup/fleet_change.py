@@ -85,7 +85,7 @@ def change(old: PlannedFleet, new: PlannedFleet) -> Change:
                 tell[key] = live
     engines, lines = _engines(old.served, new.served)
     lines += [_named(verb, keys) for verb, keys in (
-        ("starts", start), ("stops", stop), ("restarts", tuple(sorted(restart))),
+        ("starts", start), ("stops", stop), ("restarts (tasks end)", tuple(sorted(restart))),
     ) if keys]  # fmt: skip
     judged = [key for key in tell if PLAN not in tell[key]]
     lines += [_named("judge other robots from then on:", judged)] if judged else []

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Mapping
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -83,7 +83,11 @@ def planned(
     if running is not None and device == "auto":  # as it runs
         device = "cuda" if any(one.device != "cpu" for one in running.served.engines) else "cpu"
     served = served_plan(path, fleet, plan, devices(plan, cuda_gpus(), device))
-    specs = tuple(fleet_plan(fleet, path.parent, served=served))
+    specs = tuple(
+        # the same file by another path makes no other robot
+        replace(spec, params_file=spec.params_file.resolve()) if spec.params_file else spec
+        for spec in fleet_plan(fleet, path.parent, served=served)
+    )
     return PlannedFleet(str(path), specs, served), plan
 
 

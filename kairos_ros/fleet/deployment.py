@@ -60,10 +60,10 @@ def like_running(plan: Plan, fleet: FleetFile, running: ServedPlan) -> Plan:
     as much as possible stays: a model on its GPU, and a robot at its engine."""
     names = policy_names([task.components.system1.model for task in fleet.tasks.values()])
     system1 = list(plan.servers_of(Component.SYSTEM1))
-    pairs = _pairs(system1, running, names)
-    robots = _kept_robots(system1, pairs)
     gpus = [f"{GPU}{i}" for i in range(plan.gpus)]
-    stay = {i: old.gpu for i, old in pairs.items() if old.gpu in gpus}
+    pairs = _pairs(system1, [old for old in running.engines if old.gpu in gpus], names)
+    robots = _kept_robots(system1, pairs)
+    stay = {i: old.gpu for i, old in pairs.items()}
     free = [gpu for gpu in gpus if gpu not in stay.values()]
     # what is new goes where nothing runs, if there is such a GPU
     idle = [g for g in free if all(g != one.gpu for one in running.engines)]
@@ -79,13 +79,13 @@ def like_running(plan: Plan, fleet: FleetFile, running: ServedPlan) -> Plan:
 
 
 def _pairs(
-    servers: Sequence[ServerPlan], running: ServedPlan, names: Mapping[str, str]
+    servers: Sequence[ServerPlan], running: Sequence[PlannedEngine], names: Mapping[str, str]
 ) -> dict[int, PlannedEngine]:
     """Which server takes the place of which engine of the same model: those with the most robots
     in common first."""
     able = []
     for i, server in enumerate(servers):
-        for old in running.engines:
+        for old in running:
             if old.policy == names[server.model]:
                 # robots of a class stand in for each other, so that only numbers count
                 of_class = {name: _class_members(servers, name) for name in server.robots}

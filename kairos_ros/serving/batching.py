@@ -91,6 +91,7 @@ class Batching:
         self._hedging = Hedging(options.hedge_budget, tasks)
         self._last: tuple[Decision, list[str]] | None = None
         self._next_batch = 1
+        self._formed_ns = 0
 
     def change(self, options: ServingOptions) -> None:
         """As `Dispatcher.change`."""
@@ -100,6 +101,7 @@ class Batching:
     def form(self, now_ns: int) -> list[Effect]:
         """Forms batches for idle engines, and asks for fresh observations for the next ones."""
         effects: list[Effect] = []
+        self._formed_ns = now_ns
         ready = self._engines.in_service
         idle = self._queue.entries and any(slot.is_free(now_ns) for slot in ready)
         while idle:
@@ -156,7 +158,7 @@ class Batching:
         if entry.crashes:
             return "waits: an engine died with it, so it travels alone"
         decision, keys = self._last or (None, [])
-        if entry.not_before_ns and key not in keys:
+        if entry.not_before_ns > self._formed_ns:
             return "waits: it asks more often than the plan allows"
         early = "asks more often than it may, " if entry.due_ns else ""
         return early + decision.reason(keys.index(key)) if decision and key in keys else ""
