@@ -217,8 +217,7 @@ class Keeper:
         except BaseException:
             for key in started:
                 self._fleet.dismiss(key)
-            self._again_s = 0.0
-            self._call_off_what_is_staged()
+            self._tell_running_plan()
             raise
         before, self.running, self._committed = self.running, wanted, True
         yield from self._complete(before, wanted, steps)
@@ -295,6 +294,10 @@ class Keeper:
         if state is None or now_s < self._again_s:
             return
         if state.staged_plan or state.plan != runs.identity:
-            self._again_s = now_s + AGAIN_S
-            with contextlib.suppress(KairosError):
-                self._client.set(SERVING, {PLAN: runs.text}).is_done()
+            self._tell_running_plan()
+
+    def _tell_running_plan(self) -> None:
+        """Its answer is not waited for: what the serving node does then is seen in its state."""
+        self._again_s = time.monotonic() + AGAIN_S
+        with contextlib.suppress(KairosError):
+            self._client.set(SERVING, {PLAN: self.running.served.text}).is_done()

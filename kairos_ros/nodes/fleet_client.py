@@ -90,8 +90,9 @@ class Setting:
                      Parameter(name, Parameter.Type.STRING_ARRAY, value)
                      for name, value in self._values.items()]  # fmt: skip
             self._future = self._client.set_parameters_atomically(asked)
-        if self._future is not None and self._future.done():
-            result = self._future.result().result
+        answer = self._future.result() if self._future and self._future.done() else None
+        if answer is not None:
+            result = answer.result
             if not result.successful:
                 raise KairosError(f"{self._node}: {result.reason}")
             return True

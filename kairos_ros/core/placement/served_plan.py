@@ -117,7 +117,9 @@ def read_served_plan(text: str) -> ServedPlan:
         }
         engines = tuple(
             PlannedEngine(
-                *(str(one[key]) for key in ("gpu", "device", "policy")),
+                str(one["gpu"]),
+                str(one["device"]),
+                str(one["policy"]),
                 int(one["batch"]),
                 tuple(str(robot) for robot in one["robots"]),
             )
