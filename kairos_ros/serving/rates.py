@@ -22,6 +22,12 @@ EARLY_NS = 100_000_000
 faster than the one before it."""
 
 
+SPREAD = 0.7
+"""Robots that share an engine ask so far from each other, as a share of the even distance."""
+MOST_SHIFT = 0.125
+"""By which a period is made longer at most, as a share of it, to come away from another robot."""
+SHIFTS = 8
+"""Longer periods that are tried."""
 EARLY_TOLD_NS = 5_000_000_000
 """A robot that asked too soon is named for so long."""
 
@@ -90,11 +96,11 @@ class Rates:
         asked = request.id.task, request.id.round
         if asked == session.asked_round:
             return Due()
-        due_ns = session.asked_round_ns
+        # one that does not wait for answers is never told
+        period_ns = session.told_period_ns or self.planned_ns(session.robot)
+        due_ns = session.asked_round_ns if period_ns else now_ns
         if session.computed_round == session.asked_round:
-            due_ns += session.told_period_ns
-        if not session.told_period_ns:
-            due_ns = now_ns
+            due_ns += period_ns
         session.asked_round, session.asked_round_ns = asked, max(now_ns, due_ns)
         self._learn(request, session)
         if now_ns >= due_ns - EARLY_NS:
@@ -118,8 +124,35 @@ class Rates:
         if self._options.rate_control and now_ns >= self._reviewed_ns + REVIEW_NS:
             self._reviewed_ns = now_ns
             self._review()
-        session.told_period_ns = max(session.period_ns, self.planned_ns(session.robot))
+        planned_ns = self.planned_ns(session.robot)
+        session.told_period_ns = max(session.period_ns, self._spread_ns(session, planned_ns))
+        session.told_round = session.asked_round
         return session.told_period_ns
+
+    def _spread_ns(self, session: Session, planned_ns: int) -> int:
+        """The planned period, or a little more, so that robots which share an engine do not ask all
+        at once: those that began together would do so for ever, and wait for each other."""
+        engine = self._engines.routes.get(session.robot)
+        if not planned_ns or engine is None:
+            return planned_ns
+        mates = [one for one in self._sessions.sessions.values() if one.has_task
+                 and self._engines.routes.get(one.robot) == engine]  # fmt: skip
+        gap_ns = SPREAD * planned_ns / max(1, len(mates))
+        soonest_ns = session.asked_round_ns + planned_ns
+        others = [
+            one.asked_round_ns + one.told_period_ns
+            for one in mates
+            if one is not session and one.told_round == one.asked_round
+        ]
+        best_ns, widest_ns = soonest_ns, -1.0
+        for step in range(SHIFTS + 1):
+            due_ns = soonest_ns + round(step / SHIFTS * MOST_SHIFT * planned_ns)
+            away_ns = min((abs(other - due_ns) for other in others), default=gap_ns)
+            if away_ns > widest_ns:
+                best_ns, widest_ns = due_ns, away_ns
+            if away_ns >= gap_ns:
+                break
+        return best_ns - session.asked_round_ns
 
     def _review(self) -> None:
         """Decides about all robots in tasks; others may ask as they like."""

@@ -41,6 +41,8 @@ class Session:
     """Least time between the requests of two rounds that it shall be told; 0: no limit."""
     told_period_ns: int = 0
     """The one that it was told last."""
+    told_round: tuple[str, int] = ("", 0)
+    """Task and round with whose answer it was told."""
     asked_early: int = 0
     """Rounds asked for sooner than that allows."""
     asked_early_ns: int = 0
