@@ -19,13 +19,15 @@ from kairos_ros.core.errors import ConfigError, KairosError, WireError
 LONGEST = 32 * 1024 * 1024
 """Bytes of a message: a fleet of ten thousand robots has a few."""
 CHUNK = 65536
+SEND_S = 3.0
 
 
 class Line:
     """A connection. Closing it, or the end of its process, tells the other side."""
 
-    def __init__(self, connected: socket.socket) -> None:
-        self._socket = connected
+    def __init__(self, connected: socket.socket, wait_s: float) -> None:
+        """wait_s: how long `receive` waits for a message; 0: not at all."""
+        self._socket, self._wait_s = connected, wait_s
         self._buffer = bytearray()
         self._searched = 0
         self.closed = False
@@ -44,15 +46,16 @@ class Line:
         return pid
 
     def send(self, message: Mapping[str, Any]) -> None:
-        """Waits for a slow reader for up to the socket's timeout; one that has gone is no error."""
+        """Waits for a slow reader for up to SEND_S; one that has gone is no error."""
         if not self.closed:
             try:
+                self._socket.settimeout(SEND_S)
                 self._socket.sendall(json.dumps(message).encode() + b"\n")
             except OSError:
                 self.closed = True
 
     def receive(self) -> dict[str, Any] | None:
-        """The next message; None: there is none yet (within the socket's timeout), or it is closed.
+        """The next message; None: there is none yet, or it is closed.
 
         Raises WireError for what is no message.
         """
@@ -67,6 +70,7 @@ class Line:
             if len(self._buffer) > LONGEST:
                 raise WireError(f"a message is longer than {LONGEST} bytes")
             try:
+                self._socket.settimeout(self._wait_s)
                 more = self._socket.recv(CHUNK)
             except (TimeoutError, BlockingIOError):
                 return None
@@ -123,8 +127,7 @@ class Door:
             connected, _ = self._socket.accept()
         except OSError:
             return None
-        connected.settimeout(0.05)
-        return Line(connected)
+        return Line(connected, 0.0)
 
 
 def call_fleet(namespace: str) -> Line:
@@ -135,8 +138,7 @@ def call_fleet(namespace: str) -> Line:
             f"no planned fleet of this user runs {_where()} on this host; start one with `kairos "
             "fleet up FILE --planned`"
         )
-    connected.settimeout(0.2)
-    return Line(connected)
+    return Line(connected, 0.2)
 
 
 def _connected(path: Path) -> socket.socket | None:

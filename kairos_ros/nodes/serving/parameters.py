@@ -239,6 +239,7 @@ def _calibrations(values: Mapping[str, Any]) -> dict[str, HorizonCalibration]:
 
 def serving_options(values: Mapping[str, Any]) -> ServingOptions:
     """How requests are served. Raises ConfigError for a policy that is named wrongly."""
+    planned = read_served_plan(values["plan"]).engines if values["plan"] else ()
     return ServingOptions(
         scheduling=parse_scheduling(values["scheduling"]),
         horizon_policy=values["horizon"],
@@ -246,7 +247,7 @@ def serving_options(values: Mapping[str, Any]) -> ServingOptions:
         default_deadline_ns=round(values["default_deadline_s"] * 1e9),
         max_queue=values["max_queue"],
         max_bytes=round(values["max_message_mb"] * 1e6),
-        batch_cap=values["max_batch"],
+        batch_cap=max([values["max_batch"], *(engine.batch for engine in planned)]),
         comparison=values["placement"],
         hedge_budget=values["hedge_budget"],
         rate_control=values["rate_control"],

@@ -189,6 +189,8 @@ def _wanted(values: Mapping[str, Any]) -> _Wanted:
     engines = {}
     for one in plan.engines:
         mine = options[one.policy]
-        mine = replace(mine, device=one.device, max_batch=max(mine.max_batch, one.batch))
+        if "max_batch" not in plan.policies[one.policy]:
+            mine = replace(mine, max_batch=max(mine.max_batch, one.batch))
+        mine = replace(mine, device=one.device)
         engines[one.gpu, one.policy, mine] = one
     return _Wanted(plan, engines, serving_options(values))
