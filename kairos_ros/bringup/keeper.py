@@ -74,7 +74,7 @@ class Keeper:
         self._for: Line | None = None
         """Who asked for it."""
         self._what = ""
-        self._committed = False
+        self._committed = self._ends = False
         self._since_s = self._again_s = 0.0
 
     def turn(self) -> None:
@@ -92,8 +92,9 @@ class Keeper:
 
     def close(self) -> None:
         """The fleet ends."""
+        self._ends = True
         if self._work is not None:
-            self._stop("the fleet ends")
+            self._stop("the fleet was stopped")
         for line in self._lines:
             line.close()
 
@@ -188,6 +189,8 @@ class Keeper:
     def _refused(self, why: str) -> None:
         stays = f"the fleet runs by {self.running.served.identity}"
         stays += " now" if self._committed else ", as before"
+        if self._ends:
+            stays = "it ends"
         self._say(f"apply: {why}; {stays}")
         self._tell({"refused": why, "stays": stays})
         self._over()

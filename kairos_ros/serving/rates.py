@@ -61,10 +61,16 @@ class Rates:
         """By what computes: a device, or the engines of one policy."""
         self._reviewed_ns = -REVIEW_NS
         self._planned_ns: Mapping[str, int] = {}
+        self._mates: defaultdict[str, list[str]] = defaultdict(list)
+        """Engine -> the robots that are routed to it."""
 
     def follow(self, periods_ns: Mapping[str, int]) -> None:
-        """From now on these robots ask no more often than once per so long, as a plan says."""
+        """From now on these robots ask no more often than once per so long, as a plan says, which
+        the engines follow already."""
         self._planned_ns = periods_ns
+        self._mates.clear()
+        for robot, engine in self._engines.routes.items():
+            self._mates[engine].append(robot)
 
     def planned_ns(self, robot: str) -> int:
         """Least time between its requests by the plan; 0: the plan does not limit it."""
@@ -135,8 +141,8 @@ class Rates:
         engine = self._engines.routes.get(session.robot)
         if not planned_ns or engine is None:
             return planned_ns
-        mates = [one for one in self._sessions.sessions.values() if one.has_task
-                 and self._engines.routes.get(one.robot) == engine]  # fmt: skip
+        here = map(self._sessions.sessions.get, self._mates[engine])
+        mates = [one for one in here if one is not None and one.has_task]
         gap_ns = SPREAD * planned_ns / max(1, len(mates))
         soonest_ns = session.asked_round_ns + planned_ns
         others = [

@@ -215,7 +215,7 @@ def test_a_replica_is_added_while_the_arms_go_on_and_an_interrupted_apply_change
 
 
 def test_what_cannot_be_applied_is_refused_before_anything_changes(fleet, capfd):
-    before = fleet.plan
+    before, began_s = fleet.plan, time.monotonic()
     with pytest.raises(ClusterTooSmallError, match="1 GPU are too few"):
         apply_command(fleet.file(1))
     others = [{"task": "swing", "names": ["a"], "adapter_options": {"env_id": "Pendulum-v1"}},
@@ -230,6 +230,7 @@ def test_what_cannot_be_applied_is_refused_before_anything_changes(fleet, capfd)
         apply_command(fleet.file(3, models=models))
     assert "tasks that run would get other weights" in capfd.readouterr().err
     assert fleet.plan == before
+    assert fleet.gap_s(began_s) < LONGEST_GAP_S
     assert agrees(fleet.file(3))
 
 
