@@ -182,7 +182,8 @@ def apply_command(
         typer.echo(answer["done"])
         return
     stays = answer.get("stays") or f"the fleet runs by {base}, as before"
-    typer.echo(f"kairos: not applied: {answer['refused']}; {stays}", err=True)
+    what = "not applied: " if stays.endswith("as before") else ""
+    typer.echo(f"kairos: {what}{answer['refused']}; {stays}", err=True)
     raise typer.Exit(1)
 
 
