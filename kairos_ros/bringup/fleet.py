@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from kairos_ros.bringup.plan import NodeSpec, recorder, robot, serving, vlm
 from kairos_ros.core.pipeline import PERIODIC, Component
+from kairos_ros.core.placement.served_plan import ServedPlan
 from kairos_ros.engine.emulated import parse_emulated
 from kairos_ros.engine.policies.saved_policy import PREFIX
 from kairos_ros.fleet.places import model_of, policy_names, policy_of
@@ -29,7 +30,13 @@ FASTEST_HZ = 30
 """Cameras are not made to show more for a common multiple's sake."""
 
 
-def fleet_plan(fleet: "FleetFile", folder: Path, *, record: Path | str = "") -> list[NodeSpec]:
+def fleet_plan(
+    fleet: "FleetFile",
+    folder: Path,
+    *,
+    record: Path | str = "",
+    served: ServedPlan | None = None,
+) -> list[NodeSpec]:
     """Serving node, safety, monitor and planner nodes, robots, and the recorder if there is a bag.
 
     Tasks whose component is the same model with the same prompt, SLO and rate share its node, and
@@ -39,15 +46,16 @@ def fleet_plan(fleet: "FleetFile", folder: Path, *, record: Path | str = "") -> 
         fleet: as it was read.
         folder: where the fleet file stands; files and folders in it count from there.
         record: folder of the bag to record into; empty: no bag.
+        served: engines, routes and rates of a plan, in the place of one engine per System 1 model.
     """
-    specs = [_serving(fleet, folder), *_judges(fleet, folder)]
+    specs = [_serving(fleet, folder, served), *_judges(fleet, folder)]
     models = [task.components.system1.model for task in fleet.tasks.values()]
     names = policy_names(models)
     for name, group in fleet.robots.items():
         task = fleet.tasks[group.task]
         parameters = _robot_parameters(group, task)
         model = task.components.system1.model
-        if len(names) > 1:
+        if len(names) > 1 or served:
             parameters["policy"] = names[model]
         if not reads_images(policy_of(fleet.located(model), folder)):
             parameters["request_images"] = False
@@ -89,9 +97,11 @@ def pictures_of(policy: str) -> dict[str, tuple[int, int]] | None:
         return None  # the serving node refuses it, and says why
 
 
-def _serving(fleet: "FleetFile", folder: Path) -> NodeSpec:
+def _serving(fleet: "FleetFile", folder: Path, served: ServedPlan | None) -> NodeSpec:
     tasks = list(fleet.tasks.values())
     scheduling = {"scheduling": tasks[0].scheduling} if tasks[0].scheduling else {}
+    if served:
+        return serving(plan=served.text, **scheduling)
     names = policy_names([task.components.system1.model for task in tasks])
     policies = {name: policy_of(fleet.located(model), folder) for model, name in names.items()}
     options = {task.components.system1.model: task.components.system1.options for task in tasks}

@@ -3,7 +3,7 @@ that run one."""
 
 import signal
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import IO, Annotated
@@ -96,24 +96,27 @@ def run_folder(out: Path, name: str) -> Path:
     return out / datetime.now().strftime(f"{name}_%Y-%m-%d_%H-%M-%S")
 
 
-def run(fleet: Fleet) -> int:
+def run(fleet: Fleet, turn: Callable[[], None] = lambda: time.sleep(0.1)) -> int:
     """Runs the fleet until a signal, until all of it has ended, or until its serving node ends with
-    an error, which says why it cannot serve; 1 if a node ended by itself."""
+    an error, which says why it cannot serve; 1 if a node ended by itself.
+
+    turn: what else is to be done again and again, and may add nodes and dismiss some; it takes
+    about 0.1 s."""
     ended: dict[str, int] = {}
     with Interrupt(at_once=fleet.kill) as interrupt, fleet:
-        output = _output(fleet)
+        output: Output = {}
         while not interrupt.requested and len(ended) < len(fleet.processes):
             dead = fleet.dead()  # asked first, so that its last output is read before the report
-            _show(output)
+            _show(fleet, output)
             for key in dead.keys() - ended.keys():
                 typer.echo(f"{key} {how(dead[key])}", err=True)
             ended = dead
             if dead.get(SERVING, 0) > 0:
                 typer.echo("without a serving node no robot moves: everything ends", err=True)
                 break
-            time.sleep(0.1)
+            turn()
         fleet.stop()
-        _show(output)
+        _show(fleet, output)
     return int(bool(ended))
 
 
@@ -128,12 +131,10 @@ Output = dict[str, IO[str]]
 """Log files by name of the process, read up to what was shown."""
 
 
-def _output(fleet: Fleet) -> Output:
-    return {key: fleet.log(key).open(errors="replace") for key in fleet.processes}
-
-
-def _show(output: Output) -> None:
-    width = max(map(len, output))
+def _show(fleet: Fleet, output: Output) -> None:
+    for key in fleet.processes.keys() - output.keys():
+        output[key] = fleet.log(key).open(errors="replace")
+    width = max(map(len, output), default=0)
     for key, file in output.items():
         for line in _whole_lines(file):
             typer.echo(f"{key:{width}} | {line}")

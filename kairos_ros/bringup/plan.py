@@ -56,7 +56,7 @@ def serving(**parameters: Any) -> NodeSpec:
         "serving_node",
         "serving",
         namespace=COMMON,
-        parameters=({} if parameters.get("policies") else shipped) | parameters,
+        parameters=({} if {"policies", "plan"} & parameters.keys() else shipped) | parameters,
         params_file=share() / "config" / "serving.yaml",
     )
 
@@ -314,7 +314,15 @@ def told_plan(*command: str, arguments: Mapping[str, str]) -> list[NodeSpec]:
     )
     if done.returncode:
         raise ConfigError(done.stderr.strip().removeprefix("kairos: "))
-    return [_spec(**fields) for fields in json.loads(done.stdout)]
+    return read_plan(json.loads(done.stdout))
+
+
+def read_plan(specs: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
+    """What `plan_text` has written. Raises ConfigError for anything else."""
+    try:
+        return [_spec(**fields) for fields in specs]
+    except TypeError as error:
+        raise ConfigError(f"this is no plan of nodes: {error}") from None
 
 
 def _spec(params_file: str | None, arguments: Sequence[str], **fields: Any) -> NodeSpec:

@@ -12,6 +12,9 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames
 from kairos_ros.host.orphan import LAUNCHER_PID
 
+GRACE_S = 8.0
+"""Between SIGTERM and SIGKILL."""
+
 
 class Fleet:
     """Runs a plan: one process per node, each in a session of its own, with its output in a file.
@@ -35,6 +38,8 @@ class Fleet:
         self.env = {**os.environ, **(env or {})}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
         self._files: list[IO[bytes]] = []
+        self._dismissed: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
+        """Processes that shall end, and until when they may take for it."""
 
     def __enter__(self) -> "Fleet":
         try:
@@ -67,7 +72,7 @@ class Fleet:
         Raises ConfigError while another process has its key: nobody would look after that one.
         """
         key = self.key(spec)
-        if key in self.processes and self.processes[key].poll() is None:
+        if key in self._dismissed or (key in self.processes and self.processes[key].poll() is None):
             raise ConfigError(f"two processes would be called {key!r}; give one another name")
         try:
             log = self.log(key).open("ab")
@@ -84,6 +89,27 @@ class Fleet:
         )
         return self.processes[key]
 
+    def dismiss(self, key: str, grace_s: float = GRACE_S) -> None:
+        """SIGTERM to one process, which does not belong to the fleet any more; `reap` sees to its
+        end."""
+        process = self.processes.pop(key)
+        if process.poll() is None:
+            process.terminate()
+            self._dismissed[key] = process, time.monotonic() + grace_s
+
+    def is_gone(self, key: str) -> bool:
+        """Whether a process that was dismissed has ended."""
+        self.reap()
+        return key not in self._dismissed
+
+    def reap(self) -> None:
+        """Looks after processes that were dismissed: SIGKILL, if they take too long."""
+        for key, (process, until) in list(self._dismissed.items()):
+            if process.poll() is not None:
+                del self._dismissed[key]
+            elif time.monotonic() > until:
+                process.kill()
+
     def dead(self) -> dict[str, int]:
         """Exit codes of the processes that ended."""
         codes = {key: process.poll() for key, process in self.processes.items()}
@@ -96,16 +122,21 @@ class Fleet:
 
     def kill(self) -> None:
         """SIGKILL to every process, at once."""
-        for process in self.processes.values():
+        for process in self._all:
             if process.poll() is None:
                 process.kill()
 
-    def stop(self, grace_s: float = 8.0) -> None:
+    @property
+    def _all(self) -> list[subprocess.Popen[bytes]]:
+        dismissed = (process for process, _ in self._dismissed.values())
+        return [*self.processes.values(), *dismissed]
+
+    def stop(self, grace_s: float = GRACE_S) -> None:
         """SIGTERM to every process, SIGKILL to those that are still there after `grace_s`.
 
         Not SIGINT: it is a KeyboardInterrupt in a Python program that has just begun to load.
         """
-        running = [p for p in self.processes.values() if p.poll() is None]
+        running = [p for p in self._all if p.poll() is None]
         for process in running:
             process.terminate()
         deadline = time.monotonic() + grace_s

@@ -32,6 +32,8 @@ COMMANDS = {
     "fleet plan": "kairos_ros.commands.plan:plan_command",
     "fleet admit": "kairos_ros.commands.admit:admit_command",
     "fleet up": "kairos_ros.commands.fleet:up_command",
+    "fleet apply": "kairos_ros.commands.planned:apply_command",
+    "fleet status": "kairos_ros.commands.planned:status_command",
     "fleet demo": "kairos_ros.lab.commands.demos.factory:factory_command",
     "fleet states": "kairos_ros.commands.fleet:states_command",
     "doors": "kairos_ros.commands.doors:doors_command",

@@ -11,8 +11,12 @@ from kairos_ros.bringup.fleet_files import fleet_path, read, runnable
 from kairos_ros.bringup.foreground import FleetArgument, OutOption, RecordOption, RvizOption, run
 from kairos_ros.bringup.plan import rviz_line, viz
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.commands.plan import GpusOption, NetworkOption, ProfilesOption
+from kairos_ros.commands.planned import DeviceOption, How, up_planned
 from kairos_ros.commands.task import NamespaceOption
+from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames
+from kairos_ros.planning.workload import Objective
 from kairos_ros.robot.supervision.state_diagram import state_page
 
 if TYPE_CHECKING:
@@ -73,15 +77,37 @@ def up_command(
     rviz: RvizOption = False,
     namespace: NamespaceOption = "",
     out: OutOption = Path("runs"),
+    planned: Annotated[
+        bool,
+        typer.Option(
+            "--planned",
+            help="With engines, routes and rates as `kairos fleet plan` says; `kairos fleet apply` "
+            "changes them.",
+        ),
+    ] = False,
+    gpus: GpusOption = None,
+    objective: Objective = "weighted",
+    network_ms: NetworkOption = 5.0,
+    profiles: ProfilesOption = None,
+    device: DeviceOption = "auto",
 ) -> None:
     """Run a fleet file's nodes on this host until Ctrl-C, without ros2 launch.
 
-    A node that ends by itself is reported and the others go on; the exit code is 1 then.
+    A node that ends by itself is reported and the others go on; the exit code is 1 then. The
+    options from --gpus on are for --planned.
     """
     from kairos_ros.bringup.fleet import fleet_plan
 
     names, path = FleetNames.below(namespace), fleet_path(file)
     folder = out / datetime.now().strftime("fleet_%Y-%m-%d_%H-%M-%S")
+    how = How(gpus, objective, network_ms, tuple(profiles or ()), device)
+    if planned:
+        if rviz:
+            typer.echo(f"in rviz: {rviz_line(names)}")
+        raise typer.Exit(up_planned(file, how, names, folder, record=record, rviz=rviz))
+    if how != How():
+        raise ConfigError("--gpus, --objective, --network-ms, --profiles and --device plan the "
+                          "fleet: give --planned, too")  # fmt: skip
     specs = fleet_plan(runnable(path), path.parent, record=folder / "bag" if record else "")
     if rviz:
         specs.append(viz())

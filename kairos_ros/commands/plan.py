@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos_ros.bringup.fleet_files import fleet_path, read
+from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.extras import require
 from kairos_ros.host.share import share
 from kairos_ros.planning.workload import Execution, Objective
 
 if TYPE_CHECKING:
+    from kairos_ros.planning.plan import Plan
     from kairos_ros.planning.planner import Planner
     from kairos_ros.planning.workload import Cluster, Workload
 
@@ -68,6 +70,15 @@ def plan_command(
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Draw it into this PNG.")] = None,
     svg: Annotated[Path | None, typer.Option(help="Draw it into this SVG.")] = None,
+    running: Annotated[
+        bool,
+        typer.Option(
+            "--running",
+            help="For the planned fleet that runs on this host: what `kairos fleet apply` would "
+            "start, stop and move.",
+        ),
+    ] = False,
+    namespace: NamespaceOption = "",
     sweep: Annotated[
         str, typer.Option(help="Numbers of GPUs instead of one plan: 1:16 or 4:64:4.")
     ] = "",
@@ -84,6 +95,17 @@ def plan_command(
     from kairos_ros.planning.workload import PlanOptions
 
     require("scipy", *(["matplotlib"] if png or svg else []))
+    if running:
+        if len(files) > 1 or what_if or sweep or execution != "overlapped":
+            raise ConfigError("--running compares one file, as it is, with the running fleet")
+        from kairos_ros.commands.planned import How, running_difference
+
+        how = How(gpus, objective, network_ms, tuple(profiles or ()))
+        plan, lines = running_difference(files[0], how, namespace)
+        _show(plan, json_, png, svg)
+        for text in lines:
+            typer.echo(text, err=json_ == Path("-"))
+        return
     workload, cluster = read_workload(files, profiles or [], what_if or [])
     options = PlanOptions(execution, objective, network_ms / 1e3)
     if objective == "fewest" and not any(one.floor_hz for one in workload.classes):
@@ -96,11 +118,17 @@ def plan_command(
         return
     from rich.console import Console
 
+    with Console(stderr=True).status("planning"):
+        plan = planner.plan(gpus)
+    _show(plan, json_, png, svg)
+
+
+def _show(plan: "Plan", json_: Path | None, png: Path | None, svg: Path | None) -> None:
+    from rich.console import Console
+
     from kairos_ros.fleet.plan_tree import plan_tree
 
     told = Console(stderr=json_ == Path("-"))
-    with Console(stderr=True).status("planning"):
-        plan = planner.plan(gpus)
     told.print(plan_tree(plan), highlight=False)
     if json_ is not None:
         write_json(json_, plan.to_dict())

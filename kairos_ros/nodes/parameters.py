@@ -117,7 +117,8 @@ class NodeParameters(Mapping[str, Any]):
             )
         self._values = values
         for name in sorted(changed):
-            self._node.get_logger().info(f"parameter {name} is {values[name]!r} now")
+            told = printable(repr(values[name]), LONGEST_REASON)
+            self._node.get_logger().info(f"parameter {name} is {told} now")
         return SetParametersResult(successful=True)
 
     def _when(self, name: str) -> str:

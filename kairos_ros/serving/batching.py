@@ -94,6 +94,7 @@ class Batching:
         self._hedging = Hedging(options.hedge_budget, tasks)
         self._last: tuple[Decision, list[str]] | None = None
         self._next_batch = 1
+        self._formed_ns = 0
 
     def change(self, options: ServingOptions) -> None:
         """As `Dispatcher.change`."""
@@ -103,6 +104,7 @@ class Batching:
     def form(self, now_ns: int) -> list[Effect]:
         """Forms batches for idle engines, and asks for fresh observations for the next ones."""
         effects: list[Effect] = []
+        self._formed_ns = now_ns
         ready = self._engines.in_service
         idle = self._queue.entries and any(slot.is_free(now_ns) for slot in ready)
         while idle:
@@ -158,16 +160,18 @@ class Batching:
             return "waits: a newer observation was asked for"
         if entry.crashes:
             return "waits: an engine died with it, so it travels alone"
-        early = "asks more often than it may, " if entry.due_ns else ""
         decision, keys = self._last or (None, [])
+        if entry.not_before_ns > self._formed_ns:
+            return "waits: it asks more often than the plan allows"
         if decision is None or key not in keys:
             return ""
+        early = "asks more often than it may, " if entry.due_ns else ""
         return early + decision.reason(keys.index(key)) + _rests_on(entry)
 
     def _form_batches(self, now_ns: int, ready: list[EngineSlot]) -> list[Effect]:
         """One decision about everything that waits."""
         effects: list[Effect] = []
-        waiting = [k for k, entry in self._queue.entries.items() if now_ns >= entry.hold_until_ns]
+        waiting = [k for k, entry in self._queue.entries.items() if entry.may_go(now_ns)]
         batch, stale = self._next_batch, self._freshness.is_stale
         fresh = [k for k in waiting if not stale(now_ns, self._queue.entries[k], batch)]
         if len(fresh) < len(waiting):
@@ -244,6 +248,7 @@ class Batching:
                 entry = self._queue.entries.pop(keys[i])
                 entry.reason = decision.reason(int(i)) + _rests_on(entry)
                 entry.dispatched_ns = now_ns
+                entry.session.computed_round = entry.request.id.task, entry.request.id.round
                 entries.append(entry)
             self._hedging.budget.count(len(entries))
             effects.append(self._submit(now_ns, self._engines.slots[engine], entries))

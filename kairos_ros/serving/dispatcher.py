@@ -17,21 +17,21 @@ from kairos_ros.core.tasks import TaskTable
 from kairos_ros.serving.admission import Admission
 from kairos_ros.serving.batching import Batching, Effect
 from kairos_ros.serving.checks import chunk_problem
+from kairos_ros.serving.engines.batches import Running, SlotMemory
 from kairos_ros.serving.engines.engines import Engines, ServerTime
 from kairos_ros.serving.engines.memory import MemoryKeeper
 from kairos_ros.serving.engines.served_policies import ServedPolicies
-from kairos_ros.serving.engines.slot import EngineSlot, Running, SlotMemory
+from kairos_ros.serving.engines.slot import EngineSlot
 from kairos_ros.serving.load_horizons import LoadHorizons
+from kairos_ros.serving.lost_batches import MAX_CRASHES, LostBatches
 from kairos_ros.serving.options import SECOND_NS, HorizonPolicies, ServingOptions
-from kairos_ros.serving.rates import Rates
+from kairos_ros.serving.rates import Due, Rates
 from kairos_ros.serving.request_queue import PendingRequest, RequestQueue
 from kairos_ros.serving.sessions import Session, Sessions
 from kairos_ros.serving.trimming import Served, answer_outcome
 from kairos_ros.transport.link_estimate import LinkState
 from kairos_ros.transport.messages import EngineDescription, InferFailure, InferOutcome, InferResult
 
-MAX_CRASHES = 2
-"""A request that was in the batch of this many dying engines is refused."""
 OTHER_WEIGHTS = "the engine came up with other weights than those of this task"
 
 
@@ -52,18 +52,19 @@ class Dispatcher:
         self._admission = Admission(
             options, self.tasks, self._engines, self._queue, self.policies, self.counters
         )
-        self._rates = Rates(options, self.tasks, self._engines, self._sessions, self.counters)
+        self.rates = Rates(options, self.tasks, self._engines, self._sessions, self.counters)
         self._load_horizons = LoadHorizons(options, self.tasks, self._engines, self._sessions)
         self.memory = MemoryKeeper(
             options.memory_budget_mib, self._engines, self._queue, self._sessions
         )
+        self._lost = LostBatches(self.tasks, self._sessions, self._queue, self.counters)
         self._request_bytes = 0
         """Of the newest request."""
 
     def change(self, options: ServingOptions) -> None:
         """Serves by other options from now on: scheduling, horizon, freshness, deadline, the length
-        of the queue, the comparison of tiers, rate control,
-        load horizon. All others must be as they were.
+        of the queue, the comparison of tiers, rate control, load horizon, and (where a plan is
+        followed) the policies by name. All others must be as they were.
 
         Raises ConfigError, and changes nothing, for a scheduling policy that counts waits in
         another way than the one before it, and for a default horizon policy that a policy which is
@@ -75,13 +76,14 @@ class Dispatcher:
                 "were counted cannot be converted; set it while the node is unconfigured"
             )
         for slot in self._engines.slots.values():
-            if slot.description is not None:
+            if slot.description is not None and slot.policy in options.policies:
                 options.check_policy(slot.description, slot.policy)
         self.options = options
+        self.policies.rename(options.policies)
         self._horizon_policies = HorizonPolicies(options)
         self._batching.change(options)
         self._admission.change(options)
-        self._rates.change(options)
+        self.rates.change(options)
         self._load_horizons.change(options)
 
     @property
@@ -144,8 +146,8 @@ class Dispatcher:
             return [self._refuse_round(policy, request, session)]
         session.instruction = request.instruction
         self._admission.account(now_ns, checked, session)
-        due_ns = self._rates.asked(now_ns, checked, session)
-        effects = self._enqueue(now_ns, checked, session, policy, due_ns)
+        due = self.rates.asked(now_ns, checked, session)
+        effects = self._enqueue(now_ns, checked, session, policy, due)
         return effects + self._batching.form(now_ns)
 
     def add_engine(
@@ -160,6 +162,26 @@ class Dispatcher:
     ) -> EngineSlot:
         """policy: name of the one that it serves. device, memory, standby: as in `EngineSlot`."""
         return self._engines.add(name, tier, network_ns, policy, device, memory, standby)
+
+    def follow(
+        self, routes: Mapping[str, str], periods_ns: Mapping[str, int], batches: Mapping[str, int]
+    ) -> None:
+        """From now on by a plan. routes: robot -> engine that serves it while that is up.
+        periods_ns: robot -> least time between its requests. batches: engine -> its largest."""
+        self._engines.routes = routes
+        self.rates.follow(periods_ns)
+        for name, batch in batches.items():
+            self.engines[name].limit(batch)
+
+    def route_of(self, robot: str) -> str:
+        """The engine that the plan routes a robot to; empty: any of its policy."""
+        return self._engines.routes.get(robot, "")
+
+    def remove_engine(self, now_ns: int, name: str) -> list[Effect]:
+        """Its worker has ended, and no plan has it any more."""
+        effects = self._requeue_all(now_ns, self.engines[name], crashed=False)
+        self._engines.remove(name)
+        return effects + self._batching.form(now_ns)
 
     def check_standby(self) -> None:
         """As `Engines.check_standby`."""
@@ -262,7 +284,7 @@ class Dispatcher:
         if batch not in slot.flight:
             return []
         slot.last_error = reason
-        effects = self._requeue(slot.end(now_ns, batch, None), crashed=crashed)
+        effects = self._lose(now_ns, slot, batch, crashed)
         return effects + self._batching.form(now_ns)
 
     def engine_down(
@@ -336,7 +358,7 @@ class Dispatcher:
         request: Request,
         session: Session,
         policy: HorizonPolicy,
-        due_ns: int,
+        due: Due,
     ) -> list[Effect]:
         self._request_bytes = request.size_bytes
         observed = now_ns - request.observed_ago_ns
@@ -349,7 +371,7 @@ class Dispatcher:
         self._queue.entries.pop(session.task_key, None)
         times = now_ns, now_ns, observed, now_ns + allowed
         name = session.policy or ""
-        self._queue.add(PendingRequest(request, session, policy, *times, name, due_ns=due_ns))
+        self._queue.add(PendingRequest(request, session, policy, *times, name, **due._asdict()))
         if entry is None:
             return []
         superseded = f"round {request.id.round} of the same task took its place"
@@ -386,7 +408,7 @@ class Dispatcher:
             batch_size=len(done.entries),
             tier=slot.tier,
             engine=slot.name,
-            request_period_ns=self._rates.tell(now_ns, session),
+            request_period_ns=self.rates.tell(now_ns, session),
             horizon_floor=self._load_horizons.floor(now_ns, session),
         )
         assert slot.description is not None
@@ -402,36 +424,13 @@ class Dispatcher:
         return [Answer(request.id, body)]
 
     def _requeue_all(self, now_ns: int, slot: EngineSlot, *, crashed: bool) -> list[Effect]:
-        effects: list[Effect] = []
-        for batch in list(slot.flight):
-            effects += self._requeue(slot.end(now_ns, batch, None), crashed=crashed)
-        return effects
+        return [a for batch in list(slot.flight) for a in self._lose(now_ns, slot, batch, crashed)]
 
-    def _requeue(self, lost: Running, *, crashed: bool) -> list[Effect]:
-        effects: list[Effect] = []
-        for entry in lost.entries:
-            entry.crashes += crashed
-            entry.copies -= 1
-            if entry.answered or entry.copies:
-                continue
-            live = self._sessions.sessions.get(entry.request.id.robot)
-            if live is not entry.session or not entry.is_current() or entry.key in self.pending:
-                continue
-            if entry.key not in self.tasks:  # it ended while this was under way
-                continue
-            if entry.newer:
-                entry.renew(*entry.newer)
-                entry.newer = None
-            if entry.crashes >= MAX_CRASHES:
-                entry.session.refused += 1
-                code = RefusalCode.ENGINE_FAILED
-                text = f"{entry.crashes} engines died on this request"
-                effects.append(self._refuse(entry.request, Refusal(code, text, SECOND_NS)))
-            else:
-                self.counters["requeued"] += 1
-                entry.hold_until_ns, entry.hedged_on = 0, ""
-                self._queue.add(entry)
-        return effects
+    def _lose(self, now_ns: int, slot: EngineSlot, batch: int, crashed: bool) -> list[Effect]:
+        deadly = self._lost.requeue(slot.end(now_ns, batch, None), crashed=crashed)
+        code = RefusalCode.ENGINE_FAILED
+        text = f"{MAX_CRASHES} engines died on this request"
+        return [self._refuse(one.request, Refusal(code, text, SECOND_NS)) for one in deadly]
 
     def _close(self, key: str, *, finished: bool) -> None:
         self._queue.entries.pop(key, None)

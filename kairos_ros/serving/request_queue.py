@@ -44,6 +44,8 @@ class PendingRequest:
     """What else comes is dropped."""
     due_ns: int = 0
     """Until then it was asked for too soon, and comes after those that keep to their rates."""
+    not_before_ns: int = 0
+    """It was asked for sooner than the plan allows, and is not served before."""
     dispatched_ns: int = 0
     reason: str = ""
     """Of the decision that dispatched it."""
@@ -60,6 +62,10 @@ class PendingRequest:
     def history_moves_to(self, engine: str) -> bool:
         """Whether the task has a history, and another engine than this one has it."""
         return self.session.served_by not in ("", engine)
+
+    def may_go(self, now_ns: int) -> bool:
+        """Whether there is nothing that it should wait for, besides an engine."""
+        return now_ns >= self.hold_until_ns and now_ns >= self.not_before_ns
 
     def is_current(self) -> bool:
         """Whether the robot still works on the task and round that this request is for."""
@@ -83,6 +89,8 @@ class RequestQueue:
         """Queues a request of a task that has none here, at the end."""
         self.entries[entry.key] = entry
         self._remind(entry.deadline_ns, entry)
+        if entry.not_before_ns:
+            self._remind(entry.not_before_ns, entry)
 
     def hold(self, entry: PendingRequest, until_ns: int) -> None:
         """A pending request waits for a newer observation, at most until then."""
@@ -99,14 +107,14 @@ class RequestQueue:
         return late
 
     def next_alarm_ns(self, now_ns: int) -> int:
-        """The soonest deadline, or end of a hold that lies ahead. Only while requests are pending.
+        """The soonest deadline, or end of a wait that lies ahead. Only while requests are pending.
 
         Looked up in a heap: asked after every event, a walk over all pending requests would make
         the server's work grow with the square of an overload.
         """
         while True:
             at_ns, _, entry = self._alarms[0]
-            holds = at_ns == entry.hold_until_ns and at_ns > now_ns
+            holds = at_ns in (entry.hold_until_ns, entry.not_before_ns) and at_ns > now_ns
             if self._is_pending(entry) and (at_ns == entry.deadline_ns or holds):
                 return at_ns
             heapq.heappop(self._alarms)

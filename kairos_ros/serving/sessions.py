@@ -26,7 +26,9 @@ class Session:
     asked_round: tuple[str, int] = ("", 0)
     """Task and round that the rate control has counted last."""
     asked_round_ns: int = 0
-    """When the first request of that round came."""
+    """When the first request of that round came, or might have come at the soonest, if later."""
+    computed_round: tuple[str, int] = ("", 0)
+    """Task and round that an engine was given last."""
     round_ns: float = 0.0
     """What one of its rounds executes lately, by its own reports; 0: not known."""
     allowed: int = 0
@@ -39,6 +41,8 @@ class Session:
     """Least time between the requests of two rounds that it shall be told; 0: no limit."""
     told_period_ns: int = 0
     """The one that it was told last."""
+    told_round: tuple[str, int] = ("", 0)
+    """Task and round with whose answer it was told."""
     asked_early: int = 0
     """Rounds asked for sooner than that allows."""
     asked_early_ns: int = 0

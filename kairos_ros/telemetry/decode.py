@@ -260,6 +260,8 @@ def fleet_reported(body: Any, robot: str, at_s: float) -> FleetReported:
         counters=dict(zip(names, map(int, body.counter_values), strict=False)),
         robots=tuple(map(_robot_scheduled, body.robots)),
         engines=tuple(map(_engine_reported, body.engines)),
+        plan=_text(getattr(body, "plan", "")),  # older bags lack it
+        staged_plan=_text(getattr(body, "staged_plan", "")),
     )
 
 
@@ -278,6 +280,8 @@ def _robot_scheduled(body: Any) -> RobotScheduled:
         running=body.running,
         reason=_text(body.reason),
         request_period_s=getattr(body, "request_period_s", 0.0),
+        planned_period_s=getattr(body, "planned_period_s", 0.0),
+        over_rate=getattr(body, "over_rate", False),
         policy=_text(getattr(body, "policy", "")),
         policy_name=_text(getattr(body, "policy_name", "")),
     )

@@ -260,6 +260,10 @@ class RobotScheduled:
     """Of the last decision about this robot."""
     request_period_s: float = 0.0
     """Least time between its requests that it was told; 0: no limit."""
+    planned_period_s: float = 0.0
+    """The same by the plan that is followed; 0: none limits it."""
+    over_rate: bool = False
+    """It asks more often than it was told."""
     policy: str = ""
     """That its task is served with: type and fingerprint of the weights, or nothing yet."""
     policy_name: str = ""
@@ -310,6 +314,10 @@ class FleetReported:
     """Refusals and faults since start."""
     robots: tuple[RobotScheduled, ...]
     engines: tuple[EngineReported, ...]
+    plan: str = ""
+    """Identity of the plan that it follows; empty: none."""
+    staged_plan: str = ""
+    """Of the one that it changes to."""
 
 
 @dataclass(frozen=True, slots=True)

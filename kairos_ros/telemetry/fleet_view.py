@@ -71,6 +71,10 @@ class FleetView:
     active: bool = False
     scheduling: str = ""
     horizon: str = ""
+    plan: str = ""
+    """That the serving node follows; empty: none."""
+    staged_plan: str = ""
+    """That it changes to."""
     queue: int = 0
     requests_per_s: float = 0.0
     chunks_per_s: float = 0.0
@@ -123,6 +127,7 @@ class FleetView:
         self.server, self.server_heard_s = fleet.server, fleet.at_s
         self.active, self.queue = fleet.active, fleet.queue
         self.scheduling, self.horizon = fleet.scheduling, fleet.horizon
+        self.plan, self.staged_plan = fleet.plan, fleet.staged_plan
         self.requests_per_s, self.chunks_per_s = fleet.requests_per_s, fleet.chunks_per_s
         self.counters, self.engines = dict(fleet.counters), fleet.engines
         for scheduled in fleet.robots:

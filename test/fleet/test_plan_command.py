@@ -194,10 +194,11 @@ def test_a_fleet_is_scaled_in_its_proportions(counts, total, expected):
 
 def test_every_shipped_profile_says_that_it_is_assumed_and_on_what_it_rests():
     found = read_profiles([CONFIG / "profiles"])
-    assert len(found) == 4
+    assert len(found) == 6
     for one in found:
         assert one.profile.assumed
-        assert "001" in one.profile.basis
+        emulated = one.profile.model.startswith("emulated-")
+        assert ("fleets/emulated.yaml" if emulated else "001") in one.profile.basis
 
 
 def test_an_assumed_profile_is_written_by_the_command_line(tmp_path):

@@ -26,6 +26,8 @@ from kairos_ros.msg import (
 )
 from kairos_ros.srv import Disturb, Release
 from PIL import Image
+from rclpy.parameter import Parameter
+from rclpy.parameter_client import AsyncParameterClient
 from sensor_msgs.msg import CompressedImage
 from task_rules import MS
 from wire import Operator, done, in_executor, until
@@ -145,6 +147,9 @@ class Cell:
         return self.heard[SafetyVerdict]
 
 
+JUDGED = ["cell_1", "cell_2", "arm_1"]
+
+
 def judges_of(scripted):
     return vlm(
         "vlm",
@@ -154,7 +159,7 @@ def judges_of(scripted):
             "safety.slo_ms": 2000.0,
             "monitor.model": scripted.endpoint,
             "monitor.freq_hz": 5.0,
-            "robots": ["cell_1", "cell_2", "arm_1"],
+            "robots": JUDGED,
             "window_s": 600.0,
         },
     )
@@ -249,6 +254,27 @@ def test_robots_that_are_not_to_be_judged_and_cameras_that_are_not_there_get_no_
     assert not other.verdicts
     assert not blind.verdicts
     blind.announce(RobotStatus.LEAVING)
+
+
+def test_robots_that_shall_be_judged_can_be_named_while_others_are_judged(judges, wire):
+    parameters = AsyncParameterClient(wire.node, "/kairos/vlm")
+    until(parameters.services_are_ready)
+
+    def judged(robots):
+        asked = Parameter("robots", Parameter.Type.STRING_ARRAY, robots)
+        assert done(parameters.set_parameters([asked])).results[0].successful
+
+    other = Cell(wire, "cell_3")
+    judged([*JUDGED, "cell_3"])
+    other.shows_until(lambda: other.verdicts)
+    judged(JUDGED)
+    before = len(other.verdicts)
+    for number in range(500, 506):
+        other.announce()
+        other.show(number)
+        time.sleep(0.1)
+    assert all(verdict.frame.sec < 500 for verdict in other.verdicts[before:])
+    other.announce(RobotStatus.LEAVING)
 
 
 def test_the_planner_answers_in_words_that_the_action_model_knows(judges, wire):

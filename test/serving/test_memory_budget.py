@@ -12,9 +12,9 @@ from kairos_ros.core.placement.memory_plan import TURN_LOADS, MemoryPlan
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.serving.batching import Submit
 from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.engines.batches import SlotMemory
 from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.engines.memory import ASKED_NS
-from kairos_ros.serving.engines.slot import SlotMemory
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.messages import InferResult
 

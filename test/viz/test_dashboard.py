@@ -249,10 +249,13 @@ def a_fleet(wire):
         status.publish(RobotStatus(robot="no name/at all", session="s"))
         scheduled = RobotState(robot="arm_1", wait_ratio=0.25, reason="oldest of 2", pending=True)
         scheduled.horizon, scheduled.horizon_reason = 12, "sure of 12"  # of the next one
+        scheduled.request_period_s = scheduled.planned_period_s = 0.75
+        scheduled.over_rate = True
         engine = EngineState(engine="edge", tier="edge", state="busy", load=0.5, max_batch=8)
         state.publish(
             FleetState(server="one", active=True, robots=[scheduled], engines=[engine],
-                       counter_names=["refused_bad_shape"], counter_values=[2])
+                       counter_names=["refused_bad_shape"], counter_values=[2],
+                       plan="cells 1a2b", staged_plan="cells 3c4d")
         )  # fmt: skip
         slow = DiagnosticStatus(name="kairos safety: /kairos/safety", level=DiagnosticStatus.WARN)
         slow.message = "80.0% of 10 within 100 ms"
@@ -278,7 +281,8 @@ def test_it_shows_what_the_fleet_says(dashboard, a_fleet):
     words = ("1 of 2 robots moving", "arm_2", "the cell is safe again", "80.0%", "edge",
              "oldest of 2", "swing &lt;fast&gt;", "12 actions", "sure of 12", "25 %", "queued",
              "0.5 s", "refused bad shape 2", "<dd>safety: the cell is safe again",
-             "<dd>safety is overdue")  # fmt: skip
+             "<dd>safety is overdue", "cells 1a2b</b>, changes to cells 3c4d",
+             "every 0.75 s <small>asks more often")  # fmt: skip
 
     def missing() -> list[str]:
         html = httpx.get(f"{dashboard}fleet", timeout=60).text

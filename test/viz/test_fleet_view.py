@@ -39,6 +39,7 @@ CHUNK.confidence, CHUNK.tier = [1.0, 0.5], "cloud"
 FLEET = FleetState(
     server="one",
     active=True,
+    plan="cells 1a2b",
     queue_length=3,
     counter_names=["refused_bad_shape"],
     counter_values=[2],
@@ -102,9 +103,10 @@ def test_a_view_tells_what_the_messages_said():
         1,
     )
     assert (arm.chunk.tier, arm.chunk.actions.shape) == ("cloud", (2, 2))
-    assert (view.server, view.active, view.queue, view.counters) == (
+    assert (view.server, view.active, view.plan, view.queue, view.counters) == (
         "one",
         True,
+        "cells 1a2b",
         3,
         {"refused_bad_shape": 2},
     )

@@ -5,13 +5,12 @@ from collections.abc import Iterable, Mapping
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
+from kairos_ros.core.placement.served_plan import ServedPlan
 from kairos_ros.msg import EngineState, FleetState, RobotState
 from kairos_ros.serving.dispatcher import Dispatcher
 from kairos_ros.serving.engines.slot import EngineSlot
+from kairos_ros.serving.rates import over_rate
 from kairos_ros.serving.sessions import Session
-
-EARLY_TOLD_NS = 5_000_000_000
-"""A robot that asked too soon is named for so long."""
 
 
 def fleet_state(now_ns: int, dispatcher: Dispatcher, ignored: Counter[str]) -> FleetState:
@@ -56,6 +55,9 @@ def _robot(now_ns: int, dispatcher: Dispatcher, session: Session, running: set[s
         request_period_s=session.told_period_ns / 1e9,
         asked_early=session.asked_early,
         policy_name=session.policy or "",
+        planned_period_s=dispatcher.rates.planned_ns(session.robot) / 1e9,
+        planned_engine=dispatcher.route_of(session.robot),
+        over_rate=over_rate(now_ns, session),
     )
 
 
@@ -127,11 +129,11 @@ def diagnostics(
 
 def _rates(now_ns: int, dispatcher: Dispatcher) -> list[DiagnosticStatus]:
     """How often robots may ask, where that is limited, and who asks more often."""
-    if not dispatcher.options.rate_control:
+    if not dispatcher.rates.limiting:
         return []
     sessions = dispatcher.sessions.values()
     limited = [session for session in sessions if session.told_period_ns]
-    early = [s for s in sessions if s.asked_early and now_ns - s.asked_early_ns < EARLY_TOLD_NS]
+    early = [session for session in sessions if over_rate(now_ns, session)]
     values = [(f"{s.robot} may ask every (s)", f"{s.told_period_ns / 1e9:.2f}") for s in limited]
     values += [(f"{s.robot} asked too soon", str(s.asked_early)) for s in early]
     if early:
@@ -163,6 +165,20 @@ def _memory(now_ns: int, dispatcher: Dispatcher) -> list[DiagnosticStatus]:
     contention = keeper.contention(now_ns)
     level = DiagnosticStatus.WARN if contention else DiagnosticStatus.OK
     return [_status("memory", level, contention or "all policies that are needed fit", values)]
+
+
+def plan_diagnostic(
+    applied: ServedPlan, staged: ServedPlan | None, reason: str
+) -> DiagnosticStatus:
+    """Which plan is followed, and what became of the last change."""
+    values = [(one.name, f"{len(one.robots)} robots, batches up to {one.batch}")
+              for one in applied.engines]  # fmt: skip
+    text = f"follows {applied.identity}"
+    if staged:
+        text += f"; changes to {staged.identity}: {reason}"
+    elif reason:
+        return _status("plan", DiagnosticStatus.WARN, f"{text}; {reason}", values)
+    return _status("plan", DiagnosticStatus.OK, text, values)
 
 
 def server_diagnostic(problem: str, waiting: str, served: Iterable[str]) -> DiagnosticStatus:

@@ -97,6 +97,15 @@ class RobotWatch:
         self._turn = every(node, TURN_S, self._take_turn)
         self._turn.cancel()
 
+    def watch(self, robots: Sequence[str]) -> None:
+        """Watches these from now on, as they announce themselves; empty: everybody."""
+        self._wanted = frozenset(robots)
+        for one in list(self.robots.values()):
+            if self._wanted and one.robot not in self._wanted:
+                self._forget(one.robot, one.session)
+        for robot in self._waiting.keys() - self._wanted if self._wanted else ():
+            del self._waiting[robot]
+
     def _on_status(self, message: RobotStatus) -> None:
         robot = message.robot
         if self._wanted and robot not in self._wanted:

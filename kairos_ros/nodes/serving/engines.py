@@ -35,9 +35,9 @@ from kairos_ros.engine.worker.process import WorkerSpec
 from kairos_ros.nodes.serving.parameters import EDGE, engine_options, remote_policy
 from kairos_ros.serving.batching import Effect, Submit
 from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.engines.batches import SlotMemory
 from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.engines.memory import check_fits
-from kairos_ros.serving.engines.slot import SlotMemory
 
 LOAD_S, LOAD_MIB_PER_S = 10.0, 500.0
 """What loading a policy is taken to need before it was ever loaded: so long, and its weights."""
@@ -70,6 +70,10 @@ class ServingEngines:
         self._here: dict[str, tuple[str, EngineOptions]] = {}
         """Engine of this host -> its policy."""
         self._ending: list[Thread] = []
+        self._leaving: set[str] = set()
+        """Engines of this host that end, or have ended by a refusal."""
+        self._removed: set[str] = set()
+        """Those of them that the dispatcher shall forget."""
 
     def start(self, dispatcher: Dispatcher, remotes: Sequence[NamedRemote]) -> None:
         """remotes: the engines elsewhere.
@@ -78,10 +82,13 @@ class ServingEngines:
         """
         self._dispatcher = dispatcher
         self._profiles = {remote.name: remote.profile for remote in remotes}
+        asked = {} if self._values["plan"] else engine_options(self._values)
         self._here = {
             f"{EDGE}/{policy}" if policy else EDGE: (policy, options)
-            for policy, options in engine_options(self._values).items()
+            for policy, options in asked.items()
         }
+        self._leaving.clear()
+        self._removed.clear()
         for name, (policy, options) in self._here.items():
             memory = self._memory(policy, options)
             dispatcher.add_engine(name, "edge", policy=policy, device=EDGE, memory=memory)
@@ -100,6 +107,22 @@ class ServingEngines:
                 self._load(name)
             else:
                 dispatcher.engines[name].state = "not loaded"
+
+    def add(self, name: str, policy: str, options: EngineOptions, device: str) -> None:
+        """Loads a further engine of this host, while others serve. device: what computes its
+        batches, one at a time with those of the other engines of this device."""
+        self._here[name] = (policy, options)
+        self._dispatcher.add_engine(name, "edge", policy=policy, device=device)
+        self._load(name)
+
+    def remove(self, name: str) -> None:
+        """An engine of this host gets no more batches, finishes those that it has, and ends."""
+        self._dispatcher.engines[name].state = "ending"
+        self._removed.add(name)
+        if name in self._clients:
+            self._end(name)
+        elif name not in self._leaving:
+            self._queue(name, EngineEnded())
 
     def stop(self) -> None:
         """May be called at any time."""
@@ -142,6 +165,7 @@ class ServingEngines:
     def _end(self, name: str) -> None:
         """A worker of this host finishes its batch and ends, while others serve on."""
         engine = self._clients.pop(name)
+        self._leaving.add(name)
 
         def end() -> None:
             engine.stop()
@@ -188,7 +212,14 @@ class ServingEngines:
         ended = name not in self._clients
         match event:
             case EngineEnded():
-                self._carry_out(dispatcher.engine_ended(now_ns, name))
+                self._leaving.discard(name)
+                if name in self._removed:
+                    self._removed.remove(name)
+                    del self._here[name]
+                    logger.info(f"{name} has ended")
+                    self._carry_out(dispatcher.remove_engine(now_ns, name))
+                else:
+                    self._carry_out(dispatcher.engine_ended(now_ns, name))
             case EngineLoading() | EngineReady() | EngineDown() if ended:
                 pass  # on purpose; what it leaves is queued again once it has gone
             case EngineLoading():

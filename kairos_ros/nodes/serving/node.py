@@ -45,11 +45,13 @@ from kairos_ros.nodes.serving.parameters import (
     remote_engines,
     serving_options,
 )
+from kairos_ros.nodes.serving.plans import Plans
 from kairos_ros.nodes.serving.telemetry import ServingTelemetry
 from kairos_ros.nodes.throttle import Throttle
 from kairos_ros.nodes.timers import every
 from kairos_ros.serving.batching import Effect
 from kairos_ros.serving.dispatcher import Dispatcher
+from kairos_ros.serving.options import ServingOptions
 
 
 class ServingNode(ManagedNode):
@@ -74,7 +76,8 @@ class ServingNode(ManagedNode):
         self._ticked_ns = time.monotonic_ns()
         self._warned: deque[str] = deque(maxlen=MOST_WARNED)
         """Sessions of robots that send fewer observations than the policy reads."""
-        self.telemetry = ServingTelemetry(self, self.values, self.announcement)
+        self.plans = Plans(self.values, self._engines, self.get_logger(), self._use)
+        self.telemetry = ServingTelemetry(self, self.values, self.announcement, self.plans)
 
     # Lifecycle
 
@@ -100,6 +103,7 @@ class ServingNode(ManagedNode):
         }
         try:
             self._engines.start(self.dispatcher, remotes)
+            self.plans.start(self.dispatcher)
             self._wait_for_engine()
         except (KairosError, zmq.ZMQError) as error:
             policy = self.values["policy"] or ", ".join(self.values["policies"])
@@ -172,7 +176,10 @@ class ServingNode(ManagedNode):
             self.announcement.serve(values["robots"])
         if not self.configured:
             return
-        options, swaps = serving_options(values), self.dispatcher.policies.swaps
+        if "plan" in changed:
+            self.plans.check(values)
+        now = {**values, "plan": self.plans.applied_text}
+        options, swaps = serving_options(now), self.dispatcher.policies.swaps
         self.dispatcher.policies.swap(policy_swaps(values["policy_swaps"]))
         try:
             self.dispatcher.change(options)
@@ -180,11 +187,16 @@ class ServingNode(ManagedNode):
             self.dispatcher.policies.swaps = swaps
             raise
         self.options = options
+        if "plan" in changed:
+            self.plans.stage(values)
         if "policy_swaps" in changed:
             told = ", ".join(f"{o} gets {n}" for o, n in self.dispatcher.policies.swaps.items())
             self.get_logger().warning(f"new tasks: {told or 'every policy as it is asked for'}")
         if "fleet_state_hz" in changed:
             self._fleet_state_timer.timer_period_ns = round(1e9 / values["fleet_state_hz"])
+
+    def _use(self, options: ServingOptions) -> None:
+        self.options = options
 
     # Robots
 
@@ -316,6 +328,7 @@ class ServingNode(ManagedNode):
             self.dispatcher.stood_still(stood_still_ns)
         if self.configured:
             self._engines.keep_to_budget(now_ns)
+            self.plans.look()
             if self.dispatcher.may_lose(now_ns):
                 take_waiting(self._statuses)  # it may be this node that is late, not its robots
         now_ns = time.monotonic_ns()

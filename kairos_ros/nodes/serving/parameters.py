@@ -1,5 +1,6 @@
 """Parameters of the serving node, and what they configure."""
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
@@ -7,6 +8,7 @@ from typing import Any
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.calibration import HorizonCalibration
+from kairos_ros.core.placement.served_plan import read_served_plan
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.core.wire_check import ROBOTS
 from kairos_ros.engine.client.remote_spec import NamedRemote, parse_remote
@@ -38,6 +40,13 @@ SERVING_PARAMETERS = (
         STRINGS,
         "NAME.OPTION=VALUE: for one of policies alone; OPTION is dtype, threads, max_batch, "
         "tokenizer, allowed_steps, rtc or compile",
+    ),
+    ParameterSpec(
+        "plan",
+        "",
+        "In the place of policies: the engines, routes and rates of a fleet plan (JSON), as "
+        "`kairos fleet up --planned` and `kairos fleet apply` set it",
+        live=True,
     ),
     ParameterSpec(
         "policy_swaps",
@@ -124,12 +133,16 @@ SERVING_PARAMETERS = (
 def policy_names(values: Mapping[str, Any]) -> tuple[str, ...]:
     """Of the policies that are served, the default first; "" of the only one of parameter
     `policy`."""
+    if values["plan"]:
+        return tuple(read_served_plan(values["plan"]).policies)
     return tuple(text.partition("=")[0] for text in values["policies"]) or ("",)
 
 
 def engine_options(values: Mapping[str, Any]) -> dict[str, EngineOptions]:
     """How each policy that this host has an engine for shall run, by name. Raises ConfigError."""
     options = EngineOptions(**{field.name: values[field.name] for field in fields(EngineOptions)})
+    if values["plan"]:
+        return _planned(values, options)
     if not values["policies"]:
         if values["policy_options"]:
             raise ConfigError(
@@ -152,6 +165,25 @@ def engine_options(values: Mapping[str, Any]) -> dict[str, EngineOptions]:
             )
     registry = registry_of([text for text in values["policies"] if "=" in text], options)
     return with_own_options(registry, values["policy_options"])
+
+
+def _planned(values: Mapping[str, Any], defaults: EngineOptions) -> dict[str, EngineOptions]:
+    """Of the policies of a plan. Raises ConfigError."""
+    for other in ("policy", "policies", "policy_options", "profile", "memory_budget_mib"):
+        if values[other]:
+            raise ConfigError(
+                f"parameter {other} is {values[other]!r}, and parameter plan says what is served; "
+                "leave out one"
+            )
+    policies = read_served_plan(values["plan"]).policies
+    registry = registry_of([f"{name}={one['policy']}" for name, one in policies.items()], defaults)
+    own = [
+        f"{name}.{option}={json.dumps(value) if isinstance(value, bool) else value}"
+        for name, one in policies.items()
+        for option, value in one.items()
+        if option != "policy"
+    ]
+    return with_own_options(registry, own)
 
 
 def policy_swaps(texts: Sequence[str]) -> dict[str, str]:
@@ -207,6 +239,7 @@ def _calibrations(values: Mapping[str, Any]) -> dict[str, HorizonCalibration]:
 
 def serving_options(values: Mapping[str, Any]) -> ServingOptions:
     """How requests are served. Raises ConfigError for a policy that is named wrongly."""
+    planned = read_served_plan(values["plan"]).engines if values["plan"] else ()
     return ServingOptions(
         scheduling=parse_scheduling(values["scheduling"]),
         horizon_policy=values["horizon"],
@@ -214,7 +247,7 @@ def serving_options(values: Mapping[str, Any]) -> ServingOptions:
         default_deadline_ns=round(values["default_deadline_s"] * 1e9),
         max_queue=values["max_queue"],
         max_bytes=round(values["max_message_mb"] * 1e6),
-        batch_cap=values["max_batch"],
+        batch_cap=max([values["max_batch"], *(engine.batch for engine in planned)]),
         comparison=values["placement"],
         hedge_budget=values["hedge_budget"],
         rate_control=values["rate_control"],
@@ -222,5 +255,5 @@ def serving_options(values: Mapping[str, Any]) -> ServingOptions:
         memory_budget_mib=values["memory_budget_mib"],
         calibration=find_calibration(values["policy"] or NOWHERE, values["horizon_calibration"]),
         policies=policy_names(values),
-        calibrations=_calibrations(values) if values["policies"] else {},
+        calibrations=_calibrations(values) if values["policies"] or values["plan"] else {},
     )

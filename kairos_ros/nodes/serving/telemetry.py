@@ -7,13 +7,20 @@ from typing import Any
 
 from rclpy.node import Node
 
+from kairos_ros.core.wire_check import printable
 from kairos_ros.host.shared_memory import replaced_ports
 from kairos_ros.msg import FleetState
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.fleet_namespace import fleet_of
-from kairos_ros.nodes.messages.fleet import diagnostics, fleet_state, server_diagnostic
+from kairos_ros.nodes.messages.fleet import (
+    diagnostics,
+    fleet_state,
+    plan_diagnostic,
+    server_diagnostic,
+)
 from kairos_ros.nodes.serving.announcement import ServerAnnouncement
+from kairos_ros.nodes.serving.plans import Plans
 from kairos_ros.serving.dispatcher import Dispatcher
 
 DIAGNOSTICS_PERIOD_S = 1.0
@@ -29,12 +36,17 @@ class ServingTelemetry:
     """values: the node's parameters."""
 
     def __init__(
-        self, node: Node, values: Mapping[str, Any], announcement: ServerAnnouncement
+        self,
+        node: Node,
+        values: Mapping[str, Any],
+        announcement: ServerAnnouncement,
+        plans: Plans,
     ) -> None:
         self.counters: Counter[str] = Counter()
         """What was refused or ignored before it came to the dispatcher, since `restart`."""
         self._requests = 0
         self._node, self._values, self._announcement = node, values, announcement
+        self._plans = plans
         self._samples: deque[tuple[int, int, int]] = deque(maxlen=11)
         self._diagnosed: Counter[str] = Counter()
         self._diagnosed_s = 0.0
@@ -64,6 +76,10 @@ class ServingTelemetry:
         state.active, state.reason = self._announcement.serving, self._announcement.reason
         state.scheduling, state.horizon = self._values["scheduling"], self._values["horizon"]
         state.requests_per_s, state.chunks_per_s = self._per_s(now_ns, dispatcher)
+        applied, staged = self._plans.applied, self._plans.staged
+        state.plan = applied.identity if applied else ""
+        state.staged_plan = staged.identity if staged else ""
+        state.plan_reason = printable(self._plans.reason, 500)
         self._fleet_state.publish(state)
 
     def diagnose_if_due(self, dispatcher: Dispatcher) -> None:
@@ -86,6 +102,9 @@ class ServingTelemetry:
             values["warn_queued_s"],
             values["warn_engine_load"],
         )
+        applied, staged = self._plans.applied, self._plans.staged
+        if applied:
+            statuses.append(plan_diagnostic(applied, staged, self._plans.reason))
         self._diagnosed = dispatcher.counters + self.counters
         who = server_diagnostic(out or deaf, announcement.waiting(), values["robots"])
         self._diagnostics.publish([who] if out else [who, *statuses])

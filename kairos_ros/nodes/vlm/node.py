@@ -4,8 +4,9 @@ Components in one node share one queue, where they name the same model. Each alo
 a process of its own that can fail alone.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence, Set
 from functools import partial
+from typing import Any
 
 import rclpy
 
@@ -55,7 +56,13 @@ class VlmNode(ManagedNode):
         self._judging: list[Service] = []
         self._judge_threads: dict[str, JudgeThreads] = {}
         self._diagnostics = DiagnosticsPublisher(self, fleet_of(self))
+        self.values.on_change(self._on_parameters)
         every(self, 1.0, self._publish_diagnostics)
+
+    def _on_parameters(self, values: Mapping[str, Any], changed: Set[str]) -> None:
+        if "robots" in changed:
+            for watch in {id(service.watch): service.watch for service in self._judging}.values():
+                watch.watch(values["robots"])
 
     def set_up(self) -> None:
         """Loads the models. Raises KairosError for one that does not load."""

@@ -35,7 +35,7 @@ MODEL_PARAMETERS = (
     P("order", "earliest_deadline", "Which question goes first.", choices=tuple(ORDERS)),
     P("window_s", 60.0, "Attainment is told over so long.", 1.0, 86400.0),
     P("warn_attainment", 0.99, "A smaller share of answers in time is a warning.", 0.0, 1.0),
-    P("robots", STRINGS, "Whom to judge; empty: everybody."),
+    P("robots", STRINGS, "Whom to judge; empty: everybody.", live=True),
     P("max_robots", ROBOTS, "More at a time are ignored.", 1, 10_000),
 )
 

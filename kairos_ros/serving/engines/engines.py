@@ -1,13 +1,14 @@
 """The engines of one server, each with one of its policies, and what they need for a round."""
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Refusal
 from kairos_ros.core.placement.overflow import Tier
 from kairos_ros.core.profile import EngineProfile
-from kairos_ros.serving.engines.slot import EngineSlot, SlotMemory
+from kairos_ros.serving.engines.batches import SlotMemory
+from kairos_ros.serving.engines.slot import EngineSlot
 from kairos_ros.serving.options import SECOND_NS
 from kairos_ros.serving.request_queue import PendingRequest
 from kairos_ros.transport.messages import EngineDescription
@@ -23,6 +24,8 @@ class Engines:
 
     def __init__(self) -> None:
         self.slots: dict[str, EngineSlot] = {}
+        self.routes: Mapping[str, str] = {}
+        """Robot -> the engine that serves it, where a plan says so."""
 
     def add(
         self,
@@ -44,6 +47,12 @@ class Engines:
             for mate in slot.mates:
                 mate.mates = slot.mates
         return slot
+
+    def remove(self, name: str) -> None:
+        """An engine that has nothing in flight."""
+        gone = self.slots.pop(name)
+        for mate in gone.mates:
+            mate.mates = [one for one in gone.mates if one is not gone]
 
     @property
     def ready(self) -> list[EngineSlot]:
@@ -67,10 +76,12 @@ class Engines:
         return chosen
 
     def bound(self, entry: PendingRequest) -> str:
-        """The engine that has the state of the request's task, as long as it is in service; empty:
-        any engine of its policy may serve it."""
+        """The engine that has the state of the request's task, or else the one that the plan routes
+        its robot to, as long as it is in service; empty: any engine of its policy may serve it."""
         slot = self.slots.get(entry.session.served_by)
-        if slot is None or not slot.keeps_states or slot.policy != entry.policy:
+        if slot is None or not slot.keeps_states:
+            slot = self.slots.get(self.routes.get(entry.session.robot, ""))
+        if slot is None or slot.policy != entry.policy:
             return ""
         return slot.name if any(slot is one for one in self.in_service) else ""
 

@@ -4,7 +4,8 @@ from collections.abc import Iterator
 
 from kairos_ros.core.placement.hedging import HedgeBudget, Route, second_route
 from kairos_ros.core.tasks import TaskTable
-from kairos_ros.serving.engines.slot import EngineSlot, Running
+from kairos_ros.serving.engines.batches import Running
+from kairos_ros.serving.engines.slot import EngineSlot
 from kairos_ros.serving.request_queue import PendingRequest
 
 LATE = 2.0

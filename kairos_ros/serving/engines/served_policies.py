@@ -23,6 +23,12 @@ class ServedPolicies:
         """Name -> name of the policy that new tasks get in its place."""
         self._engines = engines
 
+    def rename(self, names: Sequence[str]) -> None:
+        """From now on these are served. Swaps of others are forgotten."""
+        self.names = tuple(names)
+        kept = {old: new for old, new in self.swaps.items() if {old, new} <= set(names)}
+        self.swaps = kept
+
     def swap(self, swaps: Mapping[str, str]) -> None:
         """From now on new tasks get these policies. Raises ConfigError for a name that is none, and
         for a policy that was not given so far and cannot be loaded."""

@@ -8,6 +8,7 @@ from typing import Literal
 
 from kairos_ros.core.placement.overflow import EngineCapacity, Tier
 from kairos_ros.core.profile import EngineProfile
+from kairos_ros.serving.engines.batches import UNCAPPED, Running, SlotMemory
 from kairos_ros.serving.request_queue import PendingRequest
 from kairos_ros.transport.link_estimate import LinkState
 from kairos_ros.transport.messages import EngineDescription
@@ -23,7 +24,7 @@ SlotState = Literal[
     "refused",
     "down",
 ]
-"""not loaded, ending: within a memory budget only."""
+"""not loaded: within a memory budget only. ending: there, or because no plan has it any more."""
 
 REFETCH_LEAD_NS = 30_000_000
 """A little more than a round trip to a robot."""
@@ -44,39 +45,6 @@ PREPARING_NS = 1_000_000
 """Decoding that takes less is not worth forming a batch earlier."""
 PREPARING_MARGIN = 1.25
 """For the way to the worker, and for decoding that takes longer than lately."""
-
-
-@dataclass(slots=True)
-class Running:
-    """A batch in an engine, or on its way there or back."""
-
-    batch: int
-    entries: list[PendingRequest]
-    submitted_ns: int
-    history_ns: int
-    """What the histories sent with it added to its upload."""
-    start_ns: int
-    """When the engine should begin with it."""
-    compute_end_ns: int
-    """When the engine should be done with it."""
-    expected_end_ns: int
-    """When its answer should be here."""
-    prefetched: bool = False
-    """The next batch was looked at, and stale observations in it were asked for."""
-
-
-@dataclass(slots=True)
-class SlotMemory:
-    """Of an engine that is loaded and ended within a memory budget."""
-
-    needs_mib: int
-    """The size of the weights file, until its worker has told how much it takes."""
-    load_ns: int
-    """An estimate, until it was loaded."""
-    ready_ns: int = 0
-    """Since when it is loaded."""
-    wanted_ns: int | None = None
-    """Since when requests wait for it to be loaded; None: none does."""
 
 
 @dataclass(slots=True)
@@ -103,6 +71,10 @@ class EngineSlot:
     description: EngineDescription | None = None
     latency_ns: tuple[int, ...] = ()
     """Profiled latency of batches of 1, 2, ... up to the largest worth forming."""
+    profiled_ns: tuple[int, ...] = ()
+    """The same whatever the plan says of the size of batches."""
+    batch_cap: int = UNCAPPED
+    """Largest batch by the plan that is applied."""
     drift: float = 1.0
     """Measured over profiled latency, lately."""
     surprise_ns: float = 0.0
@@ -139,7 +111,14 @@ class EngineSlot:
         largest = min(profile.saturation_batch, description.max_batch, batch_cap)
         self.state, self.description, self.drift = "ready", description, 1.0
         self.last_error = ""
-        self.latency_ns = self.drifted_ns = profile.latencies_ns(largest)
+        self.profiled_ns = profile.latencies_ns(largest)
+        self.limit(self.batch_cap)
+
+    def limit(self, batch: int) -> None:
+        """No batch is larger from now on."""
+        self.batch_cap = batch
+        self.latency_ns = self.profiled_ns[:batch]
+        self.drifted_ns = tuple(round(ns * self.drift) for ns in self.latency_ns)
 
     def not_up(self, state: Literal["loading", "unreachable", "refused"], reason: str) -> None:
         """It cannot be used; if refused, until it is found again."""
@@ -306,7 +285,7 @@ class EngineSlot:
             self.batches += 1
             self.failures = 0
             self.requests += len(done.entries)
-            ratio = compute_s * 1e9 / self.latency_ns[len(done.entries) - 1]
+            ratio = compute_s * 1e9 / self.profiled_ns[len(done.entries) - 1]
             self.drift += DRIFT_WEIGHT * (min(max(ratio, 0.2), 5.0) - self.drift)
             self.drifted_ns = tuple(round(ns * self.drift) for ns in self.latency_ns)
             error_ns = abs(now_ns - done.expected_end_ns)

@@ -1,0 +1,306 @@
+"""Keeps a planned fleet, and changes it to another plan when it is asked to.
+
+What is new is started first: nodes, and at the serving node engines. Only when all of it is up does
+the serving node route by the new plan; then what is old is stopped. Whatever goes wrong before, and
+whoever asked hanging up, undoes what was begun, and the fleet goes on by the old plan.
+"""
+
+import contextlib
+import time
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from kairos_ros.bringup.fleet_change import PLAN, Change, PlannedFleet, change, planned_fleet
+from kairos_ros.bringup.foreground import SERVING, how
+from kairos_ros.bringup.processes import Fleet
+from kairos_ros.core.errors import KairosError, WireError
+from kairos_ros.host.fleet_socket import Door, Line
+
+LONGEST_S = 3600.0
+"""A change whose engines are not up by then is called off: models may compile for minutes."""
+SETTLED_S = 30.0
+"""Engines that are not in the new plan have finished their batches by then."""
+AGAIN_S = 1.0
+"""Between two attempts to call off a change that the serving node still makes."""
+SILENT_S = 10.0
+"""Without a word of the serving node for so long, a change is called off."""
+
+
+class Setting(Protocol):
+    """Parameters on their way to a node."""
+
+    def is_done(self) -> bool:
+        """Raises KairosError where the node refuses them or does not answer."""
+        ...
+
+
+class State(Protocol):
+    """The part of a fleet state that is looked at."""
+
+    plan: str
+    staged_plan: str
+    plan_reason: str
+    engines: Any
+
+
+class Client(Protocol):
+    """The ROS side of a fleet (`nodes.fleet_client.FleetClient`)."""
+
+    def spin(self, for_s: float) -> None: ...
+
+    @property
+    def state(self) -> State | None: ...
+
+    def set(self, node: str, values: Mapping[str, Any]) -> Setting: ...
+
+
+class Keeper:
+    """`turn` is to be called again and again, in the thread that starts the fleet's processes."""
+
+    def __init__(
+        self,
+        fleet: Fleet,
+        running: PlannedFleet,
+        client: Client,
+        door: Door,
+        say: Callable[[str], None],
+    ) -> None:
+        """say: for whoever looks at the program that runs the fleet."""
+        self.running = running
+        self._fleet, self._client, self._door, self._say = fleet, client, door, say
+        self._lines: list[Line] = []
+        self._work: Iterator[str] | None = None
+        """The change that is made."""
+        self._for: Line | None = None
+        """Who asked for it."""
+        self._what = ""
+        self._committed = self._ends = False
+        self._since_s = self._again_s = 0.0
+
+    def turn(self) -> None:
+        """Takes about 0.1 s."""
+        self._client.spin(0.1)
+        self._fleet.reap()
+        if line := self._door.accept():
+            self._lines.append(line)
+        for line in list(self._lines):
+            self._hear(line)
+        if self._work is not None:
+            self._go_on(self._work)
+        else:
+            self._call_off_what_is_staged()
+
+    def close(self) -> None:
+        """The fleet ends."""
+        self._ends = True
+        if self._work is not None:
+            self._stop("the fleet was stopped")
+        for line in self._lines:
+            line.close()
+
+    # Who asks
+
+    def _hear(self, line: Line) -> None:
+        try:
+            message = line.receive()
+        except WireError as error:
+            line.send({"refused": str(error)})
+            line.close()
+            message = None
+        if message is not None:
+            self._do(line, message)
+        if line.closed:
+            self._lines.remove(line)
+            line.close()
+            if line is self._for:
+                self._hung_up()
+
+    def _do(self, line: Line, message: dict[str, Any]) -> None:
+        match message.get("do"):
+            case "show":
+                dead = {key: how(code) for key, code in self._fleet.dead().items()}
+                line.send({"fleet": self.running.to_dict(), "dead": dead, "changes": self._what})
+            case "apply":
+                try:
+                    self._begin(line, message)
+                except KairosError as error:
+                    line.send({"refused": str(error)})
+            case "cancel" if line is self._for and not self._committed:
+                self._stop("it was interrupted")
+            case "cancel":
+                pass  # it is too late, and what is left is told
+            case other:
+                line.send({"refused": f"{other!r:.40} is none of show, apply and cancel"})
+
+    def _begin(self, line: Line, message: dict[str, Any]) -> None:
+        if self._work is not None:
+            seconds = time.monotonic() - self._since_s
+            raise KairosError(
+                f"another `kairos fleet apply` changes this fleet since {seconds:.0f} s: "
+                f"{self._what}; try again when it has ended"
+            )
+        if message.get("base") != self.running.served.identity:
+            raise KairosError(
+                f"the fleet runs by {self.running.served.identity} and was changed meanwhile; look "
+                "at the new difference with `kairos fleet plan FILE --running`, and try again"
+            )
+        wanted = planned_fleet(message.get("fleet") or {})
+        if not wanted.robots & self.running.robots:
+            raise KairosError(
+                f"no robot of {wanted.file} is in the running fleet, which is that of "
+                f"{self.running.file}: this is the plan of another fleet; run it beside, in "
+                "another ROS_DOMAIN_ID or --namespace"
+            )
+        steps = change(self.running, wanted)
+        self._what = f"from {self.running.served.identity} to {wanted.served.identity}"
+        self._say(f"apply (process {line.peer}): {self._what}")
+        for text in steps.lines or ("nothing changes",):
+            self._say(f"apply: {text}")
+        self._for, self._committed, self._since_s = line, False, time.monotonic()
+        self._work = self._change(wanted, steps)
+
+    def _go_on(self, work: Iterator[str]) -> None:
+        try:
+            if text := next(work):
+                self._tell({"told": text})
+        except StopIteration:
+            text = f"the fleet runs by {self.running.served.identity} now"
+            self._say(f"apply: {text}")
+            self._tell({"done": text})
+            self._over()
+        except KairosError as error:
+            self._refused(str(error))
+
+    def _hung_up(self) -> None:
+        """Whoever asked for the change has gone."""
+        self._for = None
+        if self._committed:
+            self._say("apply: whoever asked has gone; the change is completed")
+        else:
+            self._stop("whoever asked for it has gone")
+
+    def _stop(self, why: str) -> None:
+        """Undoes the change that is made, at once."""
+        work = self._work
+        if work is not None and not self._committed:
+            work.close()  # type: ignore[attr-defined]  # a generator
+            self._refused(f"the change was called off: {why}")
+
+    def _refused(self, why: str) -> None:
+        stays = f"the fleet runs by {self.running.served.identity}"
+        stays += " now" if self._committed else ", as before"
+        if self._ends:
+            stays = "it ends"
+        self._say(f"apply: {why}; {stays}")
+        self._tell({"refused": why, "stays": stays})
+        self._over()
+
+    def _over(self) -> None:
+        self._work, self._for, self._what = None, None, ""
+
+    def _tell(self, message: Mapping[str, Any]) -> None:
+        if self._for is not None:
+            self._for.send(message)
+
+    # The change
+
+    def _change(self, wanted: PlannedFleet, steps: Change) -> Iterator[str]:
+        """Yields news, mostly empty, about ten times a second."""
+        started: list[str] = []
+        try:
+            for key in steps.start:
+                while not self._fleet.is_gone(key):  # of a change that was called off
+                    yield ""
+                self._fleet.start(wanted.nodes[key])
+                started.append(key)
+            if started:
+                yield f"started {', '.join(started)}"
+            if SERVING in steps.tell:
+                yield from self._served(wanted, steps, started)
+        except BaseException:
+            for key in started:
+                self._fleet.dismiss(key)
+            self._tell_running_plan()
+            raise
+        before, self.running, self._committed = self.running, wanted, True
+        yield from self._complete(before, wanted, steps)
+
+    def _served(self, wanted: PlannedFleet, steps: Change, started: list[str]) -> Iterator[str]:
+        """Until the serving node routes by the new plan. Raises KairosError where it does not."""
+        setting = self._client.set(SERVING, steps.tell[SERVING])
+        while not setting.is_done():
+            yield ""
+        told, began_s, heard_s = "", time.monotonic(), time.monotonic()
+        goal = wanted.served.identity
+        yield "the serving node loads new engines" if steps.engines_start else ""
+        while True:
+            state, now_s = self._client.state, time.monotonic()
+            self._check_alive(started)
+            if state is not None:
+                heard_s = now_s
+                if state.plan == goal:
+                    return
+                if state.staged_plan == goal:
+                    if state.plan_reason and state.plan_reason != told:
+                        told = state.plan_reason
+                        yield told
+                elif state.plan_reason and now_s - began_s > 1.0:  # not of a change before it
+                    raise KairosError(state.plan_reason)
+            if now_s - heard_s > SILENT_S:
+                raise KairosError(f"the serving node has said nothing for {SILENT_S:.0f} s")
+            if now_s - began_s > LONGEST_S:
+                raise KairosError(f"new engines are not up after {LONGEST_S:.0f} s: {told}")
+            yield ""
+
+    def _check_alive(self, started: list[str]) -> None:
+        dead = self._fleet.dead()
+        for key in (SERVING, *started):
+            if key in dead:
+                raise KairosError(f"{key} {how(dead[key])}: {self._fleet.tail(key, 3)}")
+
+    def _complete(self, before: PlannedFleet, wanted: PlannedFleet, steps: Change) -> Iterator[str]:
+        """What is old goes. Nothing stops this any more."""
+        yield f"robots are served by {wanted.served.identity}"
+        judges = [
+            (key, self._client.set(key, values))
+            for key, values in steps.tell.items()
+            if PLAN not in values and key != SERVING
+        ]
+        for key in (*steps.stop, *steps.restart):
+            if key in self._fleet.processes:
+                self._fleet.dismiss(key)
+        for key in (*steps.stop, *steps.restart):
+            while not self._fleet.is_gone(key):
+                yield ""
+            if key in steps.restart:
+                self._fleet.start(wanted.nodes[key])
+                yield f"started {key} again"
+            else:
+                yield f"{key} has stopped"
+        for key, setting in judges:
+            try:
+                while not setting.is_done():
+                    yield ""
+            except KairosError as error:  # it ended, or an old one: a new start has the robots, too
+                yield f"{key} could not be told its robots: {error}"
+        until_s = time.monotonic() + SETTLED_S
+        while time.monotonic() < until_s:
+            state = self._client.state
+            if state is None or all(one.state != "ending" for one in state.engines):
+                return
+            yield ""
+
+    def _call_off_what_is_staged(self) -> None:
+        """With no change under way the serving node makes none, and is told so until that holds."""
+        state, now_s = self._client.state, time.monotonic()
+        runs = self.running.served
+        if state is None or now_s < self._again_s:
+            return
+        if state.staged_plan or state.plan != runs.identity:
+            self._tell_running_plan()
+
+    def _tell_running_plan(self) -> None:
+        """Its answer is not waited for: what the serving node does then is seen in its state."""
+        self._again_s = time.monotonic() + AGAIN_S
+        with contextlib.suppress(KairosError):
+            self._client.set(SERVING, {PLAN: self.running.served.text}).is_done()

@@ -1,0 +1,78 @@
+"""Rates and routes of a plan over DDS: told, kept to or named; and plans that a node refuses."""
+
+import time
+
+import pytest
+from diagnostic_msgs.msg import DiagnosticStatus
+from kairos_ros.msg import ActionChunk, RobotState
+from rclpy.parameter import Parameter
+from rclpy.parameter_client import AsyncParameterClient
+from wire import WireRobot, done, until
+
+from kairos_ros.bringup.plan import serving
+from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
+
+POLICY = "emulated:latency_ms=20,chunk=20,state=3,dim=1"
+PERIOD_S = 0.5
+PLAN = ServedPlan(
+    "cells",
+    {"p": {"policy": POLICY}},
+    (PlannedEngine("gpu0", "cpu", "p", 4, ("keeps", "ignores")),),
+    {"keeps": PERIOD_S, "ignores": PERIOD_S},
+)
+
+pytestmark = pytest.mark.slow
+
+
+def seen(wire, robot: str) -> RobotState:
+    return next((r for r in wire.fleet[-1].robots if r.robot == robot), RobotState())
+
+
+def asks(robot: WireRobot, first: int, seconds: float, pause_s: float) -> int:
+    """Asks for round after round, and returns how many times actions came."""
+    round_, until_s, before = first, time.monotonic() + seconds, len(robot.answers)
+    while time.monotonic() < until_s:
+        robot.ask(round_)
+        round_ += 1
+        time.sleep(pause_s)
+    return sum(answer.kind == ActionChunk.ACTIONS for answer in robot.answers[before:])
+
+
+def test_a_robot_that_ignores_its_planned_rate_gets_no_more_and_is_named(start, wire):
+    start(serving(plan=PLAN.text, horizon="static:4"))
+    wire.serving_since()
+    keeps, ignores = (
+        WireRobot(wire, name, state=[0.0, 0.0, 0.0]).join() for name in ("keeps", "ignores")
+    )
+    assert keeps.answers[-1].request_period_s == pytest.approx(PERIOD_S)
+    assert keeps.answers[-1].engine == "gpu0/p"
+    asks(keeps, 2, 1.5, PERIOD_S)
+    began_s = time.monotonic()
+    answered = asks(ignores, 2, 4.0, 0.0)
+    assert 2 < answered <= 2 + (time.monotonic() - began_s) / PERIOD_S
+    until(lambda: seen(wire, "ignores").over_rate)
+    assert not seen(wire, "keeps").over_rate
+    assert seen(wire, "ignores").planned_period_s == pytest.approx(PERIOD_S)
+    assert seen(wire, "ignores").planned_engine == "gpu0/p"
+    until(lambda: "ignores" in wire.reports["kairos serving: rates"].message)
+    assert "keeps" not in wire.reports["kairos serving: rates"].message
+    assert wire.reports["kairos serving: rates"].level == DiagnosticStatus.WARN
+    for robot in (keeps, ignores):
+        robot.leave()
+
+    parameters = AsyncParameterClient(wire.node, "/kairos/serving")
+    until(parameters.services_are_ready)
+
+    def refused(text: str) -> str:
+        (result,) = done(parameters.set_parameters([Parameter("plan", value=text)])).results
+        assert not result.successful
+        return result.reason
+
+    other = {"p": {"policy": f"{POLICY},offset=1"}}
+    assert "no plan of `kairos fleet`" in refused("{}")
+    assert "started without a plan cannot get one, nor lose" in refused("")
+    assert "tasks that run would get other weights" in refused(
+        ServedPlan("cells", other, PLAN.engines, {}).text
+    )
+    assert wire.fleet[-1].plan == PLAN.identity
+    assert not wire.fleet[-1].staged_plan
