@@ -59,6 +59,11 @@ class Execution:
     """Control period; 0: not known, and nothing was executed."""
     seam: float = 0.0
     """Jump from the last action before this round to its first one (see ExecutionInfo.msg)."""
+    surprised: bool = False
+    """The newest round was asked for early (see ExecutionInfo.msg)."""
+    surprise: float = 0.0
+    """How far the arm departs from its actions; where `surprised`: departed when it asked."""
+    surprise_joint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ import math
 from collections.abc import Sequence
 from copy import deepcopy
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import numpy as np
+from numpy.typing import NDArray
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.spec import build_policy
@@ -27,7 +28,7 @@ BLOCK = 64
 """Compared steps that it learns from at once."""
 READY = 128
 """Steps of motion after which a joint is scored: about four seconds at 30 Hz."""
-SPREAD_STEPS = 128
+SPREAD_STEPS = 512
 """That the undisturbed spread is averaged over, with falling weights."""
 FORGET = 0.998
 """Of the response, per step: a payload or a warm gearbox is learned anew."""
@@ -37,6 +38,8 @@ FLOOR = 0.01
 """Of a joint's typical motion in one period: also an arm that follows perfectly has some spread."""
 MEAN_ABS = 1.2533
 """Standard deviation over mean magnitude, of a normal distribution."""
+
+Floats = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,12 +67,15 @@ class SurpriseWatch(Protocol):
     joint: str
     """That departs most by the newest score; empty where nothing was compared."""
 
-    def step(self, action: np.ndarray | None, state: np.ndarray) -> float:
+    def step(self, action: NDArray[Any] | None, state: NDArray[Any]) -> float:
         """How far the arm departs from its actions now, 0 to `CLIP`; 0 where nothing is compared.
 
         action: [action_dim], executed in the control period that ends; None: the arm held.
         state: [state_dim], as measured at its end.
         """
+
+    def twin(self) -> "SurpriseWatch":
+        """Another one for an equal arm, which knows as much and learns by itself from there."""
 
     def begin(self) -> None:
         """The body was moved otherwise, or not watched, since the last step: no motion is compared
@@ -172,7 +178,7 @@ class TrackingWatch:
         self._by_command, self._mean = np.zeros(n), np.zeros(n)
 
     def twin(self) -> "TrackingWatch":
-        """Another one of an equal arm, which knows as much and learns by itself."""
+        """See `SurpriseWatch`."""
         return TrackingWatch(self._rule, self._joints, deepcopy(self._response))
 
     def begin(self) -> None:
@@ -181,7 +187,7 @@ class TrackingWatch:
         self._known, self.joint = 0, ""
         self._last[:] = 0.0
 
-    def step(self, action: np.ndarray | None, state: np.ndarray) -> float:
+    def step(self, action: NDArray[Any] | None, state: NDArray[Any]) -> float:
         """See `SurpriseWatch`."""
         at = self._filled
         place = self._newest[at]
@@ -208,7 +214,7 @@ class TrackingWatch:
             self._learn()
         return float(mean[worst])
 
-    def _follow(self, place: np.ndarray) -> float:
+    def _follow(self, place: Floats) -> float:
         """Notes where the arm is, without a comparison."""
         if not np.isfinite(place).all():
             self.unusable += 1
@@ -237,15 +243,15 @@ class TrackingWatch:
 class Response:
     """How every joint moves upon its command, and how exactly. Arrays end with [joints].
 
-    motion = weights · (motion one period before, motion two before, command), where the command of a
-    joint that is told positions is how far it has to go.
+    motion = weights · (motion one period before, motion two before, command), where the command of
+    a joint that is told positions is how far it has to go.
     """
 
-    def __init__(self, position: np.ndarray) -> None:
+    def __init__(self, position: Floats) -> None:
         """position: bool [joints], as `Joint.position`."""
         n = len(position)
         self._position = position.astype(float)
-        self._weights = np.zeros((3, n))
+        self._weights: Floats = np.zeros((3, n))
         self._moments = np.zeros((n, 3, 4))
         self._spread, self._typical = np.zeros(n), np.zeros(n)
         self._moved, self._taken = np.zeros(n, int), np.zeros(n, int)
@@ -257,7 +263,7 @@ class Response:
         self.of_commands = np.zeros((n, n))
         """[joints, joints]: what the command explains of that, diagonal."""
 
-    def learn(self, places: np.ndarray, commands: np.ndarray) -> None:
+    def learn(self, places: Floats, commands: Floats) -> None:
         """places: float64 [3 + steps, joints], commands: [steps, joints], consecutive, finite."""
         steps = len(commands)
         motion = np.diff(places, axis=0)
@@ -275,15 +281,15 @@ class Response:
         self._moved += steps * (self._typical > 0)
         self._fit()
 
-    def _take_scale(self, error: np.ndarray, motion: np.ndarray, steps: int) -> None:
-        """Averages magnitudes, the newer the more; of errors, once the response is known a little."""
+    def _take_scale(self, error: Floats, motion: Floats, steps: int) -> None:
+        """Averages magnitudes, the newer the more; once the response is known a little."""
         self._taken += steps * (self._moved >= BLOCK)
         share = steps / np.clip(self._taken, steps, SPREAD_STEPS)
         self._spread += share * (MEAN_ABS * np.abs(error).mean(0) - self._spread)
         self._typical += share * (np.abs(motion).mean(0) - self._typical)
 
-    def _floored(self) -> np.ndarray:
-        floored: np.ndarray = np.maximum(self._spread, FLOOR * self._typical)
+    def _floored(self) -> Floats:
+        floored: Floats = np.maximum(self._spread, FLOOR * self._typical)
         return floored
 
     def _fit(self) -> None:

@@ -56,6 +56,10 @@ def _robot(now_ns: int, dispatcher: Dispatcher, session: Session, running: set[s
         request_period_s=session.told_period_ns / 1e9,
         asked_early=session.asked_early,
         policy_name=session.policy or "",
+        surprised=session.surprised,
+        surprise=session.surprise,
+        surprise_joint=session.surprise_joint,
+        surprises=session.surprises,
     )
 
 

@@ -105,6 +105,9 @@ def execution_message(execution: Execution, control_rate_hz: float) -> Execution
         control_rate_hz=control_rate_hz,
         stalled_s=execution.stalled_ns / 1e9,
         seam=execution.seam,
+        surprised=execution.surprised,
+        surprise=execution.surprise,
+        surprise_joint=execution.surprise_joint,
     )
 
 
@@ -181,6 +184,7 @@ def result_message(result: TaskResult) -> ExecuteTask.Result:
         dropped=result.dropped,
         guarded=result.guarded,
         ended=result.ended,
+        round_surprise=list(result.round_surprise),
     )
 
 
@@ -216,6 +220,7 @@ def finished_message(
     message.round_latency_s = _seconds(result.round_latency_ns)
     message.round_executed = list(result.round_executed)
     message.round_seam, message.mean_step = list(result.round_seam), result.mean_step
+    message.round_surprise = list(result.round_surprise)
     message.round_started_s = _seconds(result.round_started_ns)
     message.round_ended_s = _seconds(result.round_ended_ns)
     return message
