@@ -1,4 +1,4 @@
-"""A robot that is pushed asks early: over DDS, with a real simulated arm, and what everybody hears."""
+"""A robot that is pushed asks early: over DDS, with a simulated arm, and what everybody hears."""
 
 import numpy as np
 import pytest
