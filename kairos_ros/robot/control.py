@@ -32,10 +32,10 @@ from kairos_ros.robot.control_events import (
     StopControl,
 )
 from kairos_ros.robot.control_report import ControlListener, Report, SupervisionListener
-from kairos_ros.robot.early_request import MotionWatch
 from kairos_ros.robot.guard import ActionGuard
 from kairos_ros.robot.looks import Looks
 from kairos_ros.robot.loop import Act, Finished, Hold, Look, Loop, Send
+from kairos_ros.robot.motion_watch import MotionWatch
 from kairos_ros.robot.supervision.state import is_warned
 from kairos_ros.robot.supervision.state_events import (
     CellVerdict,
@@ -250,7 +250,7 @@ class Controller:
         if motion is None or self._loop.task is None:
             return
         contact = motion.look(self._did, self._adapter.state(), now_ns)
-        settle = motion.settle if motion.is_surprised else None
+        settle = motion.settle if motion.asks else None
         motion.early += self._loop.surprised(motion.surprise, settle)
         if contact:
             self._apply([self._loop.finish(contact, now_ns)])

@@ -145,7 +145,7 @@ def test_a_rule_is_named_in_one_line_and_a_wrong_one_is_refused_with_what_to_do(
     assert (rule.threshold, rule.settle, rule.mean, rule.skip) == (5.0, 3, 3, "wrist")
     for wrong, words in {
         "psychic": "unknown surprise policy 'psychic'; known here: tracking",
-        "tracking:limit=3": "its options are: threshold, settle, mean, skip",
+        "tracking:limit=3": "its options are: threshold, settle, wait, mean, skip",
         "tracking:threshold=11": "above 0 and below 10",
         "tracking:threshold=nan": "above 0 and below 10",
         "tracking:settle=0": "settle is at least 1",

@@ -76,7 +76,7 @@ def _cell(key):
 class Once:
     """Surprised at one step of the episode."""
 
-    threshold, settle, unusable, joint = 6.0, 5, 0, "hand_x"
+    threshold, settle, wait, unusable, joint = 6.0, 5, 1, 0, "hand_x"
 
     def __init__(self, at):
         self.at, self.steps, self.seen = at, 0, []

@@ -27,7 +27,7 @@ def wave(request):
 
 def test_a_pushed_arm_asks_early_and_everybody_hears_how_much_and_which_joint(start_robot, peer):
     robot = start_robot(
-        "surprise:=tracking:threshold=6,settle=5", "disturbances:=true", "guard.tolerance:=1.0"
+        "surprise:=tracking:threshold=6", "disturbances:=true", "guard.tolerance:=1.0"
     )
     peer.answer = lambda request: [wave(request)]
     handle = peer.give(max_actions=320)

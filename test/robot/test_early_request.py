@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Actions, Answer, Refetch, Refusal
 from kairos_ros.nodes.robot.parameters import ROBOT_PARAMETERS, motion_watch
-from kairos_ros.robot.early_request import MotionWatch, Surprise, watched_joints
+from kairos_ros.robot.early_request import Surprise
 from kairos_ros.robot.guard import GuardLimits, Workspace
 from kairos_ros.robot.latency import LatencyEstimate
 from kairos_ros.robot.loop import Act, Finished, Loop, LoopConfig, Send
+from kairos_ros.robot.motion_watch import MotionWatch, watched_joints
 from kairos_ros.robot.task import Task
 
 PERIOD = 33_000_000
@@ -206,7 +207,7 @@ def test_whenever_it_is_surprised_every_chunk_goes_on_where_the_arm_is(script):
 class Always:
     """Departs by what it is told."""
 
-    threshold, settle, unusable, joint = 6.0, SETTLE, 0, "elbow"
+    threshold, settle, wait, unusable, joint = 6.0, SETTLE, 5, 0, "elbow"
 
     def __init__(self, *told):
         self.told = iter(told)

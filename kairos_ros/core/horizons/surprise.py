@@ -61,7 +61,9 @@ class SurpriseWatch(Protocol):
     threshold: float
     """A larger score is a surprise."""
     settle: int
-    """Actions of a chunk that are executed before it may be a surprise."""
+    """Actions of a chunk that are executed before it may be given up."""
+    wait: int
+    """Control periods after which a surprise that has not ended is acted on."""
     unusable: int
     """Steps with numbers that were not finite: they are no surprise, and teach nothing."""
     joint: str
@@ -101,7 +103,8 @@ class Tracking:
     """
 
     threshold: float = 6.0
-    settle: int = 5
+    settle: int = 1
+    wait: int = 5
     mean: int = 3
     skip: str = "gripper"
     """Joints with this in their names are not watched; `none`: all are. A gripper that closes on an
@@ -113,10 +116,10 @@ class Tracking:
                 f"tracking: threshold is above 0 and below {CLIP:g}, where scores end, not "
                 f"{self.threshold:g}"
             )
-        if self.settle < 1 or not 1 <= self.mean <= 100:
+        if self.settle < 1 or self.wait < 1 or not 1 <= self.mean <= 100:
             raise ConfigError(
-                "tracking: settle is at least 1, and mean from 1 to 100, not "
-                f"settle={self.settle},mean={self.mean}"
+                "tracking: settle and wait are at least 1, and mean from 1 to 100, not "
+                f"settle={self.settle},wait={self.wait},mean={self.mean}"
             )
 
     def watch(self, joints: Sequence[Joint]) -> "TrackingWatch":
@@ -135,12 +138,35 @@ BUILTIN = {"tracking": Tracking}
 
 
 def parse_surprise(text: str) -> SurpriseRule:
-    """Builds the rule that `text` names, such as `tracking:threshold=6,settle=5`.
+    """Builds the rule that `text` names, such as `tracking:threshold=6`.
 
     Raises ConfigError for an unknown rule, an unknown option, or a value that is none.
     """
     rule: SurpriseRule = build_policy(text, BUILTIN, ENTRY_POINT_GROUP)
     return rule
+
+
+class Trigger:
+    """When a surprise is acted on: once it is over, or when it has lasted for a while.
+
+    An observation in the middle of a push shows an arm that is elsewhere when its chunk begins.
+    """
+
+    def __init__(self, watch: SurpriseWatch) -> None:
+        self._threshold, self._wait = watch.threshold, watch.wait
+        self._lasted, self._peak = 0, 0.0
+
+    def step(self, score: float) -> float:
+        """score: of this control period. Returns the largest one of the surprise that is acted on
+        now; else 0."""
+        over = score <= self._threshold
+        if not over:
+            self._lasted += 1
+            self._peak = max(self._peak, score)
+        if not self._lasted or (not over and self._lasted < self._wait):
+            return 0.0
+        peak, self._peak, self._lasted = self._peak, 0.0, 0
+        return peak
 
 
 class TrackingWatch:
@@ -156,7 +182,7 @@ class TrackingWatch:
         """response: what is known of the arm already; it learns on from there."""
         n = len(joints)
         self._rule, self._joints = rule, joints
-        self.threshold, self.settle = rule.threshold, rule.settle
+        self.threshold, self.settle, self.wait = rule.threshold, rule.settle, rule.wait
         self.unusable = 0
         self.joint = ""
         self._names = [joint.name for joint in joints]

@@ -11,7 +11,7 @@ import torch
 
 from kairos_ros.core.fit import camera_name
 from kairos_ros.core.horizons.policies import HorizonContext, HorizonPolicy
-from kairos_ros.core.horizons.surprise import SurpriseWatch
+from kairos_ros.core.horizons.surprise import SurpriseWatch, Trigger
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
 from kairos_ros.engine.policies.policy import load_policy
 from kairos_ros.engine.policies.sampler import Sampler
@@ -167,6 +167,7 @@ class Arm:
     """float32 [D] each, of the whole episode."""
     push: Push | None = None
     watch: SurpriseWatch | None = None
+    trigger: Trigger | None = None
     surprises: int = 0
 
     @property
@@ -187,11 +188,12 @@ class Arm:
             self.moves.append(clean[:3])
             self.executed.append(action)
             self.actions += 1
-            if self.watch is not None:
-                score = self.watch.step(action, self.body.state())
-                if watched and number >= self.watch.settle and score > self.watch.threshold:
-                    self.surprises += 1
-                    return number
+            if self.watch is None or self.trigger is None:
+                continue
+            surprise = self.trigger.step(self.watch.step(action, self.body.state()))
+            if watched and number >= self.watch.settle and surprise:
+                self.surprises += 1
+                return number
         return None
 
     def hold(self, periods: int) -> None:
@@ -246,6 +248,7 @@ def run_episodes(
             arm.body.reset(TaskGoal(SCENES[scene], scene, arm.seed))
             arm.push = pushes.get(arm.seed) if pushes else None
             arm.watch = watch() if watch else None
+            arm.trigger = Trigger(arm.watch) if arm.watch else None
             dress(arm.body, arm.seed)
         while running := [arm for arm in arms if not arm.over]:
             late = [_delay(delays, arm) for arm in running]

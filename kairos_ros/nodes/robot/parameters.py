@@ -9,10 +9,10 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.surprise import parse_surprise
 from kairos_ros.nodes.parameters import DOUBLES, INTEGERS, STRINGS, ParameterSpec
 from kairos_ros.robot.adapter import Limited, RobotAdapter
-from kairos_ros.robot.early_request import MotionWatch, watched_joints
 from kairos_ros.robot.guard import GuardLimits, Workspace, tightened
 from kairos_ros.robot.latency import LatencyEstimate
 from kairos_ros.robot.loop import LoopConfig
+from kairos_ros.robot.motion_watch import MotionWatch, watched_joints
 
 P = ParameterSpec
 ROBOT_PARAMETERS = (
@@ -92,7 +92,7 @@ ROBOT_PARAMETERS = (
         "surprise",
         "",
         "Asks early when the arm does not move as its actions say, such as "
-        "'tracking:threshold=6,settle=5'; empty: never.",
+        "'tracking:threshold=6'; empty: never.",
     ),
     P(
         "surprise_hold_s",
