@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizons.surprise import BLOCK, CLIP, READY, Joint, parse_surprise
+from kairos_ros.core.horizons.surprise import BLOCK, CLIP, READY, Joint, Trigger, parse_surprise
 
 WARM = READY + BLOCK
 STEPS = WARM + 60
@@ -148,7 +148,7 @@ def test_a_rule_is_named_in_one_line_and_a_wrong_one_is_refused_with_what_to_do(
         "tracking:limit=3": "its options are: threshold, settle, wait, mean, skip",
         "tracking:threshold=11": "above 0 and below 10",
         "tracking:threshold=nan": "above 0 and below 10",
-        "tracking:settle=0": "settle is at least 1",
+        "tracking:settle=0": "settle and wait are at least 1",
     }.items():
         with pytest.raises(ConfigError, match=words):
             parse_surprise(wrong)
@@ -161,3 +161,11 @@ def test_grippers_are_not_watched_unless_it_is_said_and_an_arm_without_joints_is
     assert scores(parse_surprise("tracking:skip=none").watch(both), commands, places).max() > 6.0
     with pytest.raises(ConfigError, match=r"guard.measured_by .*guard.workspace"):
         parse_surprise("tracking").watch(both[1:])
+
+
+def test_a_surprise_is_acted_on_once_it_is_over_or_has_lasted_for_a_while_with_its_peak():
+    trigger = Trigger(watch(rule="tracking:threshold=6,wait=5"))
+    told = [trigger.step(score) for score in (0, 5, 7, 9, 8, 2, 0, 0)]
+    assert told == [0, 0, 0, 0, 0, 9, 0, 0]
+    told = [trigger.step(score) for score in (7, 7, 8, 7, 7, 7, 7, 1)]
+    assert told == [0, 0, 0, 0, 8, 0, 0, 7]  # the sixth is of another one

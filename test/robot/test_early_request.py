@@ -255,3 +255,18 @@ def test_a_hold_without_a_rule_and_a_rule_without_joints_are_refused_with_what_t
     with pytest.raises(ConfigError, match=r"guard.measured_by"):
         motion_watch(values | {"surprise": "tracking"}, GuardLimits(), ())
     assert motion_watch(values | {"surprise": "tracking"}, GuardLimits(measured_by=[0]), ())
+
+
+def test_the_watch_asks_when_the_surprise_is_over_and_names_its_peak_and_its_joint():
+    motion = MotionWatch(Always(0.0, 8.0, 9.0, 3.0, 0.0))
+    told = []
+    for i in range(5):
+        motion.look(None, np.zeros(1), i)
+        told.append((motion.asks, motion.surprise.score, motion.surprise.joint))
+    assert told == [
+        (False, 0.0, "elbow"),
+        (False, 8.0, "elbow"),
+        (False, 9.0, "elbow"),
+        (True, 9.0, "elbow"),
+        (False, 0.0, "elbow"),
+    ]
