@@ -62,6 +62,11 @@ class Execution:
     inferred: bool = False
     """From the times of its requests: the robot does not say what it executes, and waits for each
     answer, so that it has no newer observation meanwhile."""
+    surprised: bool = False
+    """The newest round was asked for early (see ExecutionInfo.msg)."""
+    surprise: float = 0.0
+    """How far the arm departs from its actions; where `surprised`: departed when it asked."""
+    surprise_joint: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -128,6 +128,7 @@ def _task(number: int, task: BagTask, content: BagContent, length_s: float) -> T
         guarded=ended.guarded,
         round_seam=ended.round_seam,
         mean_step=ended.mean_step,
+        round_surprise=ended.round_surprise,
         task=task_name(task),
         policy=_policy(task),
     )

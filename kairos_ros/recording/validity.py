@@ -35,6 +35,8 @@ _COUNTS = {"round", "attempt", "actions", "refusals", "dropped", "guarded"}
 _PER_ROUND = ("round_latency_s", "round_executed", "round_started_s", "round_ended_s")
 _JUMPS = {"seam", "round_seam", "mean_step"}
 """Fields that tell a jump between two actions, NaN where there was none."""
+_SURPRISES = {"surprise", "round_surprise"}
+MOST_SURPRISE = 10
 MOST_JUMP = 1e6
 
 _Check = Callable[[Any], bool]
@@ -51,8 +53,9 @@ def fault(kind: str, body: Any) -> str:
         told = _first_wrong(body.execution, least_s)
     if not told and kind.endswith("/TaskEvent"):
         rounds = {len(getattr(body, name)) for name in _PER_ROUND}
-        if len(getattr(body, "round_seam", ())):  # older bags do not tell
-            rounds.add(len(body.round_seam))
+        for name in ("round_seam", "round_surprise"):
+            if len(getattr(body, name, ())):  # older bags do not tell
+                rounds.add(len(getattr(body, name)))
         told = "its rounds are told by lists of different lengths" if len(rounds) > 1 else ""
     return told
 
@@ -86,6 +89,9 @@ def _of_fields(body: type, least_s: float) -> Iterator[tuple[str, str, _Check]]:
         elif field.name in _JUMPS:
             wanted = f"jump of 0 to {MOST_JUMP:g}"
             yield field.name, wanted, _within(0.0, MOST_JUMP, unknown=True)
+        elif field.name in _SURPRISES:
+            wanted = f"number of 0 to {MOST_SURPRISE}"
+            yield field.name, wanted, _within(0.0, MOST_SURPRISE)
         elif field.name in _ACTIONS:
             yield field.name, f"number up to {MOST_ACTIONS}", _within(0, MOST_ACTIONS)
         elif field.name in _COUNTS and "float" not in kind:

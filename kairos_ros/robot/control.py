@@ -35,6 +35,7 @@ from kairos_ros.robot.control_report import ControlListener, Report, Supervision
 from kairos_ros.robot.guard import ActionGuard
 from kairos_ros.robot.looks import Looks
 from kairos_ros.robot.loop import Act, Finished, Hold, Look, Loop, Send
+from kairos_ros.robot.motion_watch import MotionWatch
 from kairos_ros.robot.supervision.state import is_warned
 from kairos_ros.robot.supervision.state_events import (
     CellVerdict,
@@ -71,6 +72,7 @@ class Controller:
         guard: ActionGuard,
         listener: ControlListener,
         supervised: tuple[Supervisor, SupervisionListener] | None = None,
+        motion: MotionWatch | None = None,
     ) -> None:
         self.report = Report()
         self._adapter = adapter
@@ -83,6 +85,8 @@ class Controller:
         # a body inside a LoggedBody is asked, too; isinstance would not find what that hands on
         homing = cast(Homing, adapter) if getattr(adapter, "has_safe_state", False) else None
         self._homeward = homing.toward_safe_state if homing else None
+        self._motion = motion
+        self._did: np.ndarray | None = None  # in the period that ends; None: it held
         self._goal = TaskGoal("")  # of the running task
         self._looks = Looks(adapter)
         self._postponed: Start | None = None  # until nobody is in the cell
@@ -186,6 +190,7 @@ class Controller:
             self._fail(task, f"failed: {error}")
             return
         self._body.was_reset()
+        self._was_reset()
         self._deadline_ns = _now()  # a reset may take seconds; they are no missed periods
         self._goal = goal
         self._loop.start(task, self._deadline_ns)
@@ -221,6 +226,7 @@ class Controller:
             self._apply([self._loop.finish("succeeded", now_ns)])
         effects: Sequence[SupervisedEffect]
         try:
+            self._watch_motion(now_ns)
             if self._supervisor is None:
                 effects = self._loop.tick(now_ns, self._approve)
             else:
@@ -237,6 +243,22 @@ class Controller:
                 self._body_failed(error)
         else:
             self._listener.unready()
+
+    def _watch_motion(self, now_ns: int) -> None:
+        """Raises KairosError where the body cannot be read."""
+        motion = self._motion
+        if motion is None or self._loop.task is None:
+            return
+        contact = motion.look(self._did, self._adapter.state(), now_ns)
+        settle = motion.settle if motion.asks else None
+        motion.early += self._loop.surprised(motion.surprise, settle)
+        if contact:
+            self._apply([self._loop.finish(contact, now_ns)])
+
+    def _was_reset(self) -> None:
+        self._did = None
+        if self._motion is not None:
+            self._motion.begin()
 
     @property
     def _monitored(self) -> bool:
@@ -287,11 +309,14 @@ class Controller:
             case ResetBody():
                 self._reset_body()
             case Act() if self._loop.is_late(_now()):
+                self._did = None
                 self._guard.held()
                 self._adapter.hold()
             case Act(action):
+                self._did = action
                 self._adapter.act(action)
             case Hold():
+                self._did = None
                 self._guard.held()
                 if self._body.is_ready:
                     self._adapter.hold()
@@ -309,6 +334,7 @@ class Controller:
             supervisor = cast(Supervisor, self._supervisor)  # who asked for the reset
             self._apply(supervisor.feed(ResetFailed(_now(), str(error))))
             return
+        self._was_reset()
         self._deadline_ns = _now()
         self._loop.was_reset(self._deadline_ns)
         self._inbox.put(ResetDone(self._deadline_ns))
@@ -343,6 +369,8 @@ class Controller:
             guarded_by=dict(+self._guard.counts),
             dropped=dict(self._loop.dropped),
             silences=self._loop.silences,
+            surprises=self._motion.early if self._motion else 0,
+            unusable_motion=self._motion.unusable if self._motion else 0,
             server=binding.server if binding else None,
             bound=binding.bound if binding else "",
             why_no_server=binding.why_none() if binding and not binding.bound else "",

@@ -35,6 +35,10 @@ class Report:
     guarded_by: Mapping[str, int] = field(default_factory=dict)
     dropped: Mapping[str, int] = field(default_factory=dict)
     silences: int = 0
+    surprises: int = 0
+    """Rounds asked for early, because the arm did not move as its actions say."""
+    unusable_motion: int = 0
+    """Control periods whose motion could not be compared: what was measured is no number."""
     server: ServerStatus | None = None
     """The newest word of the serving node that is asked; None where there is none."""
     bound: str = ""

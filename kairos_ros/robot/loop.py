@@ -20,6 +20,7 @@ from kairos_ros.core.exchange import (
     Request,
     RequestId,
 )
+from kairos_ros.robot.early_request import Surprise
 from kairos_ros.robot.latency import LatencyEstimate, lead_actions
 from kairos_ros.robot.run import Attempt, Chunk, Run, unwanted
 from kairos_ros.robot.server_binding import ServerBinding
@@ -215,6 +216,11 @@ class Loop:
             self.binding.end()
         return Finished(run.result(outcome, now_ns, self.config.period_ns))
 
+    def surprised(self, surprise: Surprise, settle: int | None) -> bool:
+        """How far the arm departs from its actions. Returns whether it asks early, therefore; no
+        `settle`: it shall not."""
+        return self._run is not None and self._run.surprised(surprise, settle)
+
     def note_guarded(self) -> None:
         """The guard changed or refused an action of the running task."""
         if self._run is not None:
@@ -301,11 +307,8 @@ class Loop:
             self.binding.taken(body.policy)
         self.latency.measured(now_ns - attempt.sent_ns, body.server_ns, body.engine_latency_ns)
         self.request_period_ns = body.request_period_ns
-        run.awaiting = False
-        run.horizon = len(body.actions)
-        run.latency_ns.append(now_ns - run.attempts[0].sent_ns)
-        run.begin_record()
-        skipped = run.executed + run.remaining - attempt.executed
+        run.answered(len(body.actions), now_ns)
+        skipped = run.switches_at - attempt.executed
         if skipped >= run.horizon:
             self._drop("too_late")
             return
@@ -324,21 +327,20 @@ class Loop:
         if run.next is not None:
             return False
         limit = run.task.max_actions
-        if limit and run.executed + run.remaining >= limit:
+        if limit and run.switches_at >= limit:
             return False
-        lead = lead_actions(
-            self.latency.expected_ns, self.config.margin_ns, self.config.period_ns, run.horizon
-        )
-        if run.remaining > lead:
+        if run.early is None and run.remaining > self._lead(run):
             return False
         if self._asked_ns is not None and now_ns < self._asked_ns + self.request_period_ns:
             return False
         self._asked_ns = now_ns
-        run.round += 1
-        run.abandoned = False
-        run.attempts.clear()
-        run.silences = 0
+        run.next_round()
         return True
+
+    def _lead(self, run: Run) -> int:
+        config = self.config
+        expected_ns = self.latency.expected_ns
+        return lead_actions(expected_ns, config.margin_ns, config.period_ns, run.horizon)
 
     def _look(self, run: Run) -> list[Effect]:
         """A policy that reads several observations reads those of the last control periods, exactly
@@ -359,6 +361,8 @@ class Loop:
     def _send(self, run: Run, now_ns: int) -> Send:
         """The current round, with a fresh observation or that of this control period."""
         since = run.executed - run.looked_at if run.looks else 0
+        if run.early is not None:
+            run.early.until = run.executed + self._lead(run)
         execution = self.execution(now_ns)
         if since:  # it is asked for between two periods: tell where the chunk was at the look
             execution = replace(execution, chunk_index=execution.chunk_index - since)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kairos_ros.core.exchange import Actions, Answer, Execution, no_actions
+from kairos_ros.robot.early_request import CALM, EarlyRequest, Surprise
 from kairos_ros.robot.task import MAX_ACTIONS, MAX_DURATION, Task, TaskResult
 
 
@@ -92,6 +93,12 @@ class Run:
     """As `TaskResult.round_seam`."""
     last_action: np.ndarray | None = None
     """As its chunk had it, float32 [D]."""
+    surprise: Surprise = CALM
+    """The newest one."""
+    early: EarlyRequest | None = None
+    """Of the newest round, or the next one, until its chunk takes over."""
+    surprise_of: list[float] = field(default_factory=list)
+    """As `TaskResult.round_surprise`."""
     path: float = 0.0
     """Sum of the jumps between actions of one round."""
     steps: int = 0
@@ -106,11 +113,18 @@ class Run:
         return self.chunk.remaining if self.chunk else 0
 
     def committed(self, since: int) -> np.ndarray:
-        """float32 [since + remaining, D]: what is executed from an observation until the next chunk
+        """float32 [since + L, D]: what is executed from an observation until the next chunk
         follows; `since` actions were executed after it."""
         if self.chunk is None:
             return no_actions()
-        return self.chunk.actions[max(self.chunk.index - since, 0) :]
+        end = self.chunk.index + self.switches_at - self.executed
+        return self.chunk.actions[max(self.chunk.index - since, 0) : end]
+
+    @property
+    def switches_at(self) -> int:
+        """Actions executed in the task when the next chunk takes over, if it has come by then."""
+        end = self.executed + self.remaining
+        return end if self.early is None else max(self.executed, min(self.early.until, end))
 
     def reads(self, observations: int, keyframe_stride: int) -> None:
         """What the policy reads, as in `PolicyInterface`."""
@@ -131,6 +145,31 @@ class Run:
         since = now_ns if self.holding_since_ns is None else self.holding_since_ns
         return self.stalled_before_ns + max(0, now_ns - since)
 
+    def surprised(self, surprise: Surprise, settle: int | None) -> bool:
+        """As `Loop.surprised`: once per chunk, after `settle` actions of it, and only while no
+        newer one is on its way."""
+        self.surprise = surprise
+        if settle is None or self.early or self.awaiting or self.next or self.chunk is None:
+            return False
+        if self.chunk.executed < settle or not self.chunk.remaining:
+            return False
+        self.early = EarlyRequest(surprise)
+        return True
+
+    def next_round(self) -> None:
+        """Is requested now."""
+        self.round += 1
+        self.abandoned = False
+        self.attempts.clear()
+        self.silences = 0
+
+    def answered(self, horizon: int, now_ns: int) -> None:
+        """Actions of the awaited round came."""
+        self.awaiting = False
+        self.horizon = horizon
+        self.latency_ns.append(now_ns - self.attempts[0].sent_ns)
+        self.begin_record()
+
     def limit_reached(self, now_ns: int) -> str:
         """The outcome that ends the task now, one of LIMITS; empty while it may go on."""
         task = self.task
@@ -142,8 +181,8 @@ class Run:
 
     def switch(self) -> None:
         """To the next chunk, past the actions that were executed since its observation."""
-        if self.remaining == 0 and self.next is not None:
-            self.chunk, self.next = self.next, None
+        if self.next is not None and self.executed >= self.switches_at:
+            self.chunk, self.next, self.early = self.next, None, None
             self.chunk.index = self.executed - self.chunk.observed_at
 
     def stop(self, *, keep_round: bool) -> None:
@@ -159,12 +198,15 @@ class Run:
             self.awaiting, self.refused, self.abandoned = False, False, True
             self.latency_ns.append(math.nan)
             self.begin_record()
+        if not self.awaiting:
+            self.early = None
 
     def begin_record(self) -> None:
         """Of a round that was answered, or given up; it has executed nothing so far."""
         self.executed_of.append(0)
         self.moved_of.append(None)
         self.seam_of.append(math.nan)
+        self.surprise_of.append(self.early.surprise.score if self.early else 0.0)
 
     def count_action(self, chunk: Chunk, now_ns: int) -> None:
         """The next action of `chunk` is executed in the period that begins now."""
@@ -192,6 +234,7 @@ class Run:
     def execution(self, now_ns: int, period_ns: int) -> Execution:
         chunk = self.chunk
         started = chunk if chunk is not None and chunk.executed > 0 else None
+        shown = self.early.surprise if self.early else self.surprise
         ended_ns = started.last_ns + period_ns if started and not started.remaining else now_ns
         return Execution(
             round=chunk.round if chunk else 0,
@@ -205,6 +248,9 @@ class Run:
             stalled_ns=self.stalled_ns(now_ns),
             period_ns=period_ns,
             seam=self._seam(started),
+            surprised=self.early is not None,
+            surprise=shown.score,
+            surprise_joint=shown.joint,
         )
 
     def _seam(self, started: Chunk | None) -> float:
@@ -233,6 +279,7 @@ class Run:
             guarded=self.guarded,
             round_seam=tuple(self.seam_of),
             mean_step=self.path / self.steps if self.steps else 0.0,
+            round_surprise=tuple(self.surprise_of),
         )
 
 

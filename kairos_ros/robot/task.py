@@ -60,6 +60,9 @@ class TaskResult:
     action."""
     mean_step: float = 0.0
     """The same between two actions of one round, on average; 0 without."""
+    round_surprise: tuple[float, ...] = ()
+    """How far the arm departed from its actions where it asked for a round early; 0 of all
+    others."""
     ended: bool = False
     """It came to its own limit where nothing can tell success."""
 

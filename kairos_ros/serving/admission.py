@@ -85,7 +85,19 @@ class Admission:
             )
             l0 = engine.latency_ns[0] if engine and engine.latency_ns else 0
             self._tasks.open(key, now_ns, kind=request.kind, first_exec_ns=first, l0_ns=l0)
+        self._note_surprise(request, session)
         if execution.started:
             # KairosError: a round too old to matter any more
             with contextlib.suppress(KairosError):
                 self._tasks.execution(key, execution.round, *executed(now_ns, execution))
+
+    def _note_surprise(self, request: Request, session: Session) -> None:
+        """Whether, and how far, the arm had departed from its actions; counted once per round."""
+        execution, asked = request.execution, (request.id.task, request.id.round)
+        session.surprised = execution.surprised
+        session.surprise = execution.surprise if execution.surprised else 0.0
+        session.surprise_joint = execution.surprise_joint if execution.surprised else ""
+        if execution.surprised and session.surprised_by != asked:
+            session.surprised_by = asked
+            session.surprises += 1
+            self._counters["surprised"] += 1

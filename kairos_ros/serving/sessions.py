@@ -47,6 +47,15 @@ class Session:
     """Rounds asked for sooner than that allows."""
     asked_early_ns: int = 0
     """When it last did."""
+    surprised: bool = False
+    """Its newest round was asked for early, because its arm did not move as its actions say."""
+    surprise: float = 0.0
+    """How far it departed from them then; 0 where it did not."""
+    surprise_joint: str = ""
+    surprises: int = 0
+    """Rounds that it asked for so."""
+    surprised_by: tuple[str, int] = ("", 0)
+    """Task and round that were counted so last."""
     task: str = ""
     """Task of the newest request, empty before the first."""
     policy: str | None = None

@@ -93,6 +93,7 @@ def chunk_requested(body: Any, robot: str, at_s: float) -> ChunkRequested:
         ended_s=observed_s - doing.ended_ago_s if ended else math.nan,
         server=getattr(body, "server", ""),
         control_rate_hz=doing.control_rate_hz,
+        **_surprise(doing, told=getattr(doing, "surprised", False)),
     )
 
 
@@ -188,6 +189,7 @@ def task_event(body: Any, robot: str, at_s: float) -> TaskStartReported | TaskEn
         round_ended_s=tuple(body.round_ended_s.tolist()),
         round_seam=tuple(np.asarray(getattr(body, "round_seam", ())).tolist()),
         mean_step=getattr(body, "mean_step", 0.0),
+        round_surprise=tuple(np.asarray(getattr(body, "round_surprise", ())).tolist()),
     )
 
 
@@ -201,6 +203,8 @@ def execution_reported(body: Any, robot: str, at_s: float) -> ExecutionReported:
         remaining=body.actions_remaining,
         chunk_index=body.chunk_index,
         control_rate_hz=body.control_rate_hz,
+        surprised=getattr(body, "surprised", False),
+        **_surprise(body),
     )
 
 
@@ -284,6 +288,9 @@ def _robot_scheduled(body: Any) -> RobotScheduled:
         over_rate=getattr(body, "over_rate", False),
         policy=_text(getattr(body, "policy", "")),
         policy_name=_text(getattr(body, "policy_name", "")),
+        surprised=getattr(body, "surprised", False),
+        surprises=getattr(body, "surprises", 0),
+        **_surprise(body),
     )
 
 
@@ -317,6 +324,13 @@ def _health(body: Any, at_s: float) -> Health:
         message=_text(body.message),
         values={value.key: _text(value.value) for value in body.values},
     )
+
+
+def _surprise(body: Any, *, told: bool = True) -> dict[str, Any]:
+    """Of a message with `surprise` and `surprise_joint`; older bags have none."""
+    score, joint = getattr(body, "surprise", 0.0), getattr(body, "surprise_joint", "")
+    sane = told and math.isfinite(score)
+    return {"surprise": score if sane else 0.0, "surprise_joint": _text(joint) if sane else ""}
 
 
 def _text(text: str) -> str:

@@ -90,6 +90,9 @@ class ChunkRequested:
     control_rate_hz: float
     server: str
     """The serving node that shall answer; empty: any, or a bag of before there was a name."""
+    surprise: float = 0.0
+    """How far the arm departed from its actions, where it asked early, therefore; 0 otherwise."""
+    surprise_joint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,6 +183,8 @@ class TaskEndReported:
     round_seam: tuple[float, ...] = ()
     """NaN in the first round and without an action; older bags do not tell."""
     mean_step: float = 0.0
+    round_surprise: tuple[float, ...] = ()
+    """0 of a round that was not asked for early; older bags do not tell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +201,12 @@ class ExecutionReported:
     chunk_index: int
     """Index in the round's chunk of the next action."""
     control_rate_hz: float
+    surprised: bool = False
+    """The newest round was asked for early."""
+    surprise: float = 0.0
+    """How far the arm departs from its actions, or departed when it asked; older bags do not
+    tell."""
+    surprise_joint: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -268,6 +279,12 @@ class RobotScheduled:
     """That its task is served with: type and fingerprint of the weights, or nothing yet."""
     policy_name: str = ""
     """Its name, where the server serves several."""
+    surprised: bool = False
+    """Its newest round was asked for early, because its arm did not move as its actions say."""
+    surprise: float = 0.0
+    surprise_joint: str = ""
+    surprises: int = 0
+    """Rounds that it asked for so."""
 
 
 @dataclass(frozen=True, slots=True)

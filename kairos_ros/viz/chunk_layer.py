@@ -56,7 +56,8 @@ def _running(
         trimmed.segments(tool, dashes(beyond, DASH_M * size), 0.006 * size, colours.TRIMMED)
     )
     here = part(points, done, done)[0]
-    shapes.append(now.ball(tool, point(here), 0.035 * size, colours.INK))
+    ink = colours.SURPRISED if robot.surprise else colours.INK
+    shapes.append(now.ball(tool, point(here), 0.035 * size, ink))
     if done < horizon:
         cut_at = points[horizon]
         shapes.append(cut.ball(2 * tool, point(cut_at), 0.035 * size, colours.TO_COME))

@@ -34,6 +34,8 @@ RUNNING = _hex("#17c3b2")
 HOLDING = _hex("#f07b3c")
 IDLE = _hex("#6b767e")
 RETURNING = _hex("#f2b134")
+SURPRISED = _hex("#ff2d46")
+"""The arm does not move as the running chunk says."""
 NEEDS_HUMAN = _hex("#c04cfd")
 
 SAFE = _hex("#8fd14f")

@@ -88,6 +88,8 @@ def details(robot: RobotDrawing) -> str:
             parts.append(f"held {robot.stalled_s:.1f} s")
         if robot.asks:
             parts.append(robot.asks)
+        if robot.surprise:
+            parts.append(f"surprised: {robot.surprise}")
     return " · ".join(parts)
 
 

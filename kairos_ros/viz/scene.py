@@ -69,6 +69,8 @@ class RobotDrawing:
     """None where no serving node knows the robot."""
     asks: str = ""
     """queued, computed or nothing."""
+    surprise: str = ""
+    """Why it asked early for its newest round; empty where it did not."""
     policy: str = ""
     """Name of the policy that its task is served with, where the server serves several."""
     body: Body | None = None

@@ -11,6 +11,7 @@ from kairos_ros.lab.metrics.slo import Slo, attainment, system1_invocations
 from kairos_ros.recording.extract import traces_of
 from kairos_ros.recording.fleet_run import fleet_run
 from kairos_ros.recording.runs.run import CANCELED, LOST
+from kairos_ros.recording.runs.summary import summarise
 from kairos_ros.recording.runs.trace_file import read_traces, write_traces
 from kairos_ros.recording.tasks import sort_events
 from kairos_ros.telemetry.events import (
@@ -102,6 +103,7 @@ ENDED = TaskEndReported(
     round_ended_s=(0.61, 0.9),
     round_seam=(float("nan"), 0.5),
     mean_step=0.25,
+    round_surprise=(0.0, 7.5),
 )
 TASK: list[Event] = [
     GOAL,
@@ -133,6 +135,8 @@ def test_a_finished_task_has_the_rounds_that_the_robot_tells():
     )
     assert (task.actions, task.round_executed) == (7, (4, 3))
     assert (task.round_seam, task.mean_step) == (ENDED.round_seam, 0.25)
+    assert task.round_surprise == (0.0, 7.5)
+    assert summarise(run).surprises == 1
     assert task.policy == "p-1"
     first, second, third = run.rounds
     assert (first.requested_at, first.observed_at, first.executed) == (0, 0, 4)

@@ -43,7 +43,18 @@ FLEET = FleetState(
     queue_length=3,
     counter_names=["refused_bad_shape"],
     counter_values=[2],
-    robots=[RobotState(robot="arm_1", wait_ratio=0.25, pending=True, reason="oldest of 2")],
+    robots=[
+        RobotState(
+            robot="arm_1",
+            wait_ratio=0.25,
+            pending=True,
+            reason="oldest of 2",
+            surprised=True,
+            surprise=7.5,
+            surprise_joint="elbow",
+            surprises=3,
+        )
+    ],
     engines=[EngineState(engine="edge", tier="edge", state="busy", load=0.5, max_batch=8)],
 )
 MODE = [KeyValue(key="mode", value="waiting_for_human")]
@@ -52,7 +63,17 @@ HEALTH.level, HEALTH.message = DiagnosticStatus.ERROR, "waits for a human"
 MESSAGES = [
     ("/kairos/robot_status", STATUS),
     ("/arm_1/action_chunk", CHUNK),
-    ("/arm_1/execution_info", ExecutionInfo(round=2, started=True, actions_remaining=1)),
+    (
+        "/arm_1/execution_info",
+        ExecutionInfo(
+            round=2,
+            started=True,
+            actions_remaining=1,
+            surprised=True,
+            surprise=8.25,
+            surprise_joint="wrist",
+        ),
+    ),
     ("/arm_1/safety_verdict", SafetyVerdict(**WHO, safe=True, probability=0.5)),
     ("/arm_1/pipeline_events", PipelineEvent(**WHO, after="holding", effects=["stop"])),
     ("/kairos/fleet_state", FLEET),
@@ -102,6 +123,18 @@ def test_a_view_tells_what_the_messages_said():
         "oldest of 2",
         1,
     )
+    assert (arm.execution.surprised, arm.execution.surprise, arm.execution.surprise_joint) == (
+        True,
+        8.25,
+        "wrist",
+    )
+    told = arm.scheduled
+    assert (told.surprised, told.surprise, told.surprise_joint, told.surprises) == (
+        True,
+        7.5,
+        "elbow",
+        3,
+    )
     assert (arm.chunk.tier, arm.chunk.actions.shape) == ("cloud", (2, 2))
     assert (view.server, view.active, view.plan, view.queue, view.counters) == (
         "one",
@@ -129,7 +162,8 @@ def test_what_is_said_of_another_robot_than_the_topics_is_refused():
 
 
 def test_a_bag_from_before_servers_had_several_policies_is_read_as_ever():
-    named = [f for f in RobotState.get_fields_and_field_types() if not f.startswith("policy")]
+    later = ("policy", "surprise")
+    named = [f for f in RobotState.get_fields_and_field_types() if not f.startswith(later)]
     older = SimpleNamespace(**{name: getattr(FLEET.robots[0], name) for name in named})
     body = SimpleNamespace(
         **{n: getattr(FLEET, n) for n in FleetState.get_fields_and_field_types()}
@@ -142,3 +176,4 @@ def test_a_bag_from_before_servers_had_several_policies_is_read_as_ever():
         "",
         "",
     )
+    assert (robot.surprised, robot.surprise, robot.surprises) == (False, 0.0, 0)

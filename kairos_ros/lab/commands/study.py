@@ -15,7 +15,14 @@ from kairos_ros.host.share import share
 if TYPE_CHECKING:
     from kairos_ros.lab.study.definition import Combination, Study
 
-EPISODES = ("horizon", "best_horizon", "borne_horizon", "consecutive_rounds", "live_delays")
+EPISODES = (
+    "horizon",
+    "surprise",
+    "best_horizon",
+    "borne_horizon",
+    "consecutive_rounds",
+    "live_delays",
+)
 """Of studies that look at a policy's episodes instead of simulated fleets: `kind` of the file."""
 FACTORY = "factory"
 """Of the study of planned fleets with all their models."""
@@ -224,11 +231,12 @@ def _run_episodes(
     kind: str, path: Path, out: Path, policy: str, size: str, processes: int, plot_only: bool
 ) -> None:
     require("metaworld")
-    from kairos_ros.lab.horizons import study
+    from kairos_ros.lab.horizons import study, surprise_study
     from kairos_ros.lab.paper import best_horizon, borne_horizon, consecutive_rounds, live_delays
 
     runs = {
         "horizon": study.run_horizon_study,
+        "surprise": surprise_study.run_surprise_study,
         "best_horizon": best_horizon.run,
         "borne_horizon": borne_horizon.run,
         "consecutive_rounds": consecutive_rounds.run,

@@ -117,6 +117,7 @@ def _rows(slo: Slo) -> list[tuple[str, str, str, _Value, float, int, int]]:
         ("chunk latency, median", "ms", both, _of("chunk_latency_s", "p50"), 1000, 0, -1),
         ("chunk latency, P95", "ms", both, _of("chunk_latency_s", "p95"), 1000, 0, -1),
         ("jump where chunks meet", "steps", both, lambda j: j.tasks.seam, 1, 2, -1),
+        ("rounds asked for early by surprise", "", "", lambda j: j.whole.surprises, 1, 0, 0),
         (
             "age of the observation at execution, average",
             "ms",

@@ -20,6 +20,7 @@ DECIDES = (
     "transport/messages.py",
     "transport/field_checks.py",
     "robot/task.py",
+    "robot/early_request.py",
     "robot/latency.py",
     "robot/run.py",
     "lab/sim",

@@ -284,6 +284,7 @@ class FleetClient:
             guarded=result.guarded,
             round_seam=tuple(result.round_seam),
             mean_step=result.mean_step,
+            round_surprise=tuple(result.round_surprise),
             policy=scheduled.policy if scheduled else "",
         )
         self.records.append(record)

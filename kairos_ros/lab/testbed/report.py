@@ -54,6 +54,8 @@ def summary_table(report: RunReport) -> Table:
             low, high = s.success_95
             note = f"{s.succeeded} of {s.tasks} (95 %: {100 * low:.0f}–{100 * high:.0f} %)"
         table.add_row(metric.label, metric.text(s), note)
+    if s.surprises:
+        table.add_row("asked for early by surprise", str(s.surprises))
     table.add_row("refused, dropped, guarded", f"{s.refusals}, {s.dropped}, {s.guarded}")
     if s.unfinished:
         table.add_row("unfinished", str(s.unfinished), "canceled or lost; not counted")

@@ -11,10 +11,12 @@ import torch
 
 from kairos_ros.core.fit import camera_name
 from kairos_ros.core.horizons.policies import HorizonContext, HorizonPolicy
+from kairos_ros.core.horizons.surprise import SurpriseWatch, Trigger
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
 from kairos_ros.engine.policies.policy import load_policy
 from kairos_ros.engine.policies.sampler import Sampler
 from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.lab.training.push import Push
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.robot.adapters.sim.sim import SimAdapter
@@ -64,6 +66,8 @@ class EpisodeResult:
     """Of the hand's commanded motion, root mean square: second difference of its speed, in action
     units per control period squared."""
     log: tuple[RoundLog, ...] = ()
+    surprises: int = 0
+    """Chunks that were given up, because the arm did not move as they say."""
 
 
 class PolicyUnderTest:
@@ -161,20 +165,36 @@ class Arm:
     """float32 [N, D], the newest one, whole, in the robot's units."""
     executed: list[np.ndarray] = field(default_factory=list)
     """float32 [D] each, of the whole episode."""
+    push: Push | None = None
+    watch: SurpriseWatch | None = None
+    trigger: Trigger | None = None
+    surprises: int = 0
 
     @property
     def over(self) -> bool:
         return self.body.succeeded() or self.actions >= MAX_ACTIONS
 
-    def act(self, actions: np.ndarray, meant: np.ndarray) -> None:
-        """Executes float32 [n, D] until the episode is over; `meant`: before disturbance."""
-        for action, clean in zip(actions, meant, strict=True):
+    def act(self, actions: np.ndarray, meant: np.ndarray, *, watched: bool = False) -> int | None:
+        """Executes float32 [n, D] until the episode is over; `meant`: before disturbance.
+
+        watched: also until the arm departs from them. Returns after how many actions; else None.
+        """
+        for number, (action, clean) in enumerate(zip(actions, meant, strict=True), start=1):
             if self.over:
                 break
+            if self.push is not None:
+                self.push.happen(self.body, self.actions)
             self.body.act(action)
             self.moves.append(clean[:3])
             self.executed.append(action)
             self.actions += 1
+            if self.watch is None or self.trigger is None:
+                continue
+            surprise = self.trigger.step(self.watch.step(action, self.body.state()))
+            if watched and number >= self.watch.settle and surprise:
+                self.surprises += 1
+                return number
+        return None
 
     def hold(self, periods: int) -> None:
         """Lets the world go on without an action."""
@@ -200,6 +220,8 @@ def run_episodes(
     lead: int = 0,
     delays: Mapping[int, Sequence[Delay]] | None = None,
     dress: Callable[[SimAdapter, int], None] = lambda arm, seed: None,
+    pushes: Mapping[int, Push] | None = None,
+    watch: Callable[[], SurpriseWatch] | None = None,
 ) -> list[EpisodeResult]:
     """One episode per seed under the horizon policy `decide`, up to `len(bodies)` at a time.
 
@@ -214,6 +236,9 @@ def run_episodes(
 
     `delays`: seed -> how late the chunk of each round comes; an episode with more rounds begins
     with the first delay again.
+
+    `pushes`: seed -> what happens to its hand. `watch`: makes what follows the arm of one
+    episode, which asks early where it does not move as its chunk says.
     """
     results = []
     for at in range(0, len(seeds), len(bodies)):
@@ -221,6 +246,9 @@ def run_episodes(
         arms = [Arm(body, seed, decide) for body, seed in zip(bodies, some, strict=False)]
         for arm in arms:
             arm.body.reset(TaskGoal(SCENES[scene], scene, arm.seed))
+            arm.push = pushes.get(arm.seed) if pushes else None
+            arm.watch = watch() if watch else None
+            arm.trigger = Trigger(arm.watch) if arm.watch else None
             dress(arm.body, arm.seed)
         while running := [arm for arm in arms if not arm.over]:
             late = [_delay(delays, arm) for arm in running]
@@ -236,6 +264,7 @@ def run_episodes(
                 tuple(arm.steps),
                 _jerk(arm.moves),
                 tuple(arm.log),
+                arm.surprises,
             )
             for arm in arms
         ]
@@ -287,10 +316,14 @@ def one_round(
         arm.hold(late.held if late.observed is None else late.observed)
         left = min(lead, length // 2)
         last = max(begun, length - left)
-        arm.act(actions[begun:last], clean[begun:last])
-        arm.buffer, arm.committed = actions[last:], clean[last:]
+        stopped = arm.act(actions[begun:last], clean[begun:last], watched=True)
+        observed = length - left
+        if stopped is not None:
+            observed = last = begun + stopped
+            left = min(lead, length - last)
+        arm.buffer, arm.committed = actions[last : last + left], clean[last : last + left]
         arm.rounds += 1
-        arm.tail, arm.chunk = chunk[length - left :], chunks.actions[row]
+        arm.tail, arm.chunk = chunk[observed:], chunks.actions[row]
 
 
 def _jerk(moves: Sequence[np.ndarray]) -> float:

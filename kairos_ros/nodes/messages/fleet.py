@@ -58,6 +58,10 @@ def _robot(now_ns: int, dispatcher: Dispatcher, session: Session, running: set[s
         planned_period_s=dispatcher.rates.planned_ns(session.robot) / 1e9,
         planned_engine=dispatcher.route_of(session.robot),
         over_rate=over_rate(now_ns, session),
+        surprised=session.surprised,
+        surprise=session.surprise,
+        surprise_joint=session.surprise_joint,
+        surprises=session.surprises,
     )
 
 

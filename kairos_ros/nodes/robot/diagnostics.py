@@ -112,6 +112,8 @@ def _values(report: Report) -> dict[str, object]:
         "actions executed": report.actions_executed,
         "control periods missed": report.missed_periods,
         "requests repeated in silence": report.silences,
+        "rounds asked for early by surprise": report.surprises,
+        "motions that were no numbers": report.unusable_motion,
         "network (ms)": f"{report.network_ns / 1e6:.1f}",
         **{f"body failed, {reason}": count for reason, count in report.body_faults.items()},
         **{f"body tolerated, {reason}": n for reason, n in report.body_tolerated.items()},

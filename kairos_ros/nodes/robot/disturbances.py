@@ -1,4 +1,4 @@
-"""Things that happen in a simulated cell on demand: intruders and knocked objects, for drills."""
+"""What happens in a simulated cell on demand, for drills: intruders, knocked objects, pushes."""
 
 from collections import deque
 from collections.abc import Callable
@@ -13,6 +13,9 @@ from kairos_ros.srv import Disturb
 
 KNOCK_M_S = (2.5, 5.5)
 """Fast enough to send most objects out of the arm's reach, before it has gripped them."""
+PUSH_M = 0.08
+PUSH_PERIODS = 5
+"""Control periods that a push of the hand lasts."""
 
 
 @runtime_checkable
@@ -23,6 +26,8 @@ class Disturbable(Protocol):
 
     def knock(self, velocity: np.ndarray) -> None: ...
 
+    def push(self, offset: np.ndarray) -> None: ...
+
 
 class RobotDisturbances:
     """Service `disturb`. The control thread, which owns the body, does what it is asked for."""
@@ -30,24 +35,31 @@ class RobotDisturbances:
     def __init__(self, node: Node, robot: str, body: Disturbable) -> None:
         self._log = node.get_logger()
         self._robot, self._body = robot, body
-        self._ordered: deque[tuple[str, Callable[[], None]]] = deque()
+        # what, how, and in how many more periods after this one
+        self._ordered: deque[tuple[str, Callable[[], None], int]] = deque()
         node.create_service(Disturb, "disturb", self._on_disturb)
 
     def period(self) -> None:
         """In the control thread, once per control period."""
-        while self._ordered:
-            what, disturb = self._ordered.popleft()
+        for _ in range(len(self._ordered)):
+            what, disturb, more = self._ordered.popleft()
             try:
                 disturb()
-                self._log.info(f"disturbed: {what}")
             except KairosError as error:
                 self._log.error(f"not disturbed: {error}")
+                continue
+            if more:
+                self._ordered.append((what, disturb, more - 1))
+            else:
+                self._log.info(f"disturbed: {what}")
 
     def _on_disturb(self, request: Disturb.Request, response: Disturb.Response) -> Disturb.Response:
         try:
             if request.robot != self._robot:
                 raise ConfigError(f"this is {self._robot}, not {request.robot!r:.80}")
-            self._ordered.append((request.what, self._disturbance(request.what, request.seed)))
+            disturb = self._disturbance(request.what, request.seed)
+            more = PUSH_PERIODS - 1 if request.what == "push" else 0
+            self._ordered.append((request.what, disturb, more))
         except ConfigError as error:
             response.message = str(error)
             return response
@@ -67,4 +79,8 @@ class RobotDisturbances:
                 up = rng.uniform(0.3, 3.0)
                 velocity = np.array([speed * np.cos(angle), speed * np.sin(angle), up])
                 return lambda: self._body.knock(velocity)
-        raise ConfigError(f"unknown disturbance {what!r:.80}; use intruder, knock or clear")
+            case "push":
+                angle = rng.uniform(0, 2 * np.pi)
+                offset = PUSH_M / PUSH_PERIODS * np.array([np.cos(angle), np.sin(angle), 0.0])
+                return lambda: self._body.push(offset)
+        raise ConfigError(f"unknown disturbance {what!r:.80}; use intruder, knock, push or clear")

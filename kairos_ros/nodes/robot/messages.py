@@ -106,6 +106,9 @@ def execution_message(execution: Execution, control_rate_hz: float) -> Execution
         stalled_s=execution.stalled_ns / 1e9,
         seam=execution.seam,
         inferred=execution.inferred,
+        surprised=execution.surprised,
+        surprise=execution.surprise,
+        surprise_joint=execution.surprise_joint,
     )
 
 
@@ -182,6 +185,7 @@ def result_message(result: TaskResult) -> ExecuteTask.Result:
         dropped=result.dropped,
         guarded=result.guarded,
         ended=result.ended,
+        round_surprise=list(result.round_surprise),
     )
 
 
@@ -217,6 +221,7 @@ def finished_message(
     message.round_latency_s = _seconds(result.round_latency_ns)
     message.round_executed = list(result.round_executed)
     message.round_seam, message.mean_step = list(result.round_seam), result.mean_step
+    message.round_surprise = list(result.round_surprise)
     message.round_started_s = _seconds(result.round_started_ns)
     message.round_ended_s = _seconds(result.round_ended_ns)
     return message

@@ -6,11 +6,13 @@ from typing import Any
 import yaml
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.surprise import parse_surprise
 from kairos_ros.nodes.parameters import DOUBLES, INTEGERS, STRINGS, ParameterSpec
 from kairos_ros.robot.adapter import Limited, RobotAdapter
 from kairos_ros.robot.guard import GuardLimits, Workspace, tightened
 from kairos_ros.robot.latency import LatencyEstimate
 from kairos_ros.robot.loop import LoopConfig
+from kairos_ros.robot.motion_watch import MotionWatch, watched_joints
 
 P = ParameterSpec
 ROBOT_PARAMETERS = (
@@ -86,6 +88,19 @@ ROBOT_PARAMETERS = (
     ),
     P("guard.workspace.low", DOUBLES, "Lower corner, in the state's unit.", live=True),
     P("guard.workspace.high", DOUBLES, "Upper corner, in the state's unit.", live=True),
+    P(
+        "surprise",
+        "",
+        "Asks early when the arm does not move as its actions say, such as "
+        "'tracking:threshold=6'; empty: never.",
+    ),
+    P(
+        "surprise_hold_s",
+        0.0,
+        "A surprise that lasts for so long is a contact, which ends the task; 0: never.",
+        0.0,
+        60.0,
+    ),
     P("rules", "", "How judges are obeyed, as YAML (docs/pipelines.md); empty: there are none."),
     P(
         "camera_rate_hz",
@@ -184,6 +199,23 @@ def guard_limits(values: Mapping[str, Any], body: RobotAdapter | None = None) ->
         workspace=box if any((box.action, box.state, box.low, box.high)) else None,
     )
     return tightened(body.limits, limits) if isinstance(body, Limited) else limits
+
+
+def motion_watch(
+    values: Mapping[str, Any], limits: GuardLimits, state_names: tuple[str, ...]
+) -> MotionWatch | None:
+    """None where nothing is watched. Raises ConfigError for a rule that is none, or that cannot
+    know what the actions of the robot move."""
+    hold_s = values["surprise_hold_s"]
+    if not values["surprise"]:
+        if hold_s:
+            raise ConfigError(
+                f"surprise_hold_s is {hold_s:g}, but nothing is watched; name a rule in surprise, "
+                "such as 'tracking'"
+            )
+        return None
+    rule = parse_surprise(values["surprise"])
+    return MotionWatch(rule.watch(watched_joints(limits, state_names)), round(hold_s * 1e9))
 
 
 def adapter_options(texts: list[str]) -> dict[str, Any]:

@@ -49,6 +49,7 @@ from kairos_ros.nodes.robot.parameters import (
     guard_limits,
     initial_latency,
     loop_config,
+    motion_watch,
 )
 from kairos_ros.nodes.robot.pipeline import RobotPipeline
 from kairos_ros.nodes.robot.tasks import RobotTasks
@@ -153,15 +154,16 @@ class RobotSession:
         if values["body_log"]:
             self._body_log = BodyLog(log_path(Path(values["body_log"]), robot, self.id))
             controlled = LoggedBody(body, self._body_log)
+        motion = motion_watch(values, self._limits, spec.state_names)
         self.pipeline: RobotPipeline | None = None
         if values["rules"]:
             supervisor = Supervisor(loop, parse_rules(values["rules"]))
             self.pipeline = RobotPipeline(node, self._who, supervisor, self._cameras)
             judged = (supervisor, self.pipeline)
-            self.controller = Controller(controlled, loop, self._guard, self, judged)
+            self.controller = Controller(controlled, loop, self._guard, self, judged, motion)
             self.pipeline.controller = self.controller
         else:
-            self.controller = Controller(controlled, loop, self._guard, listener=self)
+            self.controller = Controller(controlled, loop, self._guard, self, motion=motion)
         self._open_topics(names)
         self.tasks = RobotTasks(
             node, names, self._who, values, self.controller, self.tell, self._body_log
@@ -258,6 +260,13 @@ class RobotSession:
         if not self._values["request_images"]:
             observation = Observation(observation.state)
             earlier = tuple(Observation(seen.state) for seen in earlier)
+        doing = request.execution
+        if doing.surprised and not request.id.attempt:
+            self._node.get_logger().info(
+                f"asks early for round {request.id.round} of task {request.id.task}: "
+                f"{doing.surprise_joint} does not move as its actions say "
+                f"(surprise {doing.surprise:.1f})"
+            )
         deadline_ns = round(self._values["deadline_s"] * 1e9)
         sent = replace(request, observation=observation, earlier=earlier, deadline_ns=deadline_ns)
         self._requests.publish(request_message(self._who, sent))

@@ -20,6 +20,7 @@ from kairos_ros.core.exchange import (
     no_actions,
 )
 from kairos_ros.core.fit import RobotInterface, camera_name
+from kairos_ros.core.horizons.surprise import CLIP
 from kairos_ros.core.wire_check import (
     ID_BYTES,
     OBSERVATIONS,
@@ -127,6 +128,9 @@ def _to_execution(info: ExecutionInfo) -> Execution:
         raise WireError(
             f"execution.control_rate_hz is {rate_hz}; it goes from {slowest:g} to {fastest:g} Hz"
         )
+    if not 0 <= info.surprise <= CLIP:  # nor for NaN
+        raise WireError(f"execution.surprise is {info.surprise}; it goes from 0 to {CLIP:g}")
+    check_text("execution.surprise_joint", info.surprise_joint, ID_BYTES)
     return Execution(
         round=info.round,
         started=info.started,
@@ -138,6 +142,9 @@ def _to_execution(info: ExecutionInfo) -> Execution:
         chunk_index=info.chunk_index,
         period_ns=round(1e9 / rate_hz) if rate_hz else 0,
         inferred=info.inferred,
+        surprised=info.surprised,
+        surprise=info.surprise,
+        surprise_joint=info.surprise_joint,
     )
 
 

@@ -125,6 +125,7 @@ class SceneBuilder:
             tasks_succeeded=status.tasks_succeeded,
             wait_ratio=scheduled.wait_ratio if scheduled else None,
             asks=asks,
+            surprise=_surprise(view),
             policy=scheduled.policy_name if scheduled else "",
             body=body,
             joint_names=tuple(told),
@@ -190,6 +191,14 @@ def _chunks(
         end=execution.chunk_index + execution.remaining,
         next=following,
     )
+
+
+def _surprise(view: RobotView) -> str:
+    """Of the robot's own word, which is the newest, or the serving node's, which lasts longer."""
+    for told in (view.execution, view.scheduled):
+        if told is not None and told.surprised:
+            return f"{told.surprise_joint} {told.surprise:.1f}"
+    return ""
 
 
 def _judged(now_s: float, status: RobotReported, verdict: CellJudged | None) -> LastVerdict | None:

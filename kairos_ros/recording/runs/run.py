@@ -55,6 +55,9 @@ class TaskRecord:
     nobody told."""
     mean_step: float = 0.0
     """The same between two actions of one round, on average."""
+    round_surprise: tuple[float, ...] = ()
+    """How far the arm departed from its actions where it asked for a round early, as in TaskEvent;
+    0 of all others; empty where nobody told."""
     task: str = ""
     """Id of the task, to find its rounds; empty where rounds were not recorded."""
     policy: str = ""

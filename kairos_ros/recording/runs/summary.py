@@ -67,6 +67,8 @@ class Summary:
     seam: float | None
     """Jump of the action where one chunk follows another, over the mean step between two actions
     of one chunk, averaged over switches; None where no robot told."""
+    surprises: int
+    """Rounds asked for early, because the arm did not move as its actions say."""
     actions: int
     tasks_per_minute: float
     """Tasks finished while new ones were given, over that time."""
@@ -101,6 +103,7 @@ def summarise(run: FleetRun) -> Summary:
         chunk_latency_s=spread(s for t in done for s in t.round_latency_s if not isnan(s)),
         observation_age_s=spread(observation_ages_s(run.rounds)),
         seam=_seam(done),
+        surprises=sum(score > 0 for task in done for score in task.round_surprise),
         actions=sum(task.actions for task in done),
         tasks_per_minute=_throughput(done, run.open_s),
         refusals=sum(task.refusals for task in done),

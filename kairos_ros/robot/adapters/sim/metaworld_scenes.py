@@ -135,6 +135,13 @@ def knock_object(env: Any, velocity: np.ndarray) -> None:
     env.unwrapped.data.qvel[at : at + 3] = velocity
 
 
+def push_hand(env: Any, offset: np.ndarray) -> None:
+    """Moves what holds the hand by `offset`, float64 [3] in m, within the hand's reach: the hand
+    follows, and stays there."""
+    mocap, raw = env.unwrapped.data.mocap_pos, env.unwrapped
+    mocap[0] = np.clip(mocap[0] + offset, raw.mocap_low, raw.mocap_high)
+
+
 def policy_state(obs: np.ndarray) -> np.ndarray:
     """Meta-World's observation as the policy gets it, float32 [39].
 

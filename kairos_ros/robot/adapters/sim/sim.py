@@ -70,6 +70,8 @@ class SimBody:
     """Environment, scene -> whether the task's object is out of reach; None: unclear."""
     knock: Callable[[Any, np.ndarray], None] | None = None
     """Environment, velocity float64 [3] in m/s: kicks the loose object of the scene."""
+    push: Callable[[Any, np.ndarray], None] | None = None
+    """Environment, offset float64 [3] in m: moves the hand aside."""
 
 
 def metaworld_body(*, proprioception: bool = False) -> SimBody:
@@ -95,6 +97,7 @@ def metaworld_body(*, proprioception: bool = False) -> SimBody:
         cameras=metaworld_cameras,
         lost=metaworld.object_lost,
         knock=metaworld.knock_object,
+        push=metaworld.push_hand,
     )
 
 
@@ -310,6 +313,16 @@ class SimAdapter:
         if self._body.knock is None:
             raise ConfigError("this simulated body has no object to knock; use a Meta-World scene")
         self._body.knock(self._env, velocity)
+
+    def push(self, offset: np.ndarray) -> None:
+        """Move the hand by `offset`, float64 [3] in m, as somebody would who pushes it.
+
+        Raises ConfigError where the body has none.
+        """
+        self._require_reset()
+        if self._body.push is None:
+            raise ConfigError("this simulated body has no hand to push; use a Meta-World scene")
+        self._body.push(self._env, offset)
 
     def close(self) -> None:
         self._close_cameras()
