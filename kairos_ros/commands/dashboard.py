@@ -9,8 +9,8 @@ from typing import Annotated
 
 import typer
 
+from kairos_ros.commands.listening import address, bound_socket, is_loopback
 from kairos_ros.commands.task import NamespaceOption
-from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames
 
 
@@ -33,7 +33,7 @@ def dashboard_command(
     Read only: nothing on the page changes the fleet. Ctrl-C ends it.
     """
     names = FleetNames.below(namespace)
-    host, port = _address(listen)
+    host, port = address(listen)
     if domain is not None:
         os.environ["ROS_DOMAIN_ID"] = str(domain)
     import uvicorn
@@ -41,9 +41,9 @@ def dashboard_command(
     from kairos_ros.dashboard.server import application
     from kairos_ros.dashboard.watch import Watch
 
-    bound = _bind(host, port)
+    bound = bound_socket(host, port)
     port = bound.getsockname()[1]
-    token = "" if _is_loopback(host) else secrets.token_urlsafe(16)
+    token = "" if is_loopback(host) else secrets.token_urlsafe(16)
     hosts = ["*"] if token else ["127.0.0.1", "localhost", "[::1]"]
     shown = f"[{host}]" if ":" in host else host
     if ipaddress.ip_address(host).is_unspecified:
@@ -67,36 +67,3 @@ def dashboard_command(
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[bound])
     print("dashboard: ended")
-
-
-def _address(listen: str) -> tuple[str, int]:
-    host, _, port = listen.rpartition(":")
-    host = host.removeprefix("[").removesuffix("]")
-    host = "127.0.0.1" if host == "localhost" else host
-    try:
-        ipaddress.ip_address(host)
-        number = int(port)
-    except ValueError as error:
-        raise ConfigError(
-            f"--listen {listen!r}: {error}; write ADDRESS:PORT, for example 127.0.0.1:8370"
-        ) from error
-    if not 0 <= number < 65536:
-        raise ConfigError(f"--listen {listen!r}: a port is 0 to 65535")
-    return host, number
-
-
-def _is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host).is_loopback
-
-
-def _bind(host: str, port: int) -> socket.socket:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    bound = socket.socket(family, socket.SOCK_STREAM)
-    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        bound.bind((host, port))
-        bound.listen()  # who opens the printed address at once is answered
-    except OSError as error:
-        bound.close()
-        raise ConfigError(f"--listen {host}:{port}: {error.strerror}; choose another") from error
-    return bound

@@ -1,0 +1,149 @@
+"""Which call goes first. Each order also says why, for whoever looks at the queue."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from kairos_ros.core.calls.call import NEVER, Call, Ended
+from kairos_ros.core.calls.workflows import Workflows
+from kairos_ros.core.errors import ConfigError
+
+HALVED_EVERY_NS = 30_000_000_000
+"""What was measured of the models' speed counts half after so long."""
+PATIENCE_NS = 10_000_000_000
+"""Taken as the SLO of a call that has none, by orders that divide by it."""
+
+
+@dataclass(slots=True)
+class Learned:
+    """What was learned from the calls so far."""
+
+    workflows: Workflows = field(default_factory=Workflows)
+    _tokens: float = 0.0
+    _busy_ns: float = 0.0
+    _since_ns: int = 0
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Prompt tokens that all instances together work off while they are busy; 0: not known."""
+        return self._tokens / (self._busy_ns / 1e9) if self._busy_ns > 0 else 0.0
+
+    def busy(self, duration_ns: int) -> None:
+        """For so long there was at least one call with a model."""
+        self._busy_ns += duration_ns
+
+    def answered(self, ended: Ended) -> None:
+        self.workflows.answered(ended)
+        self._tokens += ended.call.prompt_tokens
+        if ended.ended_ns - self._since_ns > HALVED_EVERY_NS:
+            self._since_ns = ended.ended_ns
+            self._tokens /= 2
+            self._busy_ns /= 2
+
+    def expected_s(self, call: Call) -> float:
+        """How long a model takes for a call: the mean of its component, else of all; else 1 s."""
+        known = self.workflows.single
+        one = known.get(self.workflows.known(call.caller.component))
+        if one is not None:
+            return one.mean
+        return float(np.mean([other.mean for other in known.values()])) if known else 1.0
+
+    def expected_tokens(self, call: Call) -> float:
+        """How many tokens a model answers with: the mean of the call's component, else 64."""
+        one = self.workflows.tokens.get(self.workflows.known(call.caller.component))
+        return 64.0 if one is None else one.mean
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A call in its order."""
+
+    call: Call
+    reason: str
+
+
+Order = Callable[[int, Sequence[Call], Learned], list[Place]]
+"""(now_ns, calls that wait, what was learned) -> the same, first the one to serve first. Pure."""
+
+
+def first_come(now_ns: int, waiting: Sequence[Call], _learned: Learned) -> list[Place]:
+    """In the order in which they arrived: the baseline of 003 and 004."""
+    return [
+        Place(call, f"has waited {(now_ns - call.arrived_ns) / 1e9:.2f} s")
+        for call in sorted(waiting, key=lambda one: one.number)
+    ]
+
+
+def earliest_deadline(now_ns: int, waiting: Sequence[Call], _learned: Learned) -> list[Place]:
+    """The call whose answer is due first; those without an SLO last."""
+
+    def reason(call: Call) -> str:
+        return "no SLO" if call.due_ns == NEVER else f"due in {(call.due_ns - now_ns) / 1e9:.2f} s"
+
+    ordered = sorted(waiting, key=lambda one: (one.due_ns, one.number))
+    return [Place(call, reason(call)) for call in ordered]
+
+
+def workflow(now_ns: int, waiting: Sequence[Call], learned: Learned) -> list[Place]:
+    """Components whose workflows are nearest to their end first, then the older workflow (003 §5).
+
+    A component that nothing was learned of yet ranks in the middle of the others.
+    """
+    ranks = {one.caller.component: learned.workflows.rank(one.caller.component) for one in waiting}
+    known = [rank for rank in ranks.values() if rank is not None]
+    middle = float(np.median(known)) if known else 0.0
+
+    def rank(call: Call) -> float:
+        own = ranks[call.caller.component]
+        return middle if own is None else own
+
+    def reason(call: Call) -> str:
+        age_s = (now_ns - call.workflow_began_ns) / 1e9
+        if ranks[call.caller.component] is None:
+            return f"component not learned yet; workflow is {age_s:.2f} s old"
+        return f"about {rank(call):.2f} s of its workflow left; workflow is {age_s:.2f} s old"
+
+    ordered = sorted(waiting, key=lambda one: (rank(one), one.workflow_began_ns, one.number))
+    return [Place(call, reason(call)) for call in ordered]
+
+
+def urgency(now_ns: int, waiting: Sequence[Call], learned: Learned) -> list[Place]:
+    """The largest normalised urgency first: what would be left of its SLO if the queue were worked
+    off as it arrived, as a share of the SLO, over the length of its prompt (004, eq. 1 and
+    Algorithm 1).
+
+    Calls that would miss their SLO so have a negative urgency and go last, the longest first.
+    """
+    by_arrival = sorted(waiting, key=lambda one: one.number)
+    speed = learned.tokens_per_s
+    finish_ns = float(now_ns)
+    urgencies: dict[int, float] = {}
+    for call in by_arrival:
+        finish_ns += call.prompt_tokens / speed * 1e9 if speed else 0.0
+        slo_ns = PATIENCE_NS if call.due_ns == NEVER else max(1, call.due_ns - call.arrived_ns)
+        slack = (slo_ns - (finish_ns - call.arrived_ns)) / slo_ns
+        urgencies[call.number] = slack / call.prompt_tokens
+    ordered = sorted(by_arrival, key=lambda one: -urgencies[one.number])
+    return [
+        Place(
+            call,
+            f"urgency {1e3 * urgencies[call.number]:.3g}/1000 tokens, {call.prompt_tokens} tokens",
+        )
+        for call in ordered
+    ]
+
+
+ORDERS: Mapping[str, Order] = {
+    "earliest_deadline": earliest_deadline,
+    "first_come": first_come,
+    "workflow": workflow,
+    "urgency": urgency,
+}
+
+
+def order_called(name: str) -> Order:
+    """Raises ConfigError for a name that is none."""
+    if name not in ORDERS:
+        raise ConfigError(f"order {name!r} is unknown; choose from {', '.join(ORDERS)}")
+    return ORDERS[name]
