@@ -26,7 +26,8 @@ def gateway_command(
         list[str],
         typer.Argument(
             help="Servers behind the gateway: http://HOST:PORT/v1 of an OpenAI-compatible one "
-            "(its key from $KAIROS_VLM_KEY), or embedded:NAME for a judge in this process.",
+            "(its key from $KAIROS_VLM_KEY), with #MODEL where it does not list its models; or "
+            "embedded:NAME, a judge in this process.",
         ),
     ],
     listen: Annotated[

@@ -7,8 +7,8 @@ from typing import AsyncContextManager, Protocol  # noqa: UP035
 
 import httpx
 
-from kairos_ros.core.errors import ConfigError, KairosError
-from kairos_ros.gateway.chat import Chat
+from kairos_ros.core.errors import ConfigError, KairosError, WireError
+from kairos_ros.gateway.chat import LARGEST_ANSWER, Chat, Said, read_said
 
 PROBE_S = 2.0
 """A server that does not list its models in this time is down."""
@@ -55,7 +55,9 @@ class HttpBackend:
     """An OpenAI-compatible server: vLLM, SGLang, llama.cpp, a cloud."""
 
     def __init__(self, url: str, key: str = "") -> None:
-        """url: up to and with the version, such as http://gpu-1:8000/v1. Raises ConfigError."""
+        """url: up to and with the version, such as http://gpu-1:8000/v1; `URL#MODEL` for a server
+        that does not list its models. Raises ConfigError."""
+        url, _, self._only = url.partition("#")
         try:
             parsed = httpx.URL(url)
         except httpx.InvalidURL:
@@ -75,7 +77,10 @@ class HttpBackend:
     async def models(self) -> frozenset[str]:
         try:
             response = await self._client.get(f"{self._url}/models", timeout=PROBE_S)
-            response.raise_for_status()
+            if self._only:
+                return frozenset({self._only})
+            if response.status_code != 200:
+                raise ValueError(f"{response.status_code} {response.reason_phrase}")
             if len(response.content) > LARGEST_LIST:
                 raise ValueError("the list of models is longer than 1 MiB")
             names = [one["id"] for one in response.json()["data"]]
@@ -109,6 +114,24 @@ class HttpBackend:
 
     async def close(self) -> None:
         await self._client.aclose()
+
+
+async def whole(reply: Reply) -> bytes:
+    """The body. Raises BackendError."""
+    body = bytearray()
+    async for piece in reply.pieces:
+        body += piece
+        if len(body) > LARGEST_ANSWER:
+            raise BackendError(f"the answer is longer than {LARGEST_ANSWER} bytes")
+    return bytes(body)
+
+
+def completion(body: bytes) -> Said:
+    """What an answer with status 200 says. Raises BackendError."""
+    try:
+        return read_said(body)
+    except WireError as error:
+        raise BackendError(str(error)) from error
 
 
 def _broken(url: str, error: httpx.HTTPError) -> BackendError:

@@ -11,9 +11,9 @@ from kairos_ros.core.calls.call import Call, Caller
 from kairos_ros.core.calls.dispatch import Dispatch
 from kairos_ros.core.calls.orders import Order
 from kairos_ros.core.calls.queue import CallQueue, FullError, Start
-from kairos_ros.core.errors import KairosError, WireError
-from kairos_ros.gateway.backend import Backend, BackendError, Reply
-from kairos_ros.gateway.chat import LARGEST_ANSWER, Chat, read_said
+from kairos_ros.core.errors import KairosError
+from kairos_ros.gateway.backend import Backend, BackendError, Reply, completion, whole
+from kairos_ros.gateway.chat import Chat
 from kairos_ros.gateway.events import EventReader, error_event
 from kairos_ros.gateway.servers import Servers
 
@@ -102,7 +102,8 @@ class Gateway:
             raise
 
     async def _answer(self, chat: Chat, caller: Caller, slo_ns: int) -> Answer:
-        self._check_model(chat.model)
+        if (refusal := self._refusal(chat.model)) is not None:
+            raise refusal
         try:
             call = self.queue.put(caller, chat.model, chat.prompt_tokens, slo_ns, _now_ns())
         except FullError as error:
@@ -114,7 +115,7 @@ class Gateway:
             goes_on = not isinstance(answer.body, bytes)
             return answer
         except TimeoutError:
-            why = "its server has not answered" if self.queue.is_running(call) else self._held()
+            why = self._hung(call) or self._held()
             message = f"no answer in {self._timeout_s:g} s: {why}"
             raise RefusedError(504, "timeout", message) from None
         finally:
@@ -151,23 +152,31 @@ class Gateway:
                 continue
             self.decisions.append(Decision(start, now_ns))
             turn.set_result(start)
-        served = self.servers.models
         for call in self.queue.waiting:
             turn = self._turns.get(call.number)
-            if call.model not in served and turn is not None and not turn.done():
-                message = f"no server has model {call.model!r} any more; there are {served}"
-                turn.set_exception(RefusedError(404, "unknown_model", message))
+            if turn is not None and not turn.done() and (no := self._refusal(call.model)):
+                turn.set_exception(no)
 
     def _leave(self, call: Call) -> None:
         """The call is over, however it ended; if it still runs, nobody waits for it any more."""
-        for instance, run in list(self.queue.running):
-            if run.call is not call:
-                continue
-            took_s = (_now_ns() - run.began_ns) / 1e9
-            if took_s > max(HANGS_AFTER_S, HANGS_AFTER_TIMES * run.expected_ns / 1e9):
-                self.servers.failed(instance.name, f"it has not answered for {took_s:.1f} s")
+        self._hung(call, HANGS_AFTER_S)
         self.queue.gone(call, _now_ns())
         self._pump()
+
+    def _hung(self, call: Call, least_s: float = 0.0) -> str:
+        """What is wrong with the server that runs a call which ends now without an answer; "" if
+        none does, or not for long."""
+        found = self.queue.running_at(call)
+        if found is None:
+            return ""
+        instance, run = found
+        took_s = (_now_ns() - run.began_ns) / 1e9
+        if least_s and took_s < max(least_s, HANGS_AFTER_TIMES * run.expected_ns / 1e9):
+            return ""
+        trouble = f"{instance.name} has not answered for {took_s:.1f} s"
+        self.queue.gone(call, _now_ns())
+        self.servers.failed(instance.name, trouble)
+        return trouble
 
     async def _ask(self, start: Start, chat: Chat) -> Answer:
         """Raises BackendError where another server may do better."""
@@ -183,25 +192,17 @@ class Gateway:
                     await kept.aclose()
 
                 return Answer(200, kind, self._streamed(start, chat, reply), start, close)
-            body = await _whole(reply)
+            body = await whole(reply)
             if reply.status in (429, 503):
                 pause_s = _retry_after_s(reply) or PAUSE_WHEN_FULL_S
                 raise BackendError(f"{name} is full: {_line(body)}", pause_s)
             if reply.status >= 500:
                 raise BackendError(f"{name} answered {reply.status}: {_line(body)}")
             if reply.status == 200:
-                self._check_answer(start, chat, body)
+                said = completion(body)
+                self.servers.answered(name, chat.model, said)
+                self.queue.answered(start.call, _now_ns(), said.completion_tokens)
             return Answer(reply.status, kind, body, start, _nothing_to_close)
-
-    def _check_answer(self, start: Start, chat: Chat, body: bytes) -> None:
-        """Raises BackendError for what is no answer of the model that was asked."""
-        try:
-            said = read_said(body)
-        except WireError as error:
-            raise BackendError(f"{start.instance.name}: {error}") from error
-        if wrong := self.servers.answered(start.instance.name, chat.model, said):
-            raise BackendError(wrong)
-        self.queue.answered(start.call, _now_ns(), said.completion_tokens)
 
     async def _streamed(self, start: Start, chat: Chat, reply: Reply) -> AsyncIterator[bytes]:
         """The pieces as they come; an event with the error where the server breaks off."""
@@ -213,8 +214,7 @@ class Gateway:
                     yield piece
             if not reader.done:
                 raise BackendError(f"{start.instance.name} broke off in mid-stream")
-            if wrong := self.servers.answered(start.instance.name, chat.model, reader.said):
-                raise BackendError(wrong)
+            self.servers.answered(start.instance.name, chat.model, reader.said)
             self.queue.answered(start.call, _now_ns(), reader.said.completion_tokens)
         except (BackendError, TimeoutError) as error:
             trouble = str(error) or f"no end in {self._timeout_s:g} s"
@@ -222,18 +222,14 @@ class Gateway:
             self.servers.failed(start.instance.name, trouble)
             yield error_event(trouble, "server_failed")
 
-    def _check_model(self, model: str) -> None:
-        """Raises RefusedError for a model that no server has."""
-        if model in (served := self.servers.models):
-            return
-        down = [name for name, one in self.servers.by_name.items() if not one.up]
-        if not served:
-            troubles = "; ".join(one.trouble for one in self.servers.by_name.values())
-            raise RefusedError(503, "no_server", f"no server is up: {troubles}", 1.0)
-        note = f" ({', '.join(down)} cannot be reached)" if down else ""
-        raise RefusedError(
-            404, "unknown_model", f"no server has model {model!r}; there are {served}{note}"
-        )
+    def _refusal(self, model: str) -> RefusedError | None:
+        """For a call of a model that nobody answers now."""
+        lacks = self.servers.lacks(model)
+        if not lacks:
+            return None
+        if self.servers.might_have(model):
+            return RefusedError(503, "no_server", lacks, 1.0)
+        return RefusedError(404, "unknown_model", lacks)
 
     def _held(self) -> str:
         troubles = [one.trouble for one in self.servers.by_name.values() if one.trouble]
@@ -242,16 +238,6 @@ class Gateway:
 
 async def _nothing_to_close() -> None:
     """Of an answer that is all there."""
-
-
-async def _whole(reply: Reply) -> bytes:
-    """Raises BackendError."""
-    body = bytearray()
-    async for piece in reply.pieces:
-        body += piece
-        if len(body) > LARGEST_ANSWER:
-            raise BackendError(f"the answer is longer than {LARGEST_ANSWER} bytes")
-    return bytes(body)
 
 
 def _retry_after_s(reply: Reply) -> float:

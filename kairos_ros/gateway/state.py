@@ -31,7 +31,7 @@ def state(gateway: Gateway) -> dict[str, Any]:
                 "models": sorted(one.instance.models),
                 "running": len(one.instance.running),
                 "places": one.instance.places,
-                "paused_ms": _ms(max(0, one.instance.suspended_until_ns - now_ns)),
+                "paused": one.instance.suspended_until_ns > now_ns,
                 "failures": one.failed,
                 "trouble": one.trouble,
             }

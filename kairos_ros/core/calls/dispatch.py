@@ -43,6 +43,8 @@ class Instance:
     """Number of a call -> the call."""
     suspended_until_ns: int = 0
     """It gets no call before: it failed, or said that it has no memory left."""
+    given: int = 0
+    """Calls so far. Of equally good instances, the one that got fewest gets the next."""
 
     def has_place(self, call: Call, now_ns: int) -> bool:
         """One of two and more places is kept free for obligations."""
@@ -116,7 +118,10 @@ def lowest_peak(
     if not fits:
         return Chosen(None, "held back: no instance has the memory")
     known = all(one.memory_tokens for one in fits)
-    best = min(fits, key=lambda one: (share(one) if known else one.peak(run, now_ns), one.name))
+    best = min(
+        fits,
+        key=lambda one: (share(one) if known else one.peak(run, now_ns), one.given, one.name),
+    )
     room = f" of {best.memory_tokens}" if best.memory_tokens else ""
     return Chosen(best, f"expected peak {best.peak(run, now_ns):.0f}{room} tokens")
 

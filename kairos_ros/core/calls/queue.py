@@ -116,6 +116,7 @@ class CallQueue:
                 self._busy_since_ns = now_ns
             self._running[call.number] = chosen.instance, run
             chosen.instance.running[call.number] = run
+            chosen.instance.given += 1
             started.append(
                 Start(
                     call,
@@ -167,8 +168,9 @@ class CallQueue:
             self._of[call.caller.robot, call.caller.component] += 1
             self._waiting[call.number] = call
 
-    def is_running(self, call: Call) -> bool:
-        return call.number in self._running
+    def running_at(self, call: Call) -> tuple[Instance, Running] | None:
+        """Where it runs; None: nowhere."""
+        return self._running.get(call.number)
 
     @property
     def waiting(self) -> list[Call]:
