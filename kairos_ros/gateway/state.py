@@ -15,8 +15,8 @@ def state(gateway: Gateway) -> dict[str, Any]:
     workflows = queue.learned.workflows
     return {
         "waiting": [
-            _call(place.call, now_ns) | {"place": number, "reason": place.reason}
-            for number, place in enumerate(queue.ordered(now_ns), 1)
+            _call(call, now_ns) | {"place": number, "reason": reason}
+            for number, (call, reason) in enumerate(queue.ordered(now_ns), 1)
         ],
         "held": queue.held if queue.waiting else "",
         "running": [

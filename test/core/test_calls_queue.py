@@ -51,7 +51,7 @@ def test_the_baseline_serves_calls_as_they_came():
     assert first.call.number == 1
     assert "has waited 0.00 s" in first.reason
     assert calls.start(10) == []
-    assert calls.held == "every instance is busy"
+    assert calls.held == "every server is busy"
     calls.answered(first.call, 20)
     assert numbers(calls.start(20)) == [2]
 
@@ -82,10 +82,10 @@ def test_urgency_is_the_share_of_the_slo_that_is_left_over_the_length():
     calls.learned._tokens = 10_000
     calls.put(caller("long"), "m", 4000, 10 * S, now_ns=0)
     calls.put(caller("short"), "m", 500, 10 * S, now_ns=0)
-    places = calls.ordered(0)
-    assert [place.call.caller.robot for place in places] == ["short", "long"]
-    assert "urgency 1.1/1000" in places[0].reason
-    assert "urgency 0.15/1000" in places[1].reason
+    (first, why), (second, why_second) = calls.ordered(0)
+    assert (first.caller.robot, second.caller.robot) == ("short", "long")
+    assert "urgency 1.1/1000" in why
+    assert "urgency 0.15/1000" in why_second
 
 
 def test_who_is_late_anyhow_goes_last_in_the_order_of_urgency():
@@ -94,7 +94,7 @@ def test_who_is_late_anyhow_goes_last_in_the_order_of_urgency():
     calls.learned._tokens = 10_000
     calls.put(caller("late"), "m", 100, S, now_ns=0)
     calls.put(caller("in time"), "m", 4000, 100 * S, now_ns=0)
-    assert [place.call.caller.robot for place in calls.ordered(5 * S)] == ["in time", "late"]
+    assert [call.caller.robot for call, _ in calls.ordered(5 * S)] == ["in time", "late"]
 
 
 def test_components_with_little_left_of_their_workflow_go_first_once_they_are_known():
@@ -109,11 +109,11 @@ def test_components_with_little_left_of_their_workflow_go_first_once_they_are_kn
     calls.put(caller("a", "planner"), "m", 10, 0, now)
     calls.put(caller("b", "unknown"), "m", 10, 0, now)
     calls.put(caller("c", "monitor"), "m", 10, 0, now)
-    places = calls.ordered(now)
-    assert [place.call.caller.robot for place in places] == ["c", "b", "a"]
-    assert places[0].reason.startswith("about 0.10 s of its workflow left")
-    assert places[1].reason.startswith("component not learned yet")
-    assert places[2].reason.startswith("about 2.00 s")
+    calls_, reasons = zip(*calls.ordered(now), strict=True)
+    assert [call.caller.robot for call in calls_] == ["c", "b", "a"]
+    assert reasons[0].startswith("about 0.10 s of its workflow left")
+    assert reasons[1].startswith("component not learned yet")
+    assert reasons[2].startswith("about 2.00 s")
 
 
 def test_within_a_component_the_older_workflow_goes_first():
@@ -124,7 +124,7 @@ def test_within_a_component_the_older_workflow_goes_first():
     calls.put(caller("b", "planner", workflow="2"), "m", 10, 0, now_ns=5)
     calls.answered(call, 10)
     calls.put(old, "m", 10, 0, now_ns=20)
-    assert [place.call.caller.robot for place in calls.ordered(30)] == ["a", "b"]
+    assert [call.caller.robot for call, _ in calls.ordered(30)] == ["a", "b"]
 
 
 def test_unknown_orders_and_dispatches_are_refused():
@@ -197,7 +197,7 @@ def test_one_caller_cannot_fill_the_queue():
     calls = queue()
     for _ in range(MOST_PER_CALLER):
         calls.put(caller(), "m", 1, 0, 0)
-    with pytest.raises(FullError, match="4 calls of monitor of arm_0 are not answered yet"):
+    with pytest.raises(FullError, match="8 calls of monitor of arm_0 are not answered yet"):
         calls.put(caller(), "m", 1, 0, 0)
     calls.put(caller("arm_1"), "m", 1, 0, 0)
     (first,) = calls.start(0)

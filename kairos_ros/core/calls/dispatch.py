@@ -46,6 +46,9 @@ class Instance:
     given: int = 0
     """Calls so far. Of equally good instances, the one that got fewest gets the next."""
 
+    def has_any_place(self, now_ns: int) -> bool:
+        return now_ns >= self.suspended_until_ns and len(self.running) < self.places
+
     def has_place(self, call: Call, now_ns: int) -> bool:
         """One of two and more places is kept free for obligations."""
         kept = 0 if call.caller.is_obligation or self.places < 2 else 1

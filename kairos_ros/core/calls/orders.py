@@ -56,59 +56,61 @@ class Learned:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
-    """A call in its order."""
+class Ordered:
+    """Calls that wait, first the one to serve first."""
 
-    call: Call
-    reason: str
-
-
-Order = Callable[[int, Sequence[Call], Learned], list[Place]]
-"""(now_ns, calls that wait, what was learned) -> the same, first the one to serve first. Pure."""
+    calls: list[Call]
+    explain: Callable[[Call], str]
+    """Why a call is where it is."""
 
 
-def first_come(now_ns: int, waiting: Sequence[Call], _learned: Learned) -> list[Place]:
+Order = Callable[[int, Sequence[Call], Learned], Ordered]
+"""(now_ns, calls that wait in the order of their arrival, what was learned). Pure."""
+
+
+def first_come(now_ns: int, waiting: Sequence[Call], _learned: Learned) -> Ordered:
     """In the order in which they arrived: the baseline of 003 and 004."""
-    return [
-        Place(call, f"has waited {(now_ns - call.arrived_ns) / 1e9:.2f} s")
-        for call in sorted(waiting, key=lambda one: one.number)
-    ]
+    return Ordered(
+        sorted(waiting, key=lambda one: one.number),
+        lambda call: f"has waited {(now_ns - call.arrived_ns) / 1e9:.2f} s",
+    )
 
 
-def earliest_deadline(now_ns: int, waiting: Sequence[Call], _learned: Learned) -> list[Place]:
+def earliest_deadline(now_ns: int, waiting: Sequence[Call], _learned: Learned) -> Ordered:
     """The call whose answer is due first; those without an SLO last."""
 
-    def reason(call: Call) -> str:
+    def explain(call: Call) -> str:
         return "no SLO" if call.due_ns == NEVER else f"due in {(call.due_ns - now_ns) / 1e9:.2f} s"
 
-    ordered = sorted(waiting, key=lambda one: (one.due_ns, one.number))
-    return [Place(call, reason(call)) for call in ordered]
+    return Ordered(sorted(waiting, key=lambda one: (one.due_ns, one.number)), explain)
 
 
-def workflow(now_ns: int, waiting: Sequence[Call], learned: Learned) -> list[Place]:
+def workflow(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Ordered:
     """Components whose workflows are nearest to their end first, then the older workflow (003 §5).
 
     A component that nothing was learned of yet ranks in the middle of the others.
     """
-    ranks = {one.caller.component: learned.workflows.rank(one.caller.component) for one in waiting}
+    components = {one.caller.component for one in waiting}
+    ranks = {name: learned.workflows.rank(name) for name in components}
     known = [rank for rank in ranks.values() if rank is not None]
     middle = float(np.median(known)) if known else 0.0
+    placed = {name: middle if rank is None else rank for name, rank in ranks.items()}
 
-    def rank(call: Call) -> float:
-        own = ranks[call.caller.component]
-        return middle if own is None else own
+    def explain(call: Call) -> str:
+        age = f"workflow is {(now_ns - call.workflow_began_ns) / 1e9:.2f} s old"
+        rank = ranks[call.caller.component]
+        if rank is None:
+            return f"component not learned yet; {age}"
+        return f"about {rank:.2f} s of its workflow left; {age}"
 
-    def reason(call: Call) -> str:
-        age_s = (now_ns - call.workflow_began_ns) / 1e9
-        if ranks[call.caller.component] is None:
-            return f"component not learned yet; workflow is {age_s:.2f} s old"
-        return f"about {rank(call):.2f} s of its workflow left; workflow is {age_s:.2f} s old"
-
-    ordered = sorted(waiting, key=lambda one: (rank(one), one.workflow_began_ns, one.number))
-    return [Place(call, reason(call)) for call in ordered]
+    ordered = sorted(
+        waiting,
+        key=lambda one: (placed[one.caller.component], one.workflow_began_ns, one.number),
+    )
+    return Ordered(ordered, explain)
 
 
-def urgency(now_ns: int, waiting: Sequence[Call], learned: Learned) -> list[Place]:
+def urgency(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Ordered:
     """The largest normalised urgency first: what would be left of its SLO if the queue were worked
     off as it arrived, as a share of the SLO, over the length of its prompt (004, eq. 1 and
     Algorithm 1).
@@ -124,14 +126,13 @@ def urgency(now_ns: int, waiting: Sequence[Call], learned: Learned) -> list[Plac
         slo_ns = PATIENCE_NS if call.due_ns == NEVER else max(1, call.due_ns - call.arrived_ns)
         slack = (slo_ns - (finish_ns - call.arrived_ns)) / slo_ns
         urgencies[call.number] = slack / call.prompt_tokens
-    ordered = sorted(by_arrival, key=lambda one: -urgencies[one.number])
-    return [
-        Place(
-            call,
-            f"urgency {1e3 * urgencies[call.number]:.3g}/1000 tokens, {call.prompt_tokens} tokens",
+
+    def explain(call: Call) -> str:
+        return (
+            f"urgency {1e3 * urgencies[call.number]:.3g}/1000 tokens, {call.prompt_tokens} tokens"
         )
-        for call in ordered
-    ]
+
+    return Ordered(sorted(by_arrival, key=lambda one: -urgencies[one.number]), explain)
 
 
 ORDERS: Mapping[str, Order] = {

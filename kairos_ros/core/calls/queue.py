@@ -11,15 +11,15 @@ however many other calls there are and in whatever order (test/core/test_calls_q
 """
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kairos_ros.core.calls.call import NEVER, Call, Caller, Ended
 from kairos_ros.core.calls.dispatch import Dispatch, Instance, Running, lowest_peak
-from kairos_ros.core.calls.orders import Learned, Order, Place, earliest_deadline
+from kairos_ros.core.calls.orders import Learned, Order, Ordered, earliest_deadline
 from kairos_ros.core.errors import KairosError
 
-MOST_PER_CALLER = 4
+MOST_PER_CALLER = 8
 """Calls of one component of one robot that may wait or run at a time."""
 MOST_WAITING = 1024
 
@@ -62,7 +62,7 @@ class CallQueue:
     served: dict[str, Served] = field(default_factory=dict)
     """By component."""
     held: str = ""
-    """Why the first call that waits is not given to an instance, when `start` was last called."""
+    """Why calls that wait were not given to an instance, when `start` was last called."""
     _waiting: dict[int, Call] = field(default_factory=dict)
     _running: dict[int, tuple[Instance, Running]] = field(default_factory=dict)
     _of: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -94,50 +94,54 @@ class CallQueue:
         """The calls that are given to instances now, in order. Each has to end by one of the
         methods below."""
         started: list[Start] = []
-        self.held = ""
-        for place in self.ordered(now_ns):
-            call = place.call
-            free = [one for one in self.instances.values() if one.has_place(call, now_ns)]
-            if not free:
-                self.held = self.held or "every instance is busy"
-                continue
-            run = Running(
-                call,
-                now_ns,
-                round(self.learned.expected_s(call) * 1e9),
-                self.learned.expected_tokens(call),
-            )
-            chosen = self.dispatch(call, run, free, now_ns, self.learned)
-            if chosen.instance is None:
-                self.held = self.held or chosen.reason
-                continue
-            del self._waiting[call.number]
-            if not self._running:
-                self._busy_since_ns = now_ns
-            self._running[call.number] = chosen.instance, run
-            chosen.instance.running[call.number] = run
-            chosen.instance.given += 1
-            started.append(
-                Start(
-                    call,
-                    chosen.instance,
-                    f"{place.reason}; {chosen.instance.name}: {chosen.reason}",
-                )
-            )
+        self.held = "every server is busy"
+        if not any(one.has_any_place(now_ns) for one in self.instances.values()):
+            return started
+        for ordered in self._ordered(now_ns):
+            for call in ordered.calls:
+                if (start := self._start(call, ordered.explain, now_ns)) is not None:
+                    started.append(start)
         return started
 
-    def ordered(self, now_ns: int) -> list[Place]:
-        """The calls that wait: obligations by their deadlines, then the others in the order."""
+    def ordered(self, now_ns: int) -> list[tuple[Call, str]]:
+        """The calls that wait and why they are where they are: obligations by their deadlines, then
+        the others in the order."""
+        return [(call, one.explain(call)) for one in self._ordered(now_ns) for call in one.calls]
+
+    def _ordered(self, now_ns: int) -> tuple[Ordered, Ordered]:
         waiting = list(self._waiting.values())
         first = [one for one in waiting if one.caller.is_obligation]
         rest = [one for one in waiting if not one.caller.is_obligation]
-        return [
-            *(
-                Place(place.call, f"obligation, {place.reason}")
-                for place in earliest_deadline(now_ns, first, self.learned)
-            ),
-            *self.order(now_ns, rest, self.learned),
-        ]
+        obligations = earliest_deadline(now_ns, first, self.learned)
+        explain = obligations.explain
+        return (
+            Ordered(obligations.calls, lambda call: f"obligation, {explain(call)}"),
+            self.order(now_ns, rest, self.learned),
+        )
+
+    def _start(self, call: Call, explain: Callable[[Call], str], now_ns: int) -> Start | None:
+        """Gives the call to an instance, if one may have it now."""
+        free = [one for one in self.instances.values() if one.has_place(call, now_ns)]
+        if not free:
+            return None
+        run = Running(
+            call,
+            now_ns,
+            round(self.learned.expected_s(call) * 1e9),
+            self.learned.expected_tokens(call),
+        )
+        chosen = self.dispatch(call, run, free, now_ns, self.learned)
+        if chosen.instance is None:
+            self.held = chosen.reason
+            return None
+        del self._waiting[call.number]
+        if not self._running:
+            self._busy_since_ns = now_ns
+        self._running[call.number] = chosen.instance, run
+        chosen.instance.running[call.number] = run
+        chosen.instance.given += 1
+        reason = f"{explain(call)}; {chosen.instance.name}: {chosen.reason}"
+        return Start(call, chosen.instance, reason)
 
     def answered(self, call: Call, now_ns: int, completion_tokens: int = 0) -> None:
         """Its instance has answered. completion_tokens: 0 where it does not say."""
