@@ -39,13 +39,18 @@ def gateway_command(
     ] = "127.0.0.1:8380",
     order: Annotated[
         str, typer.Option(help=f"Which call goes first: {', '.join(ORDERS)}. Safety goes before.")
-    ] = "earliest_deadline",
+    ] = "feasible_deadline",
     dispatch: Annotated[
         str, typer.Option(help=f"Which server gets it: {', '.join(DISPATCHES)}.")
-    ] = "lowest_peak",
+    ] = "fewest_calls",
     places: Annotated[
-        int, typer.Option(min=1, max=256, help="Calls that each server gets at a time.")
-    ] = 2,
+        int,
+        typer.Option(
+            min=1,
+            max=256,
+            help="Calls that each server gets at a time; a judge in this process gets one.",
+        ),
+    ] = 8,
     memory_tokens: Annotated[
         int,
         typer.Option(min=0, help="Room of each server's key-value cache, tokens; 0: not known."),

@@ -39,6 +39,8 @@ class Backend(Protocol):
     """A server of one or several models. Used from one event loop."""
 
     name: str
+    most_places: int | None
+    """Calls that it can have at a time, where it cannot have more; None: as many as it is given."""
 
     async def models(self) -> frozenset[str]:
         """The models that it serves now. Raises BackendError: it is down."""
@@ -53,6 +55,8 @@ class Backend(Protocol):
 
 class HttpBackend:
     """An OpenAI-compatible server: vLLM, SGLang, llama.cpp, a cloud."""
+
+    most_places = None
 
     def __init__(self, url: str, key: str = "") -> None:
         """url: up to and with the version, such as http://gpu-1:8000/v1; `URL#MODEL` for a server

@@ -53,7 +53,12 @@ class Servers:
         changed: Callable[[], None],
     ) -> None:
         self.by_name = {
-            one.name: Server(one, Instance(one.name, frozenset(), places, memory_tokens))
+            one.name: Server(
+                one,
+                Instance(
+                    one.name, frozenset(), min(places, one.most_places or places), memory_tokens
+                ),
+            )
             for one in backends
         }
         self._changed = changed

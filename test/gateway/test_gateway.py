@@ -50,12 +50,12 @@ def servers():
 
 
 @contextlib.contextmanager
-def gateway(*backends, token="", order="earliest_deadline", **options):
+def gateway(*backends, token="", order="feasible_deadline", **options):
     """A client of a gateway that listens on loopback."""
     own = Gateway(
         [one if hasattr(one, "ask") else HttpBackend(one.url) for one in backends],
         order=order_called(order),
-        dispatch=dispatch_called("lowest_peak"),
+        dispatch=dispatch_called("fewest_calls"),
         **options,
     )
     server = uvicorn.Server(uvicorn.Config(application(own, token), log_level="warning", ws="none"))
@@ -365,7 +365,7 @@ def test_the_command_serves_until_ctrl_c(servers):
     )
     try:
         line = process.stdout.readline()
-        assert f"before {one.url}; order earliest_deadline" in line
+        assert f"before {one.url}; order feasible_deadline" in line
         with httpx.Client(base_url=line.split()[1].removesuffix("/v1"), timeout=20) as client:
             assert ask(client).status_code == 200
         process.send_signal(2)

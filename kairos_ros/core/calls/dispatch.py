@@ -68,6 +68,12 @@ class Instance:
         moments = [now_ns + k * SLOT_NS for k in range(slots)] + [end_ns]
         return max(more.memory(at) + self._memory(at, now_ns) for at in moments)
 
+    def has_memory(self, more: Running, now_ns: int) -> bool:
+        """An idle instance takes every call, and one whose room is not known."""
+        if not self.memory_tokens or not self.running:
+            return True
+        return self.peak(more, now_ns) <= self.memory_tokens
+
     def _memory(self, at_ns: int, now_ns: int) -> float:
         return sum(
             one.memory(at_ns)
@@ -113,11 +119,7 @@ def lowest_peak(
     def share(one: Instance) -> float:
         return one.peak(run, now_ns) / (one.memory_tokens or 1)
 
-    fits = [
-        one
-        for one in free
-        if not one.memory_tokens or not one.running or one.peak(run, now_ns) <= one.memory_tokens
-    ]
+    fits = [one for one in free if one.has_memory(run, now_ns)]
     if not fits:
         return Chosen(None, "held back: no instance has the memory")
     known = all(one.memory_tokens for one in fits)
@@ -129,9 +131,22 @@ def lowest_peak(
     return Chosen(best, f"expected peak {best.peak(run, now_ns):.0f}{room} tokens")
 
 
+def fewest_calls(
+    _call: Call, run: Running, free: Sequence[Instance], now_ns: int, _learned: Learned
+) -> Chosen:
+    """The instance with the fewest calls; none while the memory of all does not suffice, as in
+    `lowest_peak`."""
+    fits = [one for one in free if one.has_memory(run, now_ns)]
+    if not fits:
+        return Chosen(None, "held back: no instance has the memory")
+    best = min(fits, key=lambda one: (len(one.running), one.given, one.name))
+    return Chosen(best, f"{len(best.running)} calls there")
+
+
 DISPATCHES: Mapping[str, Callable[[], Dispatch]] = {
     "round_robin": RoundRobin,
     "lowest_peak": lambda: lowest_peak,
+    "fewest_calls": lambda: fewest_calls,
 }
 
 

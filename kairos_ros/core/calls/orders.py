@@ -85,6 +85,32 @@ def earliest_deadline(now_ns: int, waiting: Sequence[Call], _learned: Learned) -
     return Ordered(sorted(waiting, key=lambda one: (one.due_ns, one.number)), explain)
 
 
+def feasible_deadline(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Ordered:
+    """The call whose answer is due first, of those that can still be in time as their component
+    takes on average; the others follow, the newest first: an old question is worth least.
+
+    Under more load than the servers bear, `earliest_deadline` serves calls that have just become
+    late and makes the next ones late, too; this one gives up some and keeps the rest in time.
+    """
+    expected_ns = {
+        component: learned.expected_s(call) * 1e9
+        for component, call in {one.caller.component: one for one in waiting}.items()
+    }
+
+    def late(call: Call) -> bool:
+        return now_ns + expected_ns[call.caller.component] > call.due_ns
+
+    def key(call: Call) -> tuple[bool, int, int]:
+        return (True, -call.arrived_ns, 0) if late(call) else (False, call.due_ns, call.number)
+
+    def explain(call: Call) -> str:
+        if late(call):
+            return "cannot be in time any more"
+        return "no SLO" if call.due_ns == NEVER else f"due in {(call.due_ns - now_ns) / 1e9:.2f} s"
+
+    return Ordered(sorted(waiting, key=key), explain)
+
+
 def workflow(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Ordered:
     """Components whose workflows are nearest to their end first, then the older workflow (003 §5).
 
@@ -136,6 +162,7 @@ def urgency(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Ordered:
 
 
 ORDERS: Mapping[str, Order] = {
+    "feasible_deadline": feasible_deadline,
     "earliest_deadline": earliest_deadline,
     "first_come": first_come,
     "workflow": workflow,

@@ -15,8 +15,14 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from kairos_ros.core.calls.call import NEVER, Call, Caller, Ended
-from kairos_ros.core.calls.dispatch import Dispatch, Instance, Running, lowest_peak
-from kairos_ros.core.calls.orders import Learned, Order, Ordered, earliest_deadline
+from kairos_ros.core.calls.dispatch import Dispatch, Instance, Running, fewest_calls
+from kairos_ros.core.calls.orders import (
+    Learned,
+    Order,
+    Ordered,
+    earliest_deadline,
+    feasible_deadline,
+)
 from kairos_ros.core.errors import KairosError
 
 MOST_PER_CALLER = 8
@@ -56,8 +62,8 @@ class CallQueue:
     """Not thread safe."""
 
     instances: dict[str, Instance]
-    order: Order = earliest_deadline
-    dispatch: Dispatch = lowest_peak
+    order: Order = feasible_deadline
+    dispatch: Dispatch = fewest_calls
     learned: Learned = field(default_factory=Learned)
     served: dict[str, Served] = field(default_factory=dict)
     """By component."""
@@ -98,9 +104,8 @@ class CallQueue:
         if not any(one.has_any_place(now_ns) for one in self.instances.values()):
             return started
         for ordered in self._ordered(now_ns):
-            for call in ordered.calls:
-                if (start := self._start(call, ordered.explain, now_ns)) is not None:
-                    started.append(start)
+            tried = (self._start(call, ordered.explain, now_ns) for call in ordered.calls)
+            started.extend(one for one in tried if one is not None)
         return started
 
     def ordered(self, now_ns: int) -> list[tuple[Call, str]]:
