@@ -39,7 +39,7 @@ def gateway_command(
     ] = "127.0.0.1:8380",
     order: Annotated[
         str, typer.Option(help=f"Which call goes first: {', '.join(ORDERS)}. Safety goes before.")
-    ] = "feasible_deadline",
+    ] = "latest_start",
     dispatch: Annotated[
         str, typer.Option(help=f"Which server gets it: {', '.join(DISPATCHES)}.")
     ] = "fewest_calls",

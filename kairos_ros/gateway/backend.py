@@ -56,7 +56,7 @@ class Backend(Protocol):
 class HttpBackend:
     """An OpenAI-compatible server: vLLM, SGLang, llama.cpp, a cloud."""
 
-    most_places = None
+    most_places: int | None = None
 
     def __init__(self, url: str, key: str = "") -> None:
         """url: up to and with the version, such as http://gpu-1:8000/v1; `URL#MODEL` for a server

@@ -32,7 +32,7 @@ KIND = "asked"
 class EmbeddedBackend:
     """Answers the questions that judging nodes ask, and refuses any other chat."""
 
-    most_places = 1
+    most_places: int | None = 1
 
     def __init__(self, model: str, judge: Judge) -> None:
         """model: as the fleet file names it."""

@@ -65,6 +65,29 @@ def test_the_earliest_deadline_goes_first_and_a_call_without_one_last():
     assert "no SLO" in started[-1].reason
 
 
+def test_who_has_to_start_first_to_be_in_time_goes_first():
+    """A component that takes 5 s and is due in 8 s has to start before one of 0.1 s that is due in
+    4 s; one that cannot be in time any more waits, and of two such the newer one goes first."""
+    calls = queue("latest_start", one=8)
+    now = 0
+    for component, took in (("planner", 5 * S), ("monitor", S // 10)):
+        call = calls.put(caller(component=component), "m", 10, 0, now)
+        calls.start(now)
+        now += took
+        calls.answered(call, now)
+    calls.put(caller("late", "planner"), "m", 10, 4 * S, now)
+    calls.put(caller("later", "planner"), "m", 10, 4 * S, now + 1)
+    calls.put(caller("monitor", "monitor"), "m", 10, 4 * S, now + 2)
+    calls.put(caller("planner", "planner"), "m", 10, 8 * S, now + 3)
+    calls.put(caller("no SLO", "monitor"), "m", 10, 0, now + 4)
+    ordered, reasons = zip(*calls.ordered(now + 5), strict=True)
+    assert [one.caller.robot for one in ordered] == [
+        "planner", "monitor", "no SLO", "later", "late",
+    ]  # fmt: skip
+    assert reasons[0] == "has to start within 3.00 s"
+    assert reasons[2:4] == ("no SLO", "cannot be in time any more")
+
+
 def test_an_obligation_goes_before_everything_in_every_order():
     for order in ORDERS:
         calls = queue(order)
@@ -188,6 +211,19 @@ def test_an_obligation_waits_no_longer_than_the_bound_and_no_call_is_lost(
     assert sum(one.answered for one in served.served.values()) == taken
     bound = (math.ceil(MOST_PER_CALLER * 4 / sum(places)) + 1) * 3 * S
     assert all(wait <= bound for wait in waits)
+
+
+def test_the_instance_with_the_fewest_calls_gets_the_next():
+    calls = queue("first_come", "fewest_calls", one=8, two=8)
+    for robot in "abcd":
+        calls.put(caller(robot), "m", 1, 0, 0)
+    started = calls.start(0)
+    assert [one.instance.name for one in started] == ["one", "two", "one", "two"]
+    calls.answered(started[1].call, 1)
+    calls.put(caller("e"), "m", 1, 0, 1)
+    (next_,) = calls.start(1)
+    assert next_.instance.name == "two"
+    assert "1 calls there" in next_.reason
 
 
 # Refused, failed, given up

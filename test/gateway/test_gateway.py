@@ -50,7 +50,7 @@ def servers():
 
 
 @contextlib.contextmanager
-def gateway(*backends, token="", order="feasible_deadline", **options):
+def gateway(*backends, token="", order="latest_start", **options):
     """A client of a gateway that listens on loopback."""
     own = Gateway(
         [one if hasattr(one, "ask") else HttpBackend(one.url) for one in backends],
@@ -104,7 +104,7 @@ def test_a_call_is_answered_as_its_server_answers_and_says_why_then_and_where(se
         assert response.status_code == 200
         assert response.json()["choices"][0]["message"]["content"] == "yes"
         assert response.headers["x-kairos-server"] == one.name
-        assert "due in" in response.headers["x-kairos-reason"]
+        assert "has to start within" in response.headers["x-kairos-reason"]
         assert [m["id"] for m in client.get("/v1/models").json()["data"]] == ["m"]
         assert client.get("/health").json() == {"up": True}
         counted = component(client)
@@ -365,7 +365,7 @@ def test_the_command_serves_until_ctrl_c(servers):
     )
     try:
         line = process.stdout.readline()
-        assert f"before {one.url}; order feasible_deadline" in line
+        assert f"before {one.url}; order latest_start" in line
         with httpx.Client(base_url=line.split()[1].removesuffix("/v1"), timeout=20) as client:
             assert ask(client).status_code == 200
         process.send_signal(2)

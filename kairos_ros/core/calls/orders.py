@@ -85,28 +85,31 @@ def earliest_deadline(now_ns: int, waiting: Sequence[Call], _learned: Learned) -
     return Ordered(sorted(waiting, key=lambda one: (one.due_ns, one.number)), explain)
 
 
-def feasible_deadline(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Ordered:
-    """The call whose answer is due first, of those that can still be in time as their component
-    takes on average; the others follow, the newest first: an old question is worth least.
+def latest_start(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Ordered:
+    """The call that has to start first to be in time, as long as its component takes on average, of
+    those that still can be; the others follow, the newest first: an old question is worth least.
 
     Under more load than the servers bear, `earliest_deadline` serves calls that have just become
-    late and makes the next ones late, too; this one gives up some and keeps the rest in time.
+    late and makes the next ones late, too; this one gives up some and keeps the rest in time. And
+    it does not let a long call wait until it is too late because short ones are due before it.
     """
-    expected_ns = {
-        component: learned.expected_s(call) * 1e9
-        for component, call in {one.caller.component: one for one in waiting}.items()
-    }
+    component_of = {one.caller.component: one for one in waiting}
+    takes_ns = {name: learned.expected_s(one) * 1e9 for name, one in component_of.items()}
 
-    def late(call: Call) -> bool:
-        return now_ns + expected_ns[call.caller.component] > call.due_ns
+    def slack_ns(call: Call) -> float:
+        return call.due_ns - takes_ns[call.caller.component] - now_ns
 
-    def key(call: Call) -> tuple[bool, int, int]:
-        return (True, -call.arrived_ns, 0) if late(call) else (False, call.due_ns, call.number)
+    def key(call: Call) -> tuple[bool, float, int]:
+        slack = slack_ns(call)
+        return (True, -call.arrived_ns, 0) if slack < 0 else (False, slack, call.number)
 
     def explain(call: Call) -> str:
-        if late(call):
+        if call.due_ns == NEVER:
+            return "no SLO"
+        slack_s = slack_ns(call) / 1e9
+        if slack_s < 0:
             return "cannot be in time any more"
-        return "no SLO" if call.due_ns == NEVER else f"due in {(call.due_ns - now_ns) / 1e9:.2f} s"
+        return f"has to start within {slack_s:.2f} s"
 
     return Ordered(sorted(waiting, key=key), explain)
 
@@ -162,7 +165,7 @@ def urgency(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Ordered:
 
 
 ORDERS: Mapping[str, Order] = {
-    "feasible_deadline": feasible_deadline,
+    "latest_start": latest_start,
     "earliest_deadline": earliest_deadline,
     "first_come": first_come,
     "workflow": workflow,

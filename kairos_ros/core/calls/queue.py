@@ -21,7 +21,7 @@ from kairos_ros.core.calls.orders import (
     Order,
     Ordered,
     earliest_deadline,
-    feasible_deadline,
+    latest_start,
 )
 from kairos_ros.core.errors import KairosError
 
@@ -62,7 +62,7 @@ class CallQueue:
     """Not thread safe."""
 
     instances: dict[str, Instance]
-    order: Order = feasible_deadline
+    order: Order = latest_start
     dispatch: Dispatch = fewest_calls
     learned: Learned = field(default_factory=Learned)
     served: dict[str, Served] = field(default_factory=dict)

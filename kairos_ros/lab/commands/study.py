@@ -211,7 +211,8 @@ def _name(study: str, policy: str) -> str:
 
 
 def _kind(path: Path) -> str:
-    """One of `EPISODES`, `FACTORY`, `GATEWAY`, `RATE`, or nothing. What is wrong, the file's reader says."""
+    """One of `EPISODES`, `FACTORY`, `GATEWAY`, `RATE`, or nothing; what is wrong with it, the
+    reader of the file says."""
     import yaml
 
     try:

@@ -1,6 +1,7 @@
 """Table, figure and finding of `kairos study gateway`."""
 
 import csv
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
@@ -32,13 +33,14 @@ def write_report(
 
 
 def middle(rows: Sequence[Row], metric: str, system: str, robots: int) -> float:
-    """Median over seeds; 0 where the metric does not occur."""
+    """Median over seeds; NaN where it was not measured in any."""
     found = [
-        row.metrics.get(metric, 0.0)
+        row.metrics.get(metric)
         for row in rows
         if (row.key["system"]["name"], row.key["robots"]) == (system, robots)
     ]
-    return median(found) if found else 0.0
+    measured = [one for one in found if one is not None]
+    return median(measured) if measured else math.nan
 
 
 def headline(study: GatewayStudy, rows: Sequence[Row]) -> str:
@@ -83,7 +85,8 @@ def _finding(study: GatewayStudy, rows: Sequence[Row]) -> Iterator[str]:
         *((f"{name}: objectives kept, %", f"{name}_attained", 100.0) for name in components),
         *((f"{name}: 50th percentile, ms", f"{name}_p50_s", 1e3) for name in components),
         *((f"{name}: 99th percentile, ms", f"{name}_p99_s", 1e3) for name in components),
-        ("Mean time of a workflow, ms", "workflow_mean_s", 1e3),
+        ("Workflows that ended, per minute", "workflows_per_min", 1.0),
+        ("Mean time of a workflow that ended, ms", "workflow_mean_s", 1e3),
         ("Preemptions by servers without memory", "preemptions", 1.0),
     ):
         yield ""
@@ -93,11 +96,12 @@ def _finding(study: GatewayStudy, rows: Sequence[Row]) -> Iterator[str]:
         yield f"|---|{'---|' * len(robots)}"
         for system in study.systems:
             values = [unit * middle(rows, metric, system.name, n) for n in robots]
-            yield f"| {system.name} | {' | '.join(f'{value:.0f}' for value in values)} |"
+            told = [f"{value:.0f}" if math.isfinite(value) else "–" for value in values]
+            yield f"| {system.name} | {' | '.join(told)} |"
 
 
 def draw(study: GatewayStudy, rows: Sequence[Row], path: Path) -> None:
-    """Objectives kept, and the mean time of a workflow, over robots."""
+    """Objectives kept, and workflows that ended, over robots."""
     from matplotlib.figure import Figure
 
     robots = _robots(rows)
@@ -108,7 +112,7 @@ def draw(study: GatewayStudy, rows: Sequence[Row], path: Path) -> None:
         mine = system.name == study.default
         colour = OURS if mine else BASELINE if number == 0 else next(others)
         for axes, metric, unit in zip(
-            panels, ("attained", "workflow_mean_s"), (100.0, 1.0), strict=True
+            panels, ("attained", "workflows_per_min"), (100.0, 1.0), strict=True
         ):
             values = [unit * middle(rows, metric, system.name, n) for n in robots]
             axes.plot(
@@ -116,7 +120,7 @@ def draw(study: GatewayStudy, rows: Sequence[Row], path: Path) -> None:
                 lw=2.4 if mine or number == 0 else 1.2, color=colour, label=system.name,
             )  # fmt: skip
     panels[0].set_ylabel("objectives kept in time, % of all questions")
-    panels[1].set_ylabel("mean time of a workflow, s")
+    panels[1].set_ylabel("workflows that ended, per minute")
     for axes in panels:
         axes.set_xlabel("robots")
         axes.set_ylim(0, None)

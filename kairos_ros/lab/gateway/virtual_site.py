@@ -215,6 +215,6 @@ class Site:
                 self._result.workflows_s.append((now_ns - question.began_ns) / 1e9)
 
 
-def percentile(values: Sequence[float], q: float) -> float:
-    """0 without values."""
-    return float(np.percentile(values, q)) if len(values) else 0.0
+def percentile(values: Sequence[float], q: float) -> float | None:
+    """None without values."""
+    return float(np.percentile(values, q)) if len(values) else None
