@@ -151,7 +151,7 @@ def test_within_a_component_the_older_workflow_goes_first():
 
 
 def test_unknown_orders_and_dispatches_are_refused():
-    with pytest.raises(ConfigError, match="'best' is unknown; choose from earliest_deadline"):
+    with pytest.raises(ConfigError, match="'best' is unknown; choose from latest_start"):
         order_called("best")
     with pytest.raises(ConfigError, match="'random' is unknown; choose from round_robin"):
         dispatch_called("random")

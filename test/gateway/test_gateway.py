@@ -1,6 +1,7 @@
 """The gateway over real sockets: whose turn it is, which server it is, and what servers and clients
 do wrong."""
 
+import asyncio
 import contextlib
 import socket
 import subprocess
@@ -24,6 +25,7 @@ from kairos_ros.core.calls.call import Caller, caller_headers
 from kairos_ros.core.calls.dispatch import dispatch_called
 from kairos_ros.core.calls.orders import ORDERS, order_called
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.dashboard.gateway_panel import GatewayPanel
 from kairos_ros.gateway.backend import HttpBackend
 from kairos_ros.gateway.embedded import EmbeddedBackend
 from kairos_ros.gateway.gateway import Gateway
@@ -100,7 +102,7 @@ def together(*calls):
 def test_a_call_is_answered_as_its_server_answers_and_says_why_then_and_where(servers):
     one = servers()
     with gateway(one) as client:
-        response = ask(client, slo_ms=1000)
+        response = ask(client, slo_ms=20_000)
         assert response.status_code == 200
         assert response.json()["choices"][0]["message"]["content"] == "yes"
         assert response.headers["x-kairos-server"] == one.name
@@ -353,6 +355,35 @@ def test_an_embedded_judge_behind_the_gateway_judges_as_it_does_alone():
         assert chat.status_code == 400
         assert "has no pictures" in chat.text
         judge.close()
+
+
+def test_the_dashboard_shows_queue_servers_and_reasons_and_escapes_what_they_say(servers):
+    one = servers(takes_s=60.0)
+    with gateway(one, places=1) as client, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ask, client, robot="<b>arm</b>")
+        wait_until(lambda: one.asked, timeout_s=10.0)
+        second = pool.submit(ask, client, robot="arm_1", component="safety", slo_ms=20_000)
+        wait_until(lambda: state(client)["waiting"], timeout_s=10.0)
+        panel = GatewayPanel(f"{client.base_url}".rstrip("/") + "/v1")
+        html = asyncio.run(panel.html())
+        assert "&lt;b&gt;arm&lt;/b&gt;" in html
+        assert "<b>arm" not in html
+        assert "1 waiting (every server is busy)" in html
+        assert "obligation, due in" in html
+        assert one.name in html
+        one.go_on.set()
+        assert {first.result().status_code, second.result().status_code} == {200}
+        assert "100.0 %" in asyncio.run(panel.html())
+
+
+def test_the_dashboard_says_when_the_gateway_does_not_answer(servers):
+    with socket.create_server(("127.0.0.1", 0)) as nobody:
+        panel = GatewayPanel(f"http://127.0.0.1:{nobody.getsockname()[1]}")
+        assert "ReadTimeout" in asyncio.run(panel.html())
+    with gateway(servers(), token="secret") as client:
+        assert "answered 401" in asyncio.run(GatewayPanel(str(client.base_url)).html())
+    with pytest.raises(ConfigError, match="write http://HOST:PORT"):
+        GatewayPanel("127.0.0.1:8380")
 
 
 COMMAND = [sys.executable, "-c", "from kairos_ros.commands.cli import main; main()", "gateway"]
