@@ -49,6 +49,7 @@ COMMANDS = {
     "robot check": "kairos_ros.commands.robot:check_command",
     "slo": "kairos_ros.lab.commands.slo:slo_command",
     "profile": "kairos_ros.commands.profile:profile_command",
+    "gateway": "kairos_ros.commands.gateway:gateway_command",
     "worker": "kairos_ros.commands.worker:worker_command",
     "keys new": "kairos_ros.commands.keys:new_command",
     "keys list": "kairos_ros.commands.keys:list_command",

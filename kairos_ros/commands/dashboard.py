@@ -27,6 +27,13 @@ def dashboard_command(
         typer.Option(help="ROS domain of the fleet [default: $ROS_DOMAIN_ID].", min=0, max=232),
     ] = None,
     namespace: NamespaceOption = "",
+    gateway: Annotated[
+        str,
+        typer.Option(
+            help="Show this gateway's queue, too: http://HOST:PORT of `kairos gateway`. Its token "
+            "comes from $KAIROS_GATEWAY_TOKEN."
+        ),
+    ] = "",
 ) -> None:
     """Show the fleet in a browser: states, horizons, waits and reasons, objectives, cameras.
 
@@ -38,9 +45,11 @@ def dashboard_command(
         os.environ["ROS_DOMAIN_ID"] = str(domain)
     import uvicorn
 
+    from kairos_ros.dashboard.gateway_panel import GatewayPanel
     from kairos_ros.dashboard.server import application
     from kairos_ros.dashboard.watch import Watch
 
+    panel = GatewayPanel(gateway) if gateway else None
     bound = bind(host, port)
     port = bound.getsockname()[1]
     token = "" if is_loopback(host) else secrets.token_urlsafe(16)
@@ -57,7 +66,7 @@ def dashboard_command(
         )
         server = uvicorn.Server(
             uvicorn.Config(
-                application(watch, token, hosts),
+                application(watch, token, hosts, panel),
                 log_level="warning",
                 ws="none",
                 lifespan="off",

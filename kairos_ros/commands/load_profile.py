@@ -81,7 +81,6 @@ def assumed_command(line: str, batches: str, how: LoadOptions, out: Path | None)
 def judge_command(judge: str, how: LoadOptions, instruction: str, out: Path | None) -> None:
     """Measures a judge or a planner."""
     from kairos_ros.engine.profiling import machine
-    from kairos_ros.vlm.embedded.planner import RulePlanner
     from kairos_ros.vlm.judge import Judge
     from kairos_ros.vlm.load_measurement import measure_judge, standing_question
     from kairos_ros.vlm.loading import ENDPOINT, load_judge
@@ -91,7 +90,7 @@ def judge_command(judge: str, how: LoadOptions, instruction: str, out: Path | No
         raise ConfigError("--as system1: measure an action model with --policy and --load")
 
     def new_judge() -> Judge:
-        return RulePlanner() if judge == "embedded:planner" else load_judge(judge, PATIENCE_S)
+        return load_judge(judge, PATIENCE_S)
 
     remote = judge.startswith(ENDPOINT)
     in_flight = how.in_flight if remote else 1  # one in this process is asked by one thread

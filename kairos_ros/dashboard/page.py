@@ -18,7 +18,7 @@ SILENT_AFTER_S = 3.0
 Older pictures are not shown."""
 SEVERITY = ("error", "stale", "warn", "ok")
 
-_TEMPLATES = jinja2.Environment(
+TEMPLATES = jinja2.Environment(
     loader=jinja2.FileSystemLoader(HERE),
     autoescape=True,
     trim_blocks=True,
@@ -29,7 +29,7 @@ _TEMPLATES = jinja2.Environment(
 
 def page() -> str:
     """The page before it knows anything; it asks for the fleet by itself, twice a second."""
-    return _TEMPLATES.get_template("page.html.jinja").render(
+    return TEMPLATES.get_template("page.html.jinja").render(
         css=(HERE / "page.css").read_text(), js=(HERE / "page.js").read_text()
     )
 
@@ -40,7 +40,7 @@ def fleet(view: FleetView, refused: Mapping[str, int], now_s: float) -> str:
     statuses = [robot.status for robot in robots if robot.status is not None]
     states = [_state(robot, now_s) for robot in robots]
     serving = _serving(view, now_s)
-    return _TEMPLATES.get_template("fleet.html.jinja").render(
+    return TEMPLATES.get_template("fleet.html.jinja").render(
         view=view,
         robots=[(r, _last_event(r), s) for r, s in zip(robots, states, strict=True)],
         running=states.count("running"),

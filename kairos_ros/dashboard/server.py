@@ -11,6 +11,7 @@ from starlette.responses import HTMLResponse, PlainTextResponse, RedirectRespons
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from kairos_ros.dashboard.gateway_panel import GatewayPanel
 from kairos_ros.dashboard.page import fleet, page
 from kairos_ros.dashboard.watch import Watch
 
@@ -48,8 +49,11 @@ class Token:
         return hmac.compare_digest(given.encode(), self._token.encode())
 
 
-def application(watch: Watch, token: str, hosts: list[str]) -> Starlette:
+def application(
+    watch: Watch, token: str, hosts: list[str], gateway: GatewayPanel | None = None
+) -> Starlette:
     """token: asked of everybody; empty: of nobody. hosts: names that the server answers to.
+    gateway: shown below the fleet.
 
     A page elsewhere that lets its own name point here (DNS rebinding) is refused by its name.
     """
@@ -68,9 +72,10 @@ def application(watch: Watch, token: str, hosts: list[str]) -> Starlette:
         if (lost := deaf()) is not None:
             return lost
         now_s = time.monotonic()
-        return HTMLResponse(
-            watch.read(lambda view: fleet(view, watch.refused, now_s)), headers=HEADERS
-        )
+        parts = watch.read(lambda view: fleet(view, watch.refused, now_s))
+        if gateway is not None:
+            parts += await gateway.html()
+        return HTMLResponse(parts, headers=HEADERS)
 
     async def camera(request: Request) -> Response:
         if (lost := deaf()) is not None:

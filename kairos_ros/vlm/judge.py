@@ -7,6 +7,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from kairos_ros.core.calls.call import NOBODY, Caller
+
 
 @dataclass(frozen=True, slots=True)
 class Question:
@@ -22,6 +24,10 @@ class Question:
     """uint8 [height, width, 3], RGB, one per camera."""
     answers: tuple[str, ...]
     """The allowed answers, at least two different ones."""
+    caller: Caller = NOBODY
+    """Who asks. It changes no answer: a server before several models may order calls by it."""
+    slo_ns: int = 0
+    """How long the answer may take from now on; 0: not said."""
 
 
 @dataclass(frozen=True, slots=True)

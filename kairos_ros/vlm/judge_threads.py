@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from kairos_ros.core.calls.call import Caller
 from kairos_ros.core.errors import WireError
 from kairos_ros.transport.picture import picture
 from kairos_ros.vlm.judge import Judge, Question, Verdict
@@ -46,6 +47,10 @@ class JudgementRequest:
     """JPEG or PNG, decoded only when the question's turn has come."""
     on_result: "Callable[[JudgementResult], None]"
     """Called in a thread of the judges, with what came of it."""
+    task: str = ""
+    """Id of the task that the robot does; see `Caller`, as for the next two."""
+    workflow: str = ""
+    upstream: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +139,7 @@ class JudgeThreads:
         me = threading.get_ident()
         while taken := self._next():
             asked_ns = self._busy_since_ns[me] = time.monotonic_ns()
-            outcomes = _judged(judge, [one.subject for one in taken])
+            outcomes = _judged(judge, taken, asked_ns)
             now_ns = time.monotonic_ns()
             with self._changed:
                 del self._busy_since_ns[me]
@@ -170,7 +175,9 @@ Outcome = tuple[Verdict | None, str, str]
 """The verdict, else the failure and its message."""
 
 
-def _judged(judge: Judge, requests: Sequence[JudgementRequest]) -> list[Outcome]:
+def _judged(
+    judge: Judge, taken: Sequence[Obligation[JudgementRequest]], now_ns: int
+) -> list[Outcome]:
     """One outcome per request, in order; a torn picture fails alone, a raising judge fails all.
 
     Two questions about one picture get the same array, so that a judge can look at it once.
@@ -178,18 +185,27 @@ def _judged(judge: Judge, requests: Sequence[JudgementRequest]) -> list[Outcome]
     outcomes: list[Outcome | None] = []
     questions: list[Question] = []
     decoded: dict[int, NDArray[np.uint8]] = {}  # by id: the requests keep their bytes alive
-    for request in requests:
+    for one in taken:
+        request = one.subject
         try:
-            for one in request.pictures:
-                if id(one) not in decoded:
-                    decoded[id(one)] = picture(one)
-            images = tuple(decoded[id(one)] for one in request.pictures)
+            for encoded in request.pictures:
+                if id(encoded) not in decoded:
+                    decoded[id(encoded)] = picture(encoded)
+            images = tuple(decoded[id(encoded)] for encoded in request.pictures)
         except WireError as error:
             outcomes.append((None, BAD_PICTURE, str(error)))
             continue
         outcomes.append(None)
         questions.append(
-            Question(request.kind, request.prompt, request.instruction, images, request.answers)
+            Question(
+                request.kind,
+                request.prompt,
+                request.instruction,
+                images,
+                request.answers,
+                Caller(*one.requester, request.task, request.workflow, request.upstream),
+                max(1, one.due_ns - now_ns),
+            )
         )
     answered = iter(_answers(judge, questions))
     return [next(answered) if outcome is None else outcome for outcome in outcomes]

@@ -6,6 +6,8 @@ from pathlib import Path
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.extras import require
 from kairos_ros.host.share import share
+from kairos_ros.vlm.embedded.planner import MODEL as PLANNER
+from kairos_ros.vlm.embedded.planner import RulePlanner
 from kairos_ros.vlm.judge import Judge
 
 EMBEDDED, ENDPOINT, IN_PROCESS = "embedded:", "openai:", "transformers:"
@@ -16,12 +18,15 @@ KEY = "KAIROS_VLM_KEY"
 def load_judge(model: str, timeout_s: float = 2.0) -> Judge:
     """The judge called `model`.
 
-    `embedded:NAME` is models/NAME of the installed package, `embedded:/FOLDER` any such folder;
+    `embedded:planner` is the planner that ships, any other `embedded:NAME` models/NAME of the
+    installed package, `embedded:/FOLDER` any such folder;
     `openai:http://HOST:PORT/v1#MODEL` an OpenAI-compatible endpoint, `transformers:FOLDER` a
     vision-language model in this process. `timeout_s` bounds each call of an endpoint.
 
     Raises ConfigError for other names and for a model that does not load.
     """
+    if model == PLANNER:
+        return RulePlanner()
     if model.startswith(EMBEDDED):
         from kairos_ros.vlm.embedded.embedded_judge import EmbeddedJudge
         from kairos_ros.vlm.embedded.tiny_vlm import read_model

@@ -33,6 +33,7 @@ from task_rules import MS
 from wire import Operator, done, in_executor, until
 
 from kairos_ros.bringup.plan import recorder, robot, serving, vlm
+from kairos_ros.core.calls.call import read_caller
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules, TaskState
 from kairos_ros.lab.metrics.monitor_score import confusions
 from kairos_ros.lab.metrics.obligations import judge
@@ -351,6 +352,13 @@ def test_no_more_requests_are_with_an_endpoint_than_the_node_may_have_in_flight(
     cells[0].shows_until(all_judged)
     server.close()
     assert server.most_at_once == 2
+    # A gateway orders by what each request says of itself.
+    said = [read_caller(headers) for headers in server.headers]
+    assert {caller.robot for caller, _ in said} == set(names)
+    assert {caller.component for caller, _ in said} == {"safety"}
+    assert {caller.task for caller, _ in said} == {"1"}
+    assert {caller.workflow for caller, _ in said} == {""}
+    assert all(0 < slo_ns <= 60_000_000_000 for _, slo_ns in said)
 
 
 @pytest.mark.parametrize(

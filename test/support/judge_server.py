@@ -37,7 +37,7 @@ class JudgeServer:
         self.logprobs, self.key, self.terse = logprobs, key, terse
         self.faults = deque()
         self.seen = Counter()
-        self.requests = []
+        self.requests, self.headers = [], []
         self.most_at_once = self._now = 0
         self._lock = threading.Lock()
         self._over = threading.Event()
@@ -101,6 +101,7 @@ class JudgeServer:
                 return _send(http, 200, b" " * (3 << 20))
         request = json.loads(body)
         self.requests.append(request)
+        self.headers.append({name.lower(): value for name, value in http.headers.items()})
         unknown = [c for c in CONSTRAINTS if c in request and c not in self.understands]
         if unknown and self.strict:
             message = f"Unrecognized request argument supplied: {unknown[0]}"

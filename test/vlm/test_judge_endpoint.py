@@ -1,12 +1,15 @@
 """A judge behind HTTP: a real server with the embedded judge behind it, and everything it can do
 wrong."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from judge_pictures import cell_pictures
 from judge_questions import safety_question, task_state_question
 from judge_server import JudgeServer
 
+from kairos_ros.core.calls.call import NOBODY, Caller, read_caller
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.vlm.conformance import check_judge
 from kairos_ros.vlm.endpoint.completion import allowed_answer, probabilities, read_completion
@@ -72,6 +75,15 @@ def test_the_picture_and_the_probabilities_survive_the_way(serve, embedded, ques
     for answer, probability in here.probabilities.items():
         assert there.probabilities[answer] == pytest.approx(probability, abs=0.05)  # one more JPEG
     assert (there.cost.prompt_tokens, there.cost.completion_tokens) == (100, 2)
+
+
+def test_a_question_says_who_asks_and_until_when(serve, question):
+    server, judge = serve()
+    caller = Caller("arm 1", "monitor", "7", "7", "system2")
+    ask(judge, replace(question, caller=caller, slo_ns=250_000_000))
+    assert read_caller(server.headers[-1]) == (caller, 250_000_000)
+    ask(judge, question)
+    assert read_caller(server.headers[-1]) == (NOBODY, 0)
 
 
 @pytest.mark.parametrize("strict", [True, False], ids=["refuses", "ignores"])

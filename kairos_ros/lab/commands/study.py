@@ -26,6 +26,8 @@ EPISODES = (
 """Of studies that look at a policy's episodes instead of simulated fleets: `kind` of the file."""
 FACTORY = "factory"
 """Of the study of planned fleets with all their models."""
+GATEWAY = "gateway"
+"""Of the study of calls of vision-language models."""
 RATE = "rate"
 """Of the study of rate control and of horizons that grow with the load."""
 POLICY = "models/metaworld_flow"
@@ -83,7 +85,7 @@ def study_command(
         raise ConfigError("name a study, or a file; 'kairos study --list' shows the shipped ones")
     path = study_file(study)
     folder = out or Path("runs/studies") / _name(path.stem, policy)
-    if (kind := _kind(path)) in (FACTORY, RATE):
+    if (kind := _kind(path)) in (FACTORY, GATEWAY, RATE):
         _run_fleets(kind, path, folder, size, processes, plot_only)
         return
     if kind:
@@ -216,7 +218,8 @@ def _name(study: str, policy: str) -> str:
 
 
 def _kind(path: Path) -> str:
-    """One of `EPISODES`, `FACTORY`, `RATE`, or nothing. What is wrong, the file's reader says."""
+    """One of `EPISODES`, `FACTORY`, `GATEWAY`, `RATE`, or nothing; what is wrong with it, the
+    reader of the file says."""
     import yaml
 
     try:
@@ -224,7 +227,7 @@ def _kind(path: Path) -> str:
     except (OSError, ValueError, yaml.YAMLError):
         return ""
     kind = content.get("kind", "") if isinstance(content, dict) else ""
-    return kind if kind in (FACTORY, RATE, *EPISODES) else ""
+    return kind if kind in (FACTORY, GATEWAY, RATE, *EPISODES) else ""
 
 
 def _run_episodes(
@@ -267,11 +270,12 @@ def _run_fleets(
     plot_only: bool,
 ) -> None:
     from kairos_ros.lab.factory.study import run_factory_study
+    from kairos_ros.lab.gateway.study import run_gateway_study
     from kairos_ros.lab.rates.study import run_rate_study
 
-    run = run_factory_study if kind == FACTORY else run_rate_study
+    runs = {FACTORY: run_factory_study, GATEWAY: run_gateway_study, RATE: run_rate_study}
     try:
-        run(path, out, typer.echo, size=size, processes=processes, plot_only=plot_only)
+        runs[kind](path, out, typer.echo, size=size, processes=processes, plot_only=plot_only)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130) from None

@@ -136,6 +136,10 @@ class Judging:
             self._answers,
             pictures,
             on_result=lambda came: self._outbox.post(partial(tell, came)),
+            task=of.task,
+            # A plan leads to judgements of the task's state; those of safety stand alone.
+            workflow=of.task if self._component is Component.MONITOR else "",
+            upstream=Component.SYSTEM2 if self._component is Component.MONITOR else "",
         )
         self._judges.ask(Requester(of.robot, self._component), request, self.record.slo_ns)
 
@@ -243,6 +247,9 @@ class Planning:
             self._skills,
             pictures,
             on_result=lambda came: self._outbox.post(partial(tell, came)),
+            task=asked.task,
+            workflow=asked.task,
+            upstream=Component.MONITOR,
         )
         self._judges.ask(Requester(asked.robot, Component.SYSTEM2), request, slo_ns)
 

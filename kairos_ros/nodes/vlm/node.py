@@ -27,7 +27,6 @@ from kairos_ros.nodes.vlm.parameters import (
     component_parameters,
     component_values,
 )
-from kairos_ros.vlm.embedded.planner import MODEL, RulePlanner
 from kairos_ros.vlm.judge import Judge
 from kairos_ros.vlm.judge_threads import JudgeThreads
 from kairos_ros.vlm.judgement_queue import order_called
@@ -108,7 +107,7 @@ class VlmNode(ManagedNode):
         return self._judge_threads[model]
 
     def _judge(self, model: str) -> Judge:
-        return RulePlanner() if model == MODEL else load_judge(model, self.values["timeout_s"])
+        return load_judge(model, self.values["timeout_s"])
 
     def _publish_diagnostics(self) -> None:
         self._diagnostics.publish(

@@ -13,11 +13,14 @@ from typing import Any
 
 import numpy as np
 
+from kairos_ros.core.errors import WireError
 from kairos_ros.vlm.judge import Question
 
 JPEG_QUALITY = 90
 MOST_TOKENS = 32
 """Room for {"answer": "ongoing"} in any tokenizer."""
+
+TASK, ANSWERS = "The robot's task: ", "Answer with one of: "
 
 
 class Constraint(StrEnum):
@@ -70,9 +73,20 @@ def chat_request(model: str, question: Question, constraint: Constraint) -> dict
 def question_text(question: Question) -> str:
     """The question in words, for any chat model."""
     return (
-        f"{question.prompt}\nThe robot's task: {question.instruction}\n"
-        f"Answer with one of: {', '.join(question.answers)}."
+        f"{question.prompt}\n{TASK}{question.instruction}\n{ANSWERS}{', '.join(question.answers)}."
     )
+
+
+def read_question_text(text: str) -> tuple[str, str, tuple[str, ...]]:
+    """(prompt, instruction, answers) of what `question_text` said.
+
+    Raises WireError for any other text.
+    """
+    prompt, task, rest = text.partition(f"\n{TASK}")
+    instruction, answer, answers = rest.rpartition(f"\n{ANSWERS}")
+    if not (task and answer and answers.endswith(".")):
+        raise WireError(f"{text!r:.80} is no question that a judging node asks")
+    return prompt, instruction, tuple(answers[:-1].split(", "))
 
 
 def data_url(image: np.ndarray) -> str:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import httpx
 
+from kairos_ros.core.calls.call import caller_headers
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.vlm.endpoint.chat_request import Constraint, chat_request
 from kairos_ros.vlm.endpoint.completion import read_completion
@@ -192,8 +193,9 @@ class EndpointJudge:
         if dialect.logprobs:
             request |= {"logprobs": True, "top_logprobs": LIKELIEST}
         url = self._endpoint.url.rstrip("/") + "/chat/completions"
+        headers = caller_headers(question.caller, question.slo_ns)
         body = bytearray()
-        async with self._client.stream("POST", url, json=request) as response:
+        async with self._client.stream("POST", url, json=request, headers=headers) as response:
             async for piece in response.aiter_bytes():
                 body += piece
                 if len(body) > LARGEST_BODY:

@@ -1,0 +1,134 @@
+"""`kairos gateway`."""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from kairos_ros.commands.listen import address_of, bind, is_loopback
+from kairos_ros.core.calls.dispatch import DISPATCHES, dispatch_called
+from kairos_ros.core.calls.orders import ORDERS, order_called
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.host.extras import require
+
+if TYPE_CHECKING:
+    from kairos_ros.gateway.backend import Backend
+
+TOKEN = "KAIROS_GATEWAY_TOKEN"
+"""Environment variable with what clients have to bring; a token does not belong on a command
+line."""
+
+
+def gateway_command(
+    servers: Annotated[
+        list[str],
+        typer.Argument(
+            help="Servers behind the gateway: http://HOST:PORT/v1 of an OpenAI-compatible one "
+            "(its key from $KAIROS_VLM_KEY), with #MODEL where it does not list its models; or "
+            "embedded:NAME, a judge in this process.",
+        ),
+    ],
+    listen: Annotated[
+        str,
+        typer.Option(
+            help=f"HOST:PORT to listen on. Beyond this host, clients need the token in ${TOKEN}, "
+            "and --cert and --cert-key are needed. Port 0: any free port."
+        ),
+    ] = "127.0.0.1:8380",
+    order: Annotated[
+        str, typer.Option(help=f"Which call goes first: {', '.join(ORDERS)}. Safety goes before.")
+    ] = "latest_start",
+    dispatch: Annotated[
+        str, typer.Option(help=f"Which server gets it: {', '.join(DISPATCHES)}.")
+    ] = "fewest_calls",
+    places: Annotated[
+        int,
+        typer.Option(
+            min=1,
+            max=256,
+            help="Calls that each server gets at a time; a judge in this process gets one.",
+        ),
+    ] = 8,
+    memory_tokens: Annotated[
+        int,
+        typer.Option(min=0, help="Room of each server's key-value cache, tokens; 0: not known."),
+    ] = 0,
+    timeout_s: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Longest time of a call, waiting included.")
+    ] = 30.0,
+    cert: Annotated[Path | None, typer.Option(help="TLS certificate, PEM.")] = None,
+    cert_key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+) -> None:
+    """Put one queue before all models that judge and plan: an OpenAI-compatible server before
+    others.
+
+    Judging nodes use it as `openai:http://HOST:PORT/v1#MODEL`; GET /state shows its queue. Ctrl-C
+    ends it.
+    """
+    require("httpx", "starlette", "uvicorn")
+    host, port = address_of(listen)
+    token = os.environ.get(TOKEN, "")
+    if not is_loopback(host) and not (token and cert and cert_key):
+        raise ConfigError(
+            f"--listen {listen} is beyond this host: set ${TOKEN}, --cert and --cert-key, or "
+            "listen on 127.0.0.1"
+        )
+    if (cert is None) != (cert_key is None):
+        raise ConfigError("--cert and --cert-key belong together: give both or neither")
+    chosen, where = order_called(order), dispatch_called(dispatch)
+    import uvicorn
+
+    from kairos_ros.gateway.gateway import Gateway
+    from kairos_ros.gateway.server import application
+
+    gateway = Gateway(
+        _backends(servers),
+        order=chosen,
+        dispatch=where,
+        places=places,
+        memory_tokens=memory_tokens,
+        timeout_s=timeout_s,
+    )
+    bound = bind(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    scheme = "https" if cert else "http"
+    model = "MODEL" if len(servers) > 1 or servers[0].startswith("http") else servers[0]
+    print(
+        f"gateway: {scheme}://{shown}:{bound.getsockname()[1]}/v1 before {', '.join(servers)}; "
+        f"order {order}, dispatch {dispatch}. Models of fleet files: "
+        f"openai:{scheme}://{shown}:{bound.getsockname()[1]}/v1#{model} (Ctrl-C ends it)",
+        flush=True,
+    )
+    server = uvicorn.Server(
+        uvicorn.Config(
+            application(gateway, token),
+            log_level="warning",
+            ws="none",
+            timeout_graceful_shutdown=2,
+            ssl_certfile=cert,
+            ssl_keyfile=cert_key,
+        )
+    )
+    with contextlib.suppress(KeyboardInterrupt):
+        server.run(sockets=[bound])
+    print("gateway: ended")
+
+
+def _backends(servers: list[str]) -> "list[Backend]":
+    """Raises ConfigError."""
+    from kairos_ros.gateway.backend import HttpBackend
+    from kairos_ros.gateway.embedded import EmbeddedBackend
+    from kairos_ros.vlm.loading import EMBEDDED, IN_PROCESS, KEY, load_judge
+
+    backends: list[Backend] = []
+    for server in servers:
+        if server.startswith((EMBEDDED, IN_PROCESS)):
+            backends.append(EmbeddedBackend(server, load_judge(server)))
+        else:
+            backends.append(HttpBackend(server, os.environ.get(KEY, "")))
+    names = [one.name for one in backends]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"{', '.join(twice)} is given twice; name each server once")
+    return backends
