@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from kairos_ros.core.errors import ConfigError
@@ -102,11 +102,15 @@ def test_what_is_no_number_is_counted_and_is_no_surprise_and_nothing_is_learned_
 
 
 @given(seed=st.integers(0, 10**6), noise=st.floats(0, 1e3))
+@example(seed=0, noise=5e-324)
+@pytest.mark.filterwarnings("error")
 @settings(max_examples=20)
 def test_scores_are_within_their_range_whatever_moves(seed, noise):
     rng = np.random.default_rng(seed)
-    told = scores(watch(3), rng.normal(size=(300, 3)), noise * rng.normal(size=(301, 3)))
+    rule = watch(3)
+    told = scores(rule, rng.normal(size=(300, 3)), noise * rng.normal(size=(301, 3)))
     assert ((told >= 0) & (told <= CLIP)).all()
+    assert rule.unusable == 0
 
 
 def test_an_arm_that_does_not_move_and_one_that_is_not_known_yet_are_no_surprise():

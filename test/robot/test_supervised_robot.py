@@ -21,6 +21,7 @@ from kairos_ros.robot.control_events import Arrived, Cancel, Planned, Start, Sto
 from kairos_ros.robot.guard import ActionGuard, GuardLimits
 from kairos_ros.robot.latency import LatencyEstimate
 from kairos_ros.robot.loop import Loop, LoopConfig
+from kairos_ros.robot.motion_watch import MotionWatch
 from kairos_ros.robot.supervision.state_events import CellVerdict, Progress, Release
 from kairos_ros.robot.supervision.state_table import HOLDING, RETRYING, RETURNING, RUNNING, WAITING
 from kairos_ros.robot.supervision.supervisor import Supervisor
@@ -37,7 +38,7 @@ class Cell:
     """The world around one robot: a server that answers at once, and a log of the body's motions,
     each with the time at which it began."""
 
-    def __init__(self, task_rules, scene="reach-v3", max_actions=0):
+    def __init__(self, task_rules, scene="reach-v3", max_actions=0, motion=None):
         self.max_actions = max_actions
         self.motions = []
         self.transitions = []
@@ -55,7 +56,7 @@ class Cell:
         limits = GuardLimits(minimum=[-1.0] * 4, maximum=[1.0] * 4)
         guard = ActionGuard(limits, 4, self.body.spec.state_dim, RATE_HZ)
         supervised = (Supervisor(loop, task_rules), self)
-        self.controller = Controller(self.body, loop, guard, self, supervised)
+        self.controller = Controller(self.body, loop, guard, self, supervised, motion)
         self.thread = threading.Thread(target=self.controller.run)
         self.goal = TaskGoal(SCENES[scene], scene, 3)
 
@@ -156,6 +157,36 @@ def test_a_warning_is_heeded_by_the_next_period_however_many_events_wait_before_
         assert cell.transitions[-1].reason == "unsafe: a hand"
         cell.until(cell.is_(RUNNING), safe=True)
         cell.until(lambda: cell.acts_after(warned_ns) > 5, safe=True)
+
+
+class Blocked:
+    """An arm that does not move as its actions say, from its twentieth control period on."""
+
+    threshold, settle, wait, unusable, joint = 6.0, 1, 5, 0, "elbow"
+
+    def __init__(self):
+        self.steps = 0
+
+    def step(self, action, state):
+        self.steps += 1
+        return 9.0 if self.steps > 20 else 0.0
+
+    def begin(self):
+        self.steps = 0
+
+
+def test_a_surprise_that_lasts_ends_the_task_with_the_joint_and_the_arm_holds():
+    motion = MotionWatch(Blocked(), hold_ns=200_000_000)
+    with Cell(patient(), motion=motion) as cell:
+        cell.until(lambda: cell.results, safe=True)
+        ended_ns = time.monotonic_ns()
+        cell.until(lambda: time.monotonic_ns() - ended_ns > 300_000_000, safe=True)
+        (result,) = cell.results
+        assert result.outcome.startswith("failed: contact: elbow has not moved as its actions say")
+        assert not result.success
+        assert cell.acts_after(ended_ns) == 0
+        assert cell.motions[-1][1] == "hold"
+        assert cell.controller.report.surprises > 0  # it asked first
 
 
 def test_a_robot_whose_safety_service_falls_silent_holds_by_itself():

@@ -36,6 +36,8 @@ RIDGE = 1e-3
 """On the diagonal of the least squares, relative to it."""
 FLOOR = 0.01
 """Of a joint's typical motion in one period: also an arm that follows perfectly has some spread."""
+LEAST_SPREAD = 1e-100
+"""Far below what a float32 can tell: its inverse is finite."""
 MEAN_ABS = 1.2533
 """Standard deviation over mean magnitude, of a normal distribution."""
 
@@ -322,10 +324,11 @@ class Response:
         squares = self._moments[:, :, :3].copy()
         diagonal = np.diagonal(squares, axis1=1, axis2=2)
         squares += (RIDGE * diagonal + (diagonal == 0))[:, :, None] * np.eye(3)
-        self._weights = np.linalg.solve(squares, self._moments[:, :, 3:])[:, :, 0].T.copy()
+        fitted = np.linalg.solve(squares, self._moments[:, :, 3:])
+        self._weights = fitted[:, :, 0].T.astype(np.float64, order="C")
         one, two, command = self._weights
         spread = self._floored()
-        ready = (self._moved >= READY) & (spread > 0)
+        ready = (self._moved >= READY) & (spread > LEAST_SPREAD)
         scale = np.divide(1.0, spread, out=np.zeros_like(spread), where=ready)
         # what is left to go grows as the place before falls back
         far = self._position * command
