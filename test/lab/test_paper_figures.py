@@ -11,7 +11,7 @@ pytest.importorskip("pydantic")
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import HorizonContext
 from kairos_ros.host.share import share
-from kairos_ros.lab.commands.study import EPISODES, FACTORY, RATE, _kind, shipped_studies
+from kairos_ros.lab.commands.study import EPISODES, FACTORY, GATEWAY, RATE, _kind, shipped_studies
 from kairos_ros.lab.horizons.traces import rounds_of
 from kairos_ros.lab.paper import best_horizon, consecutive_rounds
 from kairos_ros.lab.paper.beside import read_paper_study
@@ -33,7 +33,7 @@ def test_each_figure_of_the_paper_is_a_study():
     figures = {f"fig{n}" for n in (3, 4, 10, 11, 12, 13, 14, 15, 16, 17)}
     assert figures | {"live_delays", "synthetic"} <= set(STUDIES)
     kinds = {name: _kind(path) for name, path in STUDIES.items()}
-    assert set(filter(None, kinds.values())) == {FACTORY, RATE, *EPISODES}
+    assert set(filter(None, kinds.values())) == {FACTORY, GATEWAY, RATE, *EPISODES}
 
 
 @pytest.mark.parametrize("name", ["fig3", "fig4", "fig10", "live_delays"])
