@@ -12,7 +12,7 @@ from kairos_ros.bringup.foreground import FleetArgument, OutOption, RecordOption
 from kairos_ros.bringup.plan import rviz_line, viz
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.plan import GpusOption, NetworkOption, ProfilesOption
-from kairos_ros.commands.planned import DeviceOption, How, up_planned
+from kairos_ros.commands.planned import DeviceOption, PlanChoices, up_planned
 from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames
@@ -100,12 +100,12 @@ def up_command(
 
     names, path = FleetNames.below(namespace), fleet_path(file)
     folder = out / datetime.now().strftime("fleet_%Y-%m-%d_%H-%M-%S")
-    how = How(gpus, objective, network_ms, tuple(profiles or ()), device)
+    how = PlanChoices(gpus, objective, network_ms, tuple(profiles or ()), device)
     if planned:
         if rviz:
             typer.echo(f"in rviz: {rviz_line(names)}")
         raise typer.Exit(up_planned(file, how, names, folder, record=record, rviz=rviz))
-    if how != How():
+    if how != PlanChoices():
         raise ConfigError("--gpus, --objective, --network-ms, --profiles and --device plan the "
                           "fleet: give --planned, too")  # fmt: skip
     specs = fleet_plan(runnable(path), path.parent, record=folder / "bag" if record else "")

@@ -11,6 +11,7 @@ from kairos_ros.commands.listen import address_of, bind, is_loopback
 from kairos_ros.core.calls.dispatch import DISPATCHES, dispatch_called
 from kairos_ros.core.calls.orders import ORDERS, order_called
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.doors.access import server_tls
 from kairos_ros.host.extras import require
 
 if TYPE_CHECKING:
@@ -34,7 +35,7 @@ def gateway_command(
         str,
         typer.Option(
             help=f"HOST:PORT to listen on. Beyond this host, clients need the token in ${TOKEN}, "
-            "and --cert and --cert-key are needed. Port 0: any free port."
+            "and --tls-cert and --tls-key are needed. Port 0: any free port."
         ),
     ] = "127.0.0.1:8380",
     order: Annotated[
@@ -58,8 +59,8 @@ def gateway_command(
     timeout_s: Annotated[
         float, typer.Option(min=0.1, max=3600, help="Longest time of a call, waiting included.")
     ] = 30.0,
-    cert: Annotated[Path | None, typer.Option(help="TLS certificate, PEM.")] = None,
-    cert_key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
+    tls_cert: Annotated[Path | None, typer.Option(help="Certificate of the gateway, PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its key, PEM.")] = None,
 ) -> None:
     """Put one queue before all models that judge and plan: an OpenAI-compatible server before
     others.
@@ -70,13 +71,15 @@ def gateway_command(
     require("httpx", "starlette", "uvicorn")
     host, port = address_of(listen)
     token = os.environ.get(TOKEN, "")
-    if not is_loopback(host) and not (token and cert and cert_key):
+    if not is_loopback(host) and not (token and tls_cert and tls_key):
         raise ConfigError(
-            f"--listen {listen} is beyond this host: set ${TOKEN}, --cert and --cert-key, or "
+            f"--listen {listen} is beyond this host: set ${TOKEN}, --tls-cert and --tls-key, or "
             "listen on 127.0.0.1"
         )
-    if (cert is None) != (cert_key is None):
-        raise ConfigError("--cert and --cert-key belong together: give both or neither")
+    if (tls_cert is None) != (tls_key is None):
+        raise ConfigError("--tls-cert and --tls-key belong together: give both or neither")
+    if tls_cert and tls_key:
+        server_tls(tls_cert, tls_key)  # uvicorn would end with a traceback
     chosen, where = order_called(order), dispatch_called(dispatch)
     import uvicorn
 
@@ -93,7 +96,7 @@ def gateway_command(
     )
     bound = bind(host, port)
     shown = f"[{host}]" if ":" in host else host
-    scheme = "https" if cert else "http"
+    scheme = "https" if tls_cert else "http"
     model = "MODEL" if len(servers) > 1 or servers[0].startswith("http") else servers[0]
     print(
         f"gateway: {scheme}://{shown}:{bound.getsockname()[1]}/v1 before {', '.join(servers)}; "
@@ -107,8 +110,8 @@ def gateway_command(
             log_level="warning",
             ws="none",
             timeout_graceful_shutdown=2,
-            ssl_certfile=cert,
-            ssl_keyfile=cert_key,
+            ssl_certfile=tls_cert,
+            ssl_keyfile=tls_key,
         )
     )
     with contextlib.suppress(KeyboardInterrupt):

@@ -98,9 +98,9 @@ def plan_command(
     if running:
         if len(files) > 1 or what_if or sweep or execution != "overlapped":
             raise ConfigError("--running compares one file, as it is, with the running fleet")
-        from kairos_ros.commands.planned import How, running_difference
+        from kairos_ros.commands.planned import PlanChoices, running_difference
 
-        how = How(gpus, objective, network_ms, tuple(profiles or ()))
+        how = PlanChoices(gpus, objective, network_ms, tuple(profiles or ()))
         plan, lines = running_difference(files[0], how, namespace)
         _show(plan, json_, png, svg)
         for text in lines:

@@ -13,8 +13,8 @@ from kairos_ros.bringup.fleet import fleet_plan
 from kairos_ros.bringup.fleet_change import PlannedFleet, change, planned_fleet
 from kairos_ros.bringup.fleet_files import fleet_path, runnable
 from kairos_ros.bringup.foreground import FleetArgument, run
-from kairos_ros.bringup.keeper import Keeper
 from kairos_ros.bringup.plan import recorder, viz
+from kairos_ros.bringup.planned_runner import PlannedFleetRunner
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.plan import (
     GpusOption,
@@ -26,7 +26,7 @@ from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.host.extras import require
-from kairos_ros.host.fleet_socket import Door, Line, call_fleet
+from kairos_ros.host.fleet_socket import FleetConnection, FleetListener, connect_to_fleet
 from kairos_ros.host.gpus import cuda_gpus
 from kairos_ros.planning.workload import Objective
 
@@ -48,7 +48,7 @@ CALLED_OFF_S = 20.0
 
 
 @dataclass(frozen=True, slots=True)
-class How:
+class PlanChoices:
     """Options with which a fleet file is planned for this host."""
 
     gpus: int | None = None
@@ -59,7 +59,7 @@ class How:
 
 
 def planned(
-    file: str, how: How, running: PlannedFleet | None = None
+    file: str, how: PlanChoices, running: PlannedFleet | None = None
 ) -> "tuple[PlannedFleet, Plan]":
     """A fleet file as it is planned for this host. running: what is to stay as far as it can.
 
@@ -92,7 +92,7 @@ def planned(
 
 
 def up_planned(
-    file: str, how: How, names: FleetNames, folder: Path, *, record: bool, rviz: bool
+    file: str, how: PlanChoices, names: FleetNames, folder: Path, *, record: bool, rviz: bool
 ) -> int:
     """Runs a fleet file by its plan, until Ctrl-C. The exit code."""
     from kairos_ros.nodes.fleet_client import FleetClient
@@ -104,14 +104,14 @@ def up_planned(
     further = [*([viz()] if rviz else []), *([recorder(folder / "bag")] if record else [])]
     fleet = Fleet([*running.specs, *further], folder, names=names)
     with ExitStack() as stack:
-        door = stack.enter_context(Door(names.namespace))
-        client = FleetClient("fleet_keeper", names)
+        listener = stack.enter_context(FleetListener(names.namespace))
+        client = FleetClient("fleet_runner", names)
         stack.callback(client.close)
-        keeper = Keeper(fleet, running, client, door, typer.echo)
-        stack.callback(keeper.close)
+        runner = PlannedFleetRunner(fleet, running, client, listener, typer.echo)
+        stack.callback(runner.close)
         typer.echo(f"plan {running.served.identity}: {len(running.served.engines)} engines, "
                    f"{len(running.robots)} robots; logs in {folder}")  # fmt: skip
-        return run(fleet, keeper.turn)
+        return run(fleet, runner.turn)
 
 
 def show_plan(plan: "Plan") -> None:
@@ -159,7 +159,7 @@ def apply_command(
     line, running, told = _running(names)
     if told.get("changes"):
         raise KairosError(f"another `kairos fleet apply` changes this fleet: {told['changes']}")
-    how = How(gpus, objective, network_ms, tuple(profiles or ()), device)
+    how = PlanChoices(gpus, objective, network_ms, tuple(profiles or ()), device)
     wanted, plan = planned(file, how, running)
     steps = change(running, wanted)
     for text in not_started(plan):
@@ -216,7 +216,7 @@ def status_command(
     if told.get("changes"):
         found.append(f"`kairos fleet apply` changes it: {told['changes']}")
     if file is not None:
-        how = How(gpus, objective, network_ms, tuple(profiles or ()), device)
+        how = PlanChoices(gpus, objective, network_ms, tuple(profiles or ()), device)
         wanted, _ = planned(file, how, running)
         found += [f"by {file}: {text}" for text in change(running, wanted).lines]
     rows, differ = _seen(running, names)
@@ -238,7 +238,7 @@ def status_command(
     raise typer.Exit(1 if found else 0)
 
 
-def running_difference(file: str, how: How, namespace: str) -> "tuple[Plan, list[str]]":
+def running_difference(file: str, how: PlanChoices, namespace: str) -> "tuple[Plan, list[str]]":
     """The plan of a file for the fleet that runs, and what would change in it."""
     line, running, _ = _running(FleetNames.below(namespace))
     line.close()
@@ -247,9 +247,9 @@ def running_difference(file: str, how: How, namespace: str) -> "tuple[Plan, list
     return plan, list(change(running, wanted).lines) or [same]
 
 
-def _running(names: FleetNames) -> tuple[Line, PlannedFleet, dict[str, Any]]:
+def _running(names: FleetNames) -> tuple[FleetConnection, PlannedFleet, dict[str, Any]]:
     """The fleet that runs here, and a connection to it. Raises KairosError without one."""
-    line = call_fleet(names.namespace)
+    line = connect_to_fleet(names.namespace)
     line.send({"do": "show"})
     until_s = time.monotonic() + ANSWER_S
     while (message := line.receive()) is None:
@@ -258,7 +258,7 @@ def _running(names: FleetNames) -> tuple[Line, PlannedFleet, dict[str, Any]]:
     return line, planned_fleet(message["fleet"]), message
 
 
-def _followed(line: Line, within_s: float = float("inf")) -> Mapping[str, Any]:
+def _followed(line: FleetConnection, within_s: float = float("inf")) -> Mapping[str, Any]:
     """Prints what is told until the change is made or refused."""
     until_s = time.monotonic() + within_s
     while time.monotonic() < until_s:

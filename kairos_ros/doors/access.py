@@ -70,7 +70,9 @@ def access(host: str, tokens: Path | None, cert: Path | None, key: Path | None) 
                 f"{host} can be reached from other hosts, so it needs {' and '.join(missing)}; "
                 "or listen on 127.0.0.1"
             )
-    return Access(read_tokens(tokens) if tokens else {}, _tls(cert, key) if cert and key else None)
+    return Access(
+        read_tokens(tokens) if tokens else {}, server_tls(cert, key) if cert and key else None
+    )
 
 
 def read_tokens(path: Path) -> dict[str, str]:
@@ -103,7 +105,8 @@ def read_tokens(path: Path) -> dict[str, str]:
     return tokens
 
 
-def _tls(cert: Path, key: Path) -> ssl.SSLContext:
+def server_tls(cert: Path, key: Path) -> ssl.SSLContext:
+    """Raises ConfigError for files that are no certificate and its key."""
     for path in (cert, key):
         read_text(path, MOST_FILE_BYTES)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)

@@ -41,7 +41,7 @@ class NameTakenError(KairosError):
     """Another client, or too many, are here."""
 
 
-class Fleet(Protocol):
+class Topics(Protocol):
     """The topics of clients. Called in the loop's thread; must not block."""
 
     def join(self, client: Client) -> None:
@@ -74,11 +74,11 @@ class Limits:
 class Clients:
     """Made in the loop that it is used in."""
 
-    def __init__(self, read: ObservationMap, fleet: Fleet, limits: Limits) -> None:
+    def __init__(self, read: ObservationMap, topics: Topics, limits: Limits) -> None:
         self.map, self.limits = read, limits
         self.counters: Counter[str] = Counter()
         """Of connections and messages, of clients that are gone, too."""
-        self._fleet = fleet
+        self._topics = topics
         self._clients: dict[str, Client] = {}
         self._answers: dict[str, asyncio.Queue[Answer]] = {}
         self._servers: dict[str, ReceivedStatus] = {}
@@ -126,14 +126,14 @@ class Clients:
         self._clients[robot] = client
         self._answers[robot] = asyncio.Queue(maxsize=16)
         self.counters["connected"] += 1
-        self._fleet.join(client)
+        self._topics.join(client)
         LOG.info("client %s is here, from %s, session %s", robot, peer, client.session[:8])
         return client
 
     def leave(self, client: Client) -> None:
         if self._clients.get(client.robot) is client:
             del self._clients[client.robot], self._answers[client.robot]
-            self._fleet.leave(client)
+            self._topics.leave(client)
             LOG.info("client %s has left", client.robot)
 
     # From ROS, in the loop's thread.
@@ -164,14 +164,14 @@ class Clients:
         for client in self._clients.values():
             if not client.waits:  # else the exchange looks itself
                 client.look(now_ns)
-            self._fleet.tell(client)
+            self._topics.tell(client)
 
     # For a connection.
 
     async def until_ready(self, client: Client, within_s: float) -> None:
         """Until a serving node has opened its topics; at most for so long."""
         end_s = time.monotonic() + within_s
-        while not self._fleet.ready(client) and time.monotonic() < end_s:
+        while not self._topics.ready(client) and time.monotonic() < end_s:
             await asyncio.sleep(LOOK_S)
 
     async def chunk(self, client: Client, message: Mapping[Any, Any], came_ns: int) -> Actions:
@@ -188,14 +188,14 @@ class Clients:
             return await self._exchange(client, seen, came_ns, end_ns)
         except KairosError as error:
             client.failed(printable(str(error), 300))
-            self._fleet.tell(client)
+            self._topics.tell(client)
             raise
 
     def replied(self, client: Client) -> None:
         """Its chunk was sent to it."""
         client.replied(time.monotonic_ns())
         self.counters["chunks"] += 1
-        self._fleet.tell(client)
+        self._topics.tell(client)
 
     async def _until_served(self, client: Client, end_ns: int) -> None:
         """Until there is a server, with topics of this client, that it may ask by now."""
@@ -207,7 +207,7 @@ class Clients:
             if client.server is not None:
                 if client.misfit:
                     raise NotServedError(client.misfit)
-                if self._fleet.ready(client) and now_ns >= client.soonest_ns:
+                if self._topics.ready(client) and now_ns >= client.soonest_ns:
                     return
             if now_ns > end_ns:
                 waits = f"{self.limits.answer_s:g} s"
@@ -238,10 +238,10 @@ class Clients:
         while not answers.empty():
             answers.get_nowait()
         request = client.begin(seen.prompt, seen.observation, came_ns, time.monotonic_ns())
-        self._fleet.tell(client)
+        self._topics.tell(client)
         silence_s, reason = REPEAT_S if client.counters["chunks"] else FIRST_REPEAT_S, ""
         while True:
-            self._fleet.send(client, request)
+            self._topics.send(client, request)
             left_s = (end_ns - time.monotonic_ns()) / 1e9
             try:
                 answer = await asyncio.wait_for(answers.get(), min(silence_s, max(left_s, 0.0)))

@@ -3,6 +3,8 @@
 import time
 from typing import Any
 
+import numpy as np
+
 from kairos_ros.core.calls.call import NEVER, Call
 from kairos_ros.core.calls.distributions import Distribution
 from kairos_ros.gateway.gateway import Gateway
@@ -85,14 +87,12 @@ def _call(call: Call, now_ns: int) -> dict[str, Any]:
 def _distribution(one: Distribution | None) -> dict[str, Any] | None:
     if one is None or not one.count:
         return None
-    p50, p99 = (
-        float(sorted(one.samples)[int(q * (one.samples.size - 1))]) * 1e3 for q in (0.5, 0.99)
-    )
+    p50, p99 = np.percentile(one.samples, (50, 99)) * 1e3
     return {
         "count": one.count,
         "mean": round(one.mean * 1e3, 2),
-        "p50": round(p50, 2),
-        "p99": round(p99, 2),
+        "p50": round(float(p50), 2),
+        "p99": round(float(p99), 2),
         "converged": one.converged,
     }
 

@@ -22,7 +22,7 @@ CHUNK = 65536
 SEND_S = 3.0
 
 
-class Line:
+class FleetConnection:
     """A connection. Closing it, or the end of its process, tells the other side."""
 
     def __init__(self, connected: socket.socket, wait_s: float) -> None:
@@ -96,13 +96,13 @@ def _message(text: bytes) -> dict[str, Any]:
     return message
 
 
-class Door:
+class FleetListener:
     """Where a running fleet listens. A context manager."""
 
     def __init__(self, namespace: str) -> None:
         self.path = _path(namespace)
 
-    def __enter__(self) -> "Door":
+    def __enter__(self) -> "FleetListener":
         """Raises ConfigError where another fleet of this user listens already."""
         if (other := _connected(self.path)) is not None:
             other.close()
@@ -121,16 +121,16 @@ class Door:
         self._socket.close()
         self.path.unlink(missing_ok=True)
 
-    def accept(self) -> Line | None:
+    def accept(self) -> FleetConnection | None:
         """Somebody who has connected, if anybody has."""
         try:
             connected, _ = self._socket.accept()
         except OSError:
             return None
-        return Line(connected, 0.0)
+        return FleetConnection(connected, 0.0)
 
 
-def call_fleet(namespace: str) -> Line:
+def connect_to_fleet(namespace: str) -> FleetConnection:
     """A connection to the planned fleet that runs on this host. Raises KairosError without one."""
     connected = _connected(_path(namespace))
     if connected is None:
@@ -138,7 +138,7 @@ def call_fleet(namespace: str) -> Line:
             f"no planned fleet of this user runs {_where()} on this host; start one with `kairos "
             "fleet up FILE --planned`"
         )
-    return Line(connected, 0.2)
+    return FleetConnection(connected, 0.2)
 
 
 def _connected(path: Path) -> socket.socket | None:

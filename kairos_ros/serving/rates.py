@@ -20,8 +20,6 @@ SHORTEST_NS = 10_000_000
 EARLY_NS = 100_000_000
 """A request that comes so much sooner than it may is taken for one that the network delivered
 faster than the one before it."""
-
-
 SPREAD = 0.7
 """Robots that share an engine ask so far from each other, as a share of the even distance."""
 MOST_SHIFT = 0.125

@@ -410,10 +410,10 @@ def test_the_command_serves_until_ctrl_c(servers):
 @pytest.mark.parametrize(
     ("servers_", "options", "says"),
     [
-        (["http://h:1/v1"], {"listen": "0.0.0.0:0"}, r"set \$KAIROS_GATEWAY_TOKEN, --cert"),
+        (["http://h:1/v1"], {"listen": "0.0.0.0:0"}, r"set \$KAIROS_GATEWAY_TOKEN, --tls-cert"),
         (["http://h:1/v1"], {"order": "best"}, "order 'best' is unknown"),
         (["http://h:1/v1"], {"dispatch": "best"}, "dispatch 'best' is unknown"),
-        (["http://h:1/v1"], {"cert": Path("x.pem")}, "give both or neither"),
+        (["http://h:1/v1"], {"tls_cert": Path("x.pem")}, "give both or neither"),
         (["ftp://h/v1"], {}, "write http://HOST:PORT/v1"),
         (["http://h:1/v1", "http://h:1/v1"], {}, "h:1 is given twice"),
     ],

@@ -4,7 +4,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from kairos_ros.core.calls.call import Call
-from kairos_ros.core.calls.orders import Learned
 from kairos_ros.core.errors import ConfigError
 
 SLOT_NS = 500_000_000
@@ -90,8 +89,8 @@ class Chosen:
     reason: str
 
 
-Dispatch = Callable[[Call, Running, Sequence[Instance], int, Learned], Chosen]
-"""(call, the same as it would run, instances with a place for it, now_ns, learned) -> where to."""
+Dispatch = Callable[[Running, Sequence[Instance], int], Chosen]
+"""(a call as it would run, instances with a place for it, now_ns) -> where to."""
 
 
 class RoundRobin:
@@ -100,9 +99,7 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last = ""
 
-    def __call__(
-        self, _call: Call, _run: Running, free: Sequence[Instance], _now_ns: int, _learned: Learned
-    ) -> Chosen:
+    def __call__(self, _run: Running, free: Sequence[Instance], _now_ns: int) -> Chosen:
         names = sorted(free, key=lambda one: one.name)
         later = [one for one in names if one.name > self._last]
         chosen = (later or names)[0]
@@ -110,9 +107,7 @@ class RoundRobin:
         return Chosen(chosen, "its turn")
 
 
-def lowest_peak(
-    _call: Call, run: Running, free: Sequence[Instance], now_ns: int, _learned: Learned
-) -> Chosen:
+def lowest_peak(run: Running, free: Sequence[Instance], now_ns: int) -> Chosen:
     """The instance whose cache has the lowest expected peak, as a share of its room where that is
     known; none while that peak would not fit (003 §6). An idle one takes every call."""
 
@@ -131,9 +126,7 @@ def lowest_peak(
     return Chosen(best, f"expected peak {best.peak(run, now_ns):.0f}{room} tokens")
 
 
-def fewest_calls(
-    _call: Call, run: Running, free: Sequence[Instance], now_ns: int, _learned: Learned
-) -> Chosen:
+def fewest_calls(run: Running, free: Sequence[Instance], now_ns: int) -> Chosen:
     """The instance with the fewest calls; none while the memory of all does not suffice, as in
     `lowest_peak`."""
     fits = [one for one in free if one.has_memory(run, now_ns)]

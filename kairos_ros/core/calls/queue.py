@@ -135,7 +135,7 @@ class CallQueue:
             round(self.learned.expected_s(call) * 1e9),
             self.learned.expected_tokens(call),
         )
-        chosen = self.dispatch(call, run, free, now_ns, self.learned)
+        chosen = self.dispatch(run, free, now_ns)
         if chosen.instance is None:
             self.held = chosen.reason
             return None

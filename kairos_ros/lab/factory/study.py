@@ -12,7 +12,6 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from kairos_ros.core.errors import ConfigError
 from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.load_profiles import read_profiles
@@ -22,7 +21,7 @@ from kairos_ros.host.share import share
 from kairos_ros.lab.factory.allocation import SYSTEMS, System, allocate
 from kairos_ros.lab.factory.virtual_fleet import live
 from kairos_ros.lab.metrics.cells import Key
-from kairos_ros.lab.metrics.study_cells import Report, Row, study_rows
+from kairos_ros.lab.metrics.study_cells import Report, Row, run_sized_study
 from kairos_ros.planning.workload import Cluster, Execution, PlanOptions, Workload
 
 DECIDES = (
@@ -88,14 +87,10 @@ def run_factory_study(
     """Runs what is missing, with a line per twentieth, and writes table, figure and finding."""
     from kairos_ros.lab.factory.report import write_report
 
-    study = read_factory_study(path)
-    if size not in study.sizes:
-        raise ConfigError(f"{path}: sizes has no {size}")
-    rows, note = study_rows(
-        "factory", size, cells(study, size), run_cell, out, report,
-        decides=DECIDES, processes=processes, plot_only=plot_only,
+    run_sized_study(
+        read_factory_study(path), path, out, report, size=size, cells=cells, run_cell=run_cell,
+        write_report=write_report, decides=DECIDES, processes=processes, plot_only=plot_only,
     )  # fmt: skip
-    write_report(study, rows, out, note, report)
 
 
 def cells(study: FactoryStudy, size: Literal["quick", "full"]) -> list[Key]:

@@ -15,7 +15,7 @@ from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.lab.gateway.virtual_server import ServerModel
 from kairos_ros.lab.gateway.virtual_site import Asker, Site, System, percentile
 from kairos_ros.lab.metrics.cells import Key
-from kairos_ros.lab.metrics.study_cells import Report, study_rows
+from kairos_ros.lab.metrics.study_cells import Report, run_sized_study
 
 DECIDES = ("core/calls", "lab/gateway/virtual_server.py", "lab/gateway/virtual_site.py",
            "lab/gateway/study.py")  # fmt: skip
@@ -71,14 +71,10 @@ def run_gateway_study(
     """Runs what is missing, with a line per twentieth, and writes table, figure and finding."""
     from kairos_ros.lab.gateway.report import write_report
 
-    study = read_gateway_study(path)
-    if size not in study.sizes:
-        raise ConfigError(f"{path}: sizes has no {size}")
-    rows, note = study_rows(
-        "gateway", size, cells(study, size), run_cell, out, report,
-        decides=DECIDES, processes=processes, plot_only=plot_only,
+    run_sized_study(
+        read_gateway_study(path), path, out, report, size=size, cells=cells, run_cell=run_cell,
+        write_report=write_report, decides=DECIDES, processes=processes, plot_only=plot_only,
     )  # fmt: skip
-    write_report(study, rows, out, note, report)
 
 
 def cells(study: GatewayStudy, size: Literal["quick", "full"]) -> list[Key]:

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.lab.metrics.cells import (
@@ -25,6 +25,42 @@ class Row:
 
     key: Key
     metrics: Mapping[str, Any]
+
+
+class SizedStudy(Protocol):
+    """The content of a study file."""
+
+    @property
+    def sizes(self) -> Mapping[Any, Any]:
+        """quick and full."""
+        ...
+
+
+def run_sized_study[S: SizedStudy](
+    study: S,
+    path: Path,
+    out: Path,
+    report: Report,
+    *,
+    size: str,
+    cells: Callable[[S, Any], Sequence[Key]],
+    run_cell: Run,
+    write_report: Callable[[S, Sequence[Row], Path, str, Report], None],
+    decides: Sequence[str],
+    processes: int,
+    plot_only: bool,
+) -> None:
+    """Runs what is missing of a study file, and writes table, figure and finding; see `study_rows`.
+
+    Raises ConfigError for a size that it has not.
+    """
+    if size not in study.sizes:
+        raise ConfigError(f"{path}: sizes has no {size}")
+    rows, note = study_rows(
+        path.stem, size, cells(study, size), run_cell, out, report,
+        decides=decides, processes=processes, plot_only=plot_only,
+    )  # fmt: skip
+    write_report(study, rows, out, note, report)
 
 
 def study_rows(

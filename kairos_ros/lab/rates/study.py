@@ -23,7 +23,7 @@ from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.host.share import share
 from kairos_ros.lab.metrics.cells import Key
-from kairos_ros.lab.metrics.study_cells import Report, study_rows
+from kairos_ros.lab.metrics.study_cells import Report, run_sized_study
 from kairos_ros.lab.sim.arrivals import trace_tasks
 from kairos_ros.lab.sim.fleet_options import FleetOptions
 from kairos_ros.lab.sim.rules import Rules
@@ -95,14 +95,10 @@ def run_rate_study(
     """Runs what is missing, with a line per twentieth, and writes table, figure and finding."""
     from kairos_ros.lab.rates.report import write_report
 
-    study = read_rate_study(path)
-    if size not in study.sizes:
-        raise ConfigError(f"{path}: sizes has no {size}")
-    rows, note = study_rows(
-        "rate", size, cells(study, size), run_cell, out, report,
-        decides=DECIDES, processes=processes, plot_only=plot_only,
+    run_sized_study(
+        read_rate_study(path), path, out, report, size=size, cells=cells, run_cell=run_cell,
+        write_report=write_report, decides=DECIDES, processes=processes, plot_only=plot_only,
     )  # fmt: skip
-    write_report(study, rows, out, note, report)
 
 
 def cells(study: RateStudy, size: Literal["quick", "full"]) -> list[Key]:

@@ -41,8 +41,8 @@ class _Topics:
 
 
 class ClientTopics:
-    """The `Fleet` of `doors.clients`: its methods are called in the asyncio loop; topics are opened
-    and closed in the thread that spins the node, and what comes is handed to the loop."""
+    """The `Topics` of `doors.clients`: its methods are called in the asyncio loop; topics are
+    opened and closed in the thread that spins the node, and what comes is handed to the loop."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Keeps a planned fleet, and changes it to another plan when it is asked to.
+"""Runs a planned fleet, and changes it to another plan when it is asked to.
 
 What is new is started first: nodes, and at the serving node engines. Only when all of it is up does
 the serving node route by the new plan; then what is old is stopped. Whatever goes wrong before, and
@@ -14,7 +14,7 @@ from kairos_ros.bringup.fleet_change import PLAN, Change, PlannedFleet, change, 
 from kairos_ros.bringup.foreground import SERVING, how
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import KairosError, WireError
-from kairos_ros.host.fleet_socket import Door, Line
+from kairos_ros.host.fleet_socket import FleetConnection, FleetListener
 
 LONGEST_S = 3600.0
 """A change whose engines are not up by then is called off: models may compile for minutes."""
@@ -54,7 +54,7 @@ class Client(Protocol):
     def set(self, node: str, values: Mapping[str, Any]) -> Setting: ...
 
 
-class Keeper:
+class PlannedFleetRunner:
     """`turn` is to be called again and again, in the thread that starts the fleet's processes."""
 
     def __init__(
@@ -62,16 +62,16 @@ class Keeper:
         fleet: Fleet,
         running: PlannedFleet,
         client: Client,
-        door: Door,
+        listener: FleetListener,
         say: Callable[[str], None],
     ) -> None:
         """say: for whoever looks at the program that runs the fleet."""
         self.running = running
-        self._fleet, self._client, self._door, self._say = fleet, client, door, say
-        self._lines: list[Line] = []
+        self._fleet, self._client, self._listener, self._say = fleet, client, listener, say
+        self._connections: list[FleetConnection] = []
         self._work: Iterator[str] | None = None
         """The change that is made."""
-        self._for: Line | None = None
+        self._for: FleetConnection | None = None
         """Who asked for it."""
         self._what = ""
         self._committed = self._ends = False
@@ -81,10 +81,10 @@ class Keeper:
         """Takes about 0.1 s."""
         self._client.spin(0.1)
         self._fleet.reap()
-        if line := self._door.accept():
-            self._lines.append(line)
-        for line in list(self._lines):
-            self._hear(line)
+        if connection := self._listener.accept():
+            self._connections.append(connection)
+        for connection in list(self._connections):
+            self._hear(connection)
         if self._work is not None:
             self._go_on(self._work)
         else:
@@ -95,44 +95,46 @@ class Keeper:
         self._ends = True
         if self._work is not None:
             self._stop("the fleet was stopped")
-        for line in self._lines:
-            line.close()
+        for connection in self._connections:
+            connection.close()
 
     # Who asks
 
-    def _hear(self, line: Line) -> None:
+    def _hear(self, connection: FleetConnection) -> None:
         try:
-            message = line.receive()
+            message = connection.receive()
         except WireError as error:
-            line.send({"refused": str(error)})
-            line.close()
+            connection.send({"refused": str(error)})
+            connection.close()
             message = None
         if message is not None:
-            self._do(line, message)
-        if line.closed:
-            self._lines.remove(line)
-            line.close()
-            if line is self._for:
+            self._do(connection, message)
+        if connection.closed:
+            self._connections.remove(connection)
+            connection.close()
+            if connection is self._for:
                 self._hung_up()
 
-    def _do(self, line: Line, message: dict[str, Any]) -> None:
+    def _do(self, connection: FleetConnection, message: dict[str, Any]) -> None:
         match message.get("do"):
             case "show":
                 dead = {key: how(code) for key, code in self._fleet.dead().items()}
-                line.send({"fleet": self.running.to_dict(), "dead": dead, "changes": self._what})
+                connection.send(
+                    {"fleet": self.running.to_dict(), "dead": dead, "changes": self._what}
+                )
             case "apply":
                 try:
-                    self._begin(line, message)
+                    self._begin(connection, message)
                 except KairosError as error:
-                    line.send({"refused": str(error)})
-            case "cancel" if line is self._for and not self._committed:
+                    connection.send({"refused": str(error)})
+            case "cancel" if connection is self._for and not self._committed:
                 self._stop("it was interrupted")
             case "cancel":
                 pass  # it is too late, and what is left is told
             case other:
-                line.send({"refused": f"{other!r:.40} is none of show, apply and cancel"})
+                connection.send({"refused": f"{other!r:.40} is none of show, apply and cancel"})
 
-    def _begin(self, line: Line, message: dict[str, Any]) -> None:
+    def _begin(self, connection: FleetConnection, message: dict[str, Any]) -> None:
         if self._work is not None:
             seconds = time.monotonic() - self._since_s
             raise KairosError(
@@ -153,10 +155,10 @@ class Keeper:
             )
         steps = change(self.running, wanted)
         self._what = f"from {self.running.served.identity} to {wanted.served.identity}"
-        self._say(f"apply (process {line.peer}): {self._what}")
+        self._say(f"apply (process {connection.peer}): {self._what}")
         for text in steps.lines or ("nothing changes",):
             self._say(f"apply: {text}")
-        self._for, self._committed, self._since_s = line, False, time.monotonic()
+        self._for, self._committed, self._since_s = connection, False, time.monotonic()
         self._work = self._change(wanted, steps)
 
     def _go_on(self, work: Iterator[str]) -> None:
