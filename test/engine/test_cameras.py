@@ -63,7 +63,7 @@ def lerobot_chunk(folder, engine, request):
     batch = {"observation.state": torch.from_numpy(request.state[None])}
     for key, encoded in request.images.items():
         pixels = torch.from_numpy(decode_image(encoded, None)[None])
-        batch[key] = pixels.permute(0, 3, 1, 2).float() / 255
+        batch[key] = (pixels.float() / 255).permute(0, 3, 1, 2).contiguous()  # as LeRobot does
     batch["task"] = [request.instruction]
     tiny = TINY[engine.description.policy_type]
     noise = row_noise(row_generators([request.seed]), tiny.noise_shape, torch.device("cpu"))
