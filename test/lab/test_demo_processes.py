@@ -53,9 +53,10 @@ class Demo:
         self.wait_for(lambda: "executing" in self.output(), "running")
 
     def exit_code(self) -> int:
-        code = self.process.wait(WITHIN_S)
-        print(self.output())
-        return code
+        try:
+            return self.process.wait(WITHIN_S)
+        finally:
+            print(self.output())
 
     def summary(self) -> dict:
         return json.loads((self.folder / "latest" / "summary.json").read_text())
