@@ -43,7 +43,7 @@ MAX_ECHO = 131_072
 """Bytes: about what a full batch answers."""
 OLDER = (
     *("any_image_size", "images_optional", "observations", "history_bytes", "replicas"),
-    *("memory_mib", "keyframe_stride", "task_actions"),
+    *("memory_mib", "keyframe_stride", "task_actions", "language"),
 )
 """Fields that peers of earlier versions do not send."""
 
@@ -152,6 +152,8 @@ class EngineDescription:
     memory_mib: int = 0
     """Most memory that its worker has taken until it was warm, of the device that computes, with
     what states of tasks may come to take; 0: it is not known."""
+    language: bool = False
+    """It answers questions in words (`language_messages`)."""
 
 
 @dataclass(frozen=True, slots=True)
