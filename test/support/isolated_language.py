@@ -47,6 +47,13 @@ def isolated(engine, request, text: str, most: int, answers: Sequence[str] = ())
     return Said(said, margin)
 
 
+def chosen(engine, request, text: str, answers: Sequence[str]) -> str:
+    """The allowed answer that `isolated` begins."""
+    said = isolated(engine, request, text, 64, answers).tokens
+    (answer,) = (a for a in answers if [*_tokens(engine._loaded, a), END][: len(said)] == said)
+    return answer
+
+
 def _next(model, prefix, pads, tokens: list[int]) -> torch.Tensor:
     """Logits [vocabulary] after these tokens."""
     tower = model.paligemma_with_expert
