@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.transport.language_messages import (
     LanguageFailure,
     LanguageOutcome,
@@ -22,21 +23,6 @@ class EngineLostError(KairosError):
 
 PreparedBatch = Callable[[], list[InferOutcome]]
 """Computes the batch that it was made of; see `Engine.infer`."""
-
-
-@dataclass(frozen=True, slots=True)
-class LanguageLoad:
-    """Questions of an engine now, and what was counted since it was loaded."""
-
-    waiting: int
-    """For a frame of their robot, or for a slot."""
-    answering: int
-    slots: int
-    """Questions that can be answered at a time."""
-    put_off: int
-    """How often a question could not start because no slot was free."""
-    restarts: int
-    """How often a question gave its slot up to an older one, and started anew."""
 
 
 class QuestionAnswering(Protocol):

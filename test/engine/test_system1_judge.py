@@ -20,7 +20,13 @@ from tiny_policies import TINY
 from kairos_ros.core.calls.call import Caller
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.engine.client.engine_link import EngineLink
-from kairos_ros.engine.client.events import BatchDone, EngineDown, EngineLoading, EngineReady
+from kairos_ros.engine.client.events import (
+    BatchDone,
+    EngineDown,
+    EngineLoading,
+    EngineReady,
+    LanguageChanged,
+)
 from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor, WorkerTiming
 from kairos_ros.engine.policies.policy_engine import load_policy_engine
 from kairos_ros.engine.worker.process import WorkerSpec
@@ -70,10 +76,14 @@ class Worker:
         self.events = queue.Queue()
         self.link = EngineLink(WorkerSupervisor(spec, PATIENT), self.events.put)
         self.batch = 0
+        self.loads = []
+        """What it told of its questions."""
 
     def next(self, kind):
         while not isinstance(event := self.events.get(timeout=LONG_S), kind):
-            assert isinstance(event, EngineLoading), event
+            assert isinstance(event, EngineLoading | LanguageChanged), event
+            if isinstance(event, LanguageChanged):
+                self.loads.append(event.load)
         return event
 
     def observe(self, *robots: int):
@@ -156,6 +166,10 @@ def test_a_policy_answers_about_the_observation_whose_chunk_it_gives(pi05, judge
         assert verdict.answer == chosen(here, observation(robot), text, one.answers)
     assert outcomes[0].probabilities.keys() == set(STATES)
     assert outcomes[2].probabilities is None, "two of them begin alike"
+    while pi05.loads[-1].waiting + pi05.loads[-1].answering:
+        pi05.observe(0)
+    assert max(load.waiting + load.answering for load in pi05.loads) == 3
+    assert pi05.loads[-1].slots > 3
 
 
 def test_it_is_a_judge_like_the_others(pi05, judge):

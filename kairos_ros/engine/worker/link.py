@@ -12,6 +12,7 @@ from collections.abc import Buffer, Callable, Mapping, Sequence
 import zmq
 
 from kairos_ros.core.errors import KairosError, RefusalCode, WireError
+from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.engine.worker.clients import SILENT_S, Clients
 from kairos_ros.engine.worker.jobs import Job, QuestionJob
 from kairos_ros.engine.worker.process import WorkerExit
@@ -80,6 +81,8 @@ class WorkerLink:
         self.on_question: Callable[[QuestionJob], None] | None = None
         """Called in the link's thread with each question, which `say` answers later. None: there is
         nobody to answer any."""
+        self.language: Mapping[str, LanguageLoad] = {}
+        """Of the policies that answer questions."""
         self.replicas = 1
         """Batches that are computed at once, now. 0: none is accepted."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -339,6 +342,7 @@ class WorkerLink:
                 self.clients.others(client),
                 ping,
                 self.replicas,
+                self.language.get(policy or ""),
             )
         )
 

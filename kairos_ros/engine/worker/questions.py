@@ -23,6 +23,7 @@ class Questions:
         """engines: by name in the worker's registry."""
         self._engines, self._link = engines, link
         self._asked: dict[QuestionJob, QuestionAnswering] = {}
+        self._tell()
 
     def ask(self, job: QuestionJob) -> None:
         """Hands a question to its engine, or says why not."""
@@ -36,6 +37,7 @@ class Questions:
             self._link.say(job, refused)
         else:
             self._asked[job] = answering
+            self._tell()
 
     def go_on(self) -> float | None:
         """Decodes a turn, and answers what has ended. Returns how long the next batch may be waited
@@ -55,9 +57,18 @@ class Questions:
                 assert isinstance(key, QuestionJob)  # only those are asked here
                 del self._asked[key]
                 self._link.say(key, outcome)
+        self._tell()
         if any(one.load.answering for one in answering):
             return 0.0
         return LOOK_S if self._asked else None
+
+    def _tell(self) -> None:
+        """In the worker's status."""
+        self._link.language = {
+            name: engine.answering.load
+            for name, engine in self._engines.items()
+            if engine.answering
+        }
 
     def refuse(self, reason: str) -> None:
         """Answers all that are left."""

@@ -25,6 +25,7 @@ from kairos_ros.engine.client.events import (
     EngineLoading,
     EngineReady,
     EngineUnreachable,
+    LanguageChanged,
     LinkChanged,
 )
 from kairos_ros.engine.client.remote_spec import NamedRemote
@@ -285,6 +286,8 @@ class ServingEngines:
                 dispatcher.engine_draining(now_ns, name, event.reason)
             case LinkChanged():
                 self._carry_out(dispatcher.link_changed(now_ns, name, event.state))
+            case LanguageChanged():
+                dispatcher.engines[name].language = event.load
 
     def _ready(self, now_ns: int, name: str, event: EngineReady) -> None:
         profile = self._profile(name, event)

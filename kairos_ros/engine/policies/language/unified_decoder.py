@@ -17,13 +17,14 @@ from torch import Tensor
 
 from kairos_ros.core.errors import ConfigError, PolicyError, RefusalCode
 from kairos_ros.core.language.choice import Choice
+from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.core.language.schedule import MOST_WAITING, LanguageSchedule
 from kairos_ros.engine.policies.language.head import PaliGemmaHead
 from kairos_ros.engine.policies.language.kv_slots import KvSlots, slot_bytes
 from kairos_ros.engine.policies.language.prefill import Prefill, PrefillTap
 from kairos_ros.engine.policies.policy import LEAVE_OUT, LoadedPolicy
 from kairos_ros.engine.policies.served import not_speaking
-from kairos_ros.engine.seam import EngineLostError, EngineOptions, LanguageLoad
+from kairos_ros.engine.seam import EngineLostError, EngineOptions
 from kairos_ros.transport.language_messages import (
     MOST_TOKENS,
     LanguageAnswer,
