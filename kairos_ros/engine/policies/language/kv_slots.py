@@ -173,4 +173,4 @@ class KvBatch:
 
 def _slots(layer: Tensor, slots: int, length: int) -> Tensor:
     _, heads, _, dim = layer.shape
-    return layer.new_zeros((slots, heads, length, dim))
+    return layer.new_empty((slots, heads, length, dim)).zero_()  # touches it: it counts as taken
