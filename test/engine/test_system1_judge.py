@@ -14,7 +14,7 @@ import pytest
 import zmq
 from isolated_language import chosen
 from observations import observation, options
-from tiny_pi_python import small_python
+from tiny_pi_workers import tiny_pi_workers
 from tiny_policies import TINY
 
 from kairos_ros.core.calls.call import Caller
@@ -130,9 +130,10 @@ def worker(spec):
 
 @pytest.fixture(scope="module")
 def pi05(folder_of, tmp_path_factory):
-    python = small_python(tmp_path_factory.mktemp("python"))
+    environment = tiny_pi_workers(tmp_path_factory.mktemp("site"))
     asked = options(folder_of("pi05"), language_mib=1)
-    with worker(WorkerSpec(asked, python=python, questions=question_endpoint(""))) as running:
+    endpoint = question_endpoint("")
+    with worker(WorkerSpec(asked, environment=environment, questions=endpoint)) as running:
         yield running
 
 
@@ -166,10 +167,6 @@ def test_a_policy_answers_about_the_observation_whose_chunk_it_gives(pi05, judge
         assert verdict.answer == chosen(here, observation(robot), text, one.answers)
     assert outcomes[0].probabilities.keys() == set(STATES)
     assert outcomes[2].probabilities is None, "two of them begin alike"
-    while pi05.loads[-1].waiting + pi05.loads[-1].answering:
-        pi05.observe(0)
-    assert max(load.waiting + load.answering for load in pi05.loads) == 3
-    assert pi05.loads[-1].slots > 3
 
 
 def test_it_is_a_judge_like_the_others(pi05, judge):
@@ -192,6 +189,8 @@ def test_a_robot_without_observations_costs_the_others_nothing(pi05):
     assert unseen.code is FailureCode.TIMEOUT
     assert "arm_9" in unseen.message
     assert "it waited" in unseen.message
+    assert max(load.waiting for load in pi05.loads) >= 1, "for seconds"
+    assert pi05.loads[-1].slots > 1
 
 
 def test_a_question_about_no_robot_is_refused(judge):

@@ -1,14 +1,12 @@
 """A monitor node that asks the policy of a serving node, as real processes over DDS."""
 
-import os
-from pathlib import Path
-
 import numpy as np
 import pytest
 from builtin_interfaces.msg import Time
 from kairos_ros.msg import ActionChunk, RobotStatus, TaskProgress
 from observations import observation
 from sensor_msgs.msg import CompressedImage
+from tiny_pi_workers import tiny_pi_workers
 from tiny_policies import CAMERA, INSTRUCTIONS, save_policy
 from wire import WireRobot
 
@@ -16,17 +14,6 @@ from kairos_ros.bringup.plan import serving, vlm
 from kairos_ros.nodes import qos
 
 pytestmark = pytest.mark.timeout(300)
-
-SMALL = """\
-
-if "kairos_ros.engine.worker" in sys.orig_argv:
-    sys.path.insert(0, {support!r})
-    from tiny_families.pi import small_pi
-
-    small = small_pi()
-    small.__enter__()
-"""
-"""`sitecustomize.py` of workers: LeRobot has two hard-coded sizes of pi05."""
 
 
 class Looked(WireRobot):
@@ -72,15 +59,10 @@ class Looked(WireRobot):
 
 def test_a_monitor_asks_the_policy_about_what_it_sees(start, wire, tmp_path):
     policy = save_policy("pi05", tmp_path)
-    site = tmp_path / "site"
-    site.mkdir()
-    support = Path(__file__).parents[1] / "support"
-    (site / "sitecustomize.py").write_text(SMALL.format(support=str(support)))
-    path = os.pathsep.join(filter(None, (str(site), os.environ.get("PYTHONPATH", ""))))
     tokenizer = str(tmp_path / "tokenizer")
     start(
         serving(policy=str(policy), tokenizer=tokenizer, max_batch=2, language_mib=1),
-        env={"PYTHONPATH": path, "HF_HUB_OFFLINE": "1"},
+        env=tiny_pi_workers(tmp_path),
     )
     start(vlm("monitor", model="system1", freq_hz=5.0, slo_ms=20_000.0, timeout_s=30.0))
     wire.serving_since(patience_s=120.0)
