@@ -83,3 +83,9 @@ def test_a_monitor_asks_the_policy_about_what_it_sees(start, wire, tmp_path):
     assert np.isfinite(told.latency_s)
     waiting = wire.diagnostic("kairos serving: edge", "questions waiting")
     assert int(waiting) <= 1, "one robot, one monitor"
+
+
+def test_a_safety_node_does_not_ask_the_policy(start):
+    node = start(vlm("safety", model="system1"))
+    assert node.process.wait(60.0) == 1
+    assert "safety needs a judge that looks at its cameras" in node.log.read_text()
