@@ -11,6 +11,7 @@ ENGINE_ARGUMENTS: Mapping[str, tuple[str, str]] = {
     "memory_budget_mib": ("0", "What policies of this host may take together; 0: all stay loaded"),
     "rtc": ("false", "true: guide every chunk to begin with what its robot executes meanwhile"),
     "compile": ("false", "true: torch.compile the sampler; the first start takes minutes longer"),
+    "language_mib": ("0", "MiB for questions that the policy answers; 0: it answers none"),
     "device": ("auto", "auto, cpu, cuda or cuda:N"),
     "dtype": ("auto", "Precision: auto, float32 or bfloat16"),
     "max_batch": ("16", "Largest batch"),
@@ -30,7 +31,7 @@ def engine_parameters(values: dict[str, str]) -> dict[str, Any]:
     }
     for read, names in (
         (flag, ("rtc", "compile")),
-        (whole_number, ("memory_budget_mib", "max_batch")),
+        (whole_number, ("memory_budget_mib", "max_batch", "language_mib")),
     ):
         found |= {name: read(name, found[name]) for name in names if name in found}
     return found

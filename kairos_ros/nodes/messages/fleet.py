@@ -220,6 +220,13 @@ def _engine_status(now_ns: int, slot: EngineSlot, warn_load: float) -> Diagnosti
             ("bytes per request", f"{link.request_bytes:.0f}"),
             ("in flight", len(slot.flight)),
         ]
+    if asked := slot.language:
+        values += [
+            ("questions waiting", asked.waiting),
+            ("questions being answered", f"{asked.answering} of {asked.slots}"),
+            ("questions put off", asked.put_off),
+            ("questions begun anew", asked.restarts),
+        ]
     trouble = slot.trouble(now_ns)
     if trouble or slot.state in ("down", "refused", "unreachable"):
         between = " " if slot.state == "unreachable" else ": "

@@ -39,7 +39,7 @@ SERVING_PARAMETERS = (
         "policy_options",
         STRINGS,
         "NAME.OPTION=VALUE: for one of policies alone; OPTION is dtype, threads, max_batch, "
-        "tokenizer, allowed_steps, rtc or compile",
+        "tokenizer, allowed_steps, rtc, compile or language_mib",
     ),
     ParameterSpec(
         "plan",
@@ -89,6 +89,13 @@ SERVING_PARAMETERS = (
     ParameterSpec("allowed_steps", "", "Further processor steps the policy may load: A,B"),
     ParameterSpec("rtc", False, "Guide chunks to begin with what their robots have committed"),
     ParameterSpec("compile", False, "Compile the sampler: loading takes minutes longer"),
+    ParameterSpec(
+        "language_mib",
+        0,
+        "Memory for questions that the policy answers in words, MiB; 0: it answers none",
+        0,
+        10_000_000,
+    ),
     ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options", live=True),
     ParameterSpec(
         "horizon",
