@@ -3,16 +3,20 @@
 What is new is started first: nodes, and at the serving node engines. Only when all of it is up does
 the serving node route by the new plan; then what is old is stopped. Whatever goes wrong before, and
 whoever asked hanging up, undoes what was begun, and the fleet goes on by the old plan.
+
+Robots that announce themselves and are not in the plan join in the same way, or are refused.
 """
 
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from kairos_ros.bringup.fleet_change import PLAN, Change, PlannedFleet, change, planned_fleet
+from kairos_ros.bringup.fleet_planner import Joined, refuse
 from kairos_ros.bringup.foreground import SERVING, how
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.bringup.robot_admission import RobotAdmissions
 from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.host.fleet_socket import FleetConnection, FleetListener
 
@@ -41,6 +45,7 @@ class State(Protocol):
     staged_plan: str
     plan_reason: str
     engines: Any
+    robots: Any
 
 
 class Client(Protocol):
@@ -54,6 +59,13 @@ class Client(Protocol):
     def set(self, node: str, values: Mapping[str, Any]) -> Setting: ...
 
 
+class _Asked(NamedTuple):
+    """Somebody asks for a robot to join."""
+
+    connection: FleetConnection
+    robot: str
+
+
 class PlannedFleetRunner:
     """`turn` is to be called again and again, in the thread that starts the fleet's processes."""
 
@@ -64,9 +76,16 @@ class PlannedFleetRunner:
         client: Client,
         listener: FleetListener,
         say: Callable[[str], None],
+        admissions: RobotAdmissions,
     ) -> None:
         """say: for whoever looks at the program that runs the fleet."""
         self.running = running
+        self._admissions = admissions
+        self._joined: Joined | None = None
+        """The decision about a robot that the change is made for."""
+        self._reserved = ""
+        """The robot, where somebody has asked for it beforehand."""
+        self._asked: _Asked | None = None
         self._fleet, self._client, self._listener, self._say = fleet, client, listener, say
         self._connections: list[FleetConnection] = []
         self._work: Iterator[str] | None = None
@@ -89,6 +108,7 @@ class PlannedFleetRunner:
             self._go_on(self._work)
         else:
             self._call_off_what_is_staged()
+            self._admit()
 
     def close(self) -> None:
         """The fleet ends."""
@@ -97,6 +117,54 @@ class PlannedFleetRunner:
             self._stop("the fleet was stopped")
         for connection in self._connections:
             connection.close()
+        self._admissions.close()
+
+    # Robots that are not in the plan
+
+    def _admit(self) -> None:
+        state = self._client.state
+        if state is None or state.plan != self.running.served.identity:
+            return
+        self._admissions.look((one.robot for one in state.robots), self.running)
+        try:
+            joined = self._admissions.decided(self.running)
+        except KairosError as error:
+            self._say(f"admission: {error}")
+            return
+        asked = None if self._admissions.busy else self._asked
+        self._asked = None if asked else self._asked
+        if joined is not None:
+            self._join(joined, asked)
+        elif asked is not None:
+            asked.connection.send({"refused": "the fleet was changed meanwhile; ask again"})
+
+    def _join(self, joined: Joined, asked: "_Asked | None" = None) -> None:
+        if joined.text:
+            self._say(f"admission: {joined.text}")
+        if asked is not None:
+            if asked.connection.closed:
+                return
+            if asked.robot not in joined.fleet.guests:
+                asked.connection.send({"refused": joined.text})
+                return
+            asked.connection.send({"told": joined.text})
+        self._what = joined.text or "robots that were refused have left"
+        self._joined, self._reserved = joined, asked.robot if asked else ""
+        self._for, self._committed = asked.connection if asked else None, False
+        self._since_s = time.monotonic()
+        self._work = self._change(joined.fleet, change(self.running, joined.fleet))
+
+    def _ask_to_join(self, connection: FleetConnection, message: Mapping[str, Any]) -> None:
+        """Raises KairosError."""
+        robot, task = str(message.get("robot")), str(message.get("task") or "")
+        if self._work is not None or self._asked or self._admissions.busy:
+            what = self._what or "another robot wants to join"
+            raise KairosError(f"the fleet is being changed: {what}; ask again in a moment")
+        if robot in self.running.served.routes:
+            engine = self.running.served.routes[robot]
+            raise KairosError(f"{robot} is in the fleet already, served by {engine}")
+        self._asked = _Asked(connection, robot)
+        self._admissions.ask(self.running, robot, task, force=bool(message.get("force")))
 
     # Who asks
 
@@ -127,19 +195,26 @@ class PlannedFleetRunner:
                     self._begin(connection, message)
                 except KairosError as error:
                     connection.send({"refused": str(error)})
+            case "join":
+                try:
+                    self._ask_to_join(connection, message)
+                except KairosError as error:
+                    connection.send({"refused": str(error)})
             case "cancel" if connection is self._for and not self._committed:
                 self._stop("it was interrupted")
             case "cancel":
                 pass  # it is too late, and what is left is told
             case other:
-                connection.send({"refused": f"{other!r:.40} is none of show, apply and cancel"})
+                connection.send(
+                    {"refused": f"{other!r:.40} is none of show, apply, join and cancel"}
+                )
 
     def _begin(self, connection: FleetConnection, message: dict[str, Any]) -> None:
         if self._work is not None:
             seconds = time.monotonic() - self._since_s
             raise KairosError(
-                f"another `kairos fleet apply` changes this fleet since {seconds:.0f} s: "
-                f"{self._what}; try again when it has ended"
+                f"another `kairos fleet apply`, or a robot that joins, changes this fleet since "
+                f"{seconds:.0f} s: {self._what}; try again when it has ended"
             )
         if message.get("base") != self.running.served.identity:
             raise KairosError(
@@ -167,7 +242,7 @@ class PlannedFleetRunner:
                 self._tell({"told": text})
         except StopIteration:
             text = f"the fleet runs by {self.running.served.identity} now"
-            self._say(f"apply: {text}")
+            self._say(f"{'admission' if self._joined else 'apply'}: {text}")
             self._tell({"done": text})
             self._over()
         except KairosError as error:
@@ -193,12 +268,21 @@ class PlannedFleetRunner:
         stays += " now" if self._committed else ", as before"
         if self._ends:
             stays = "it ends"
-        self._say(f"apply: {why}; {stays}")
+        joined = self._joined
+        self._say(f"{'admission' if joined else 'apply'}: {why}; {stays}")
         self._tell({"refused": why, "stays": stays})
         self._over()
+        if joined is not None and not self._ends:
+            self._refuse_after(joined, why)
+
+    def _refuse_after(self, joined: Joined, why: str) -> None:
+        """The change for a robot could not be made, and will not be tried again and again."""
+        new = joined.fleet.guests.keys() - self.running.guests.keys()
+        if new:
+            self._join(refuse(self.running, min(new), why))
 
     def _over(self) -> None:
-        self._work, self._for, self._what = None, None, ""
+        self._work, self._for, self._what, self._joined = None, None, "", None
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         if self._for is not None:
@@ -225,6 +309,8 @@ class PlannedFleetRunner:
             self._tell_running_plan()
             raise
         before, self.running, self._committed = self.running, wanted, True
+        if self._joined is not None:
+            self._admissions.applied(self._joined, self._reserved)
         yield from self._complete(before, wanted, steps)
 
     def _served(self, wanted: PlannedFleet, steps: Change, started: list[str]) -> Iterator[str]:

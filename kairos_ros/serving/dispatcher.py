@@ -164,11 +164,16 @@ class Dispatcher:
         return self._engines.add(name, tier, network_ns, policy, device, memory, standby)
 
     def follow(
-        self, routes: Mapping[str, str], periods_ns: Mapping[str, int], batches: Mapping[str, int]
+        self,
+        routes: Mapping[str, str],
+        periods_ns: Mapping[str, int],
+        batches: Mapping[str, int],
+        refused: Mapping[str, str],
     ) -> None:
-        """From now on by a plan. routes: robot -> engine that serves it while that is up.
-        periods_ns: robot -> least time between its requests. batches: engine -> its largest."""
-        self._engines.routes = routes
+        """From now on by a plan. routes: robot -> engine that serves it while that is up; others
+        are not served. periods_ns: robot -> least time between its requests. batches: engine -> its
+        largest. refused: robots that asked to join, and why they cannot."""
+        self._engines.routes, self._engines.refused = routes, refused
         self.rates.follow(periods_ns)
         for name, batch in batches.items():
             self.engines[name].limit(batch)
@@ -347,6 +352,8 @@ class Dispatcher:
         """Why the last decision about this robot was what it was."""
         if session.misfit:
             return session.misfit
+        if why := self._engines.why_not_admitted(session.robot)[0]:
+            return f"not admitted: {why}"
         waits = self._batching.why_waiting(session.task_key)
         if waits:
             return waits

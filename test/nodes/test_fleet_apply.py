@@ -14,7 +14,8 @@ import typer
 import yaml
 from wire import Operator, until
 
-from kairos_ros.commands.planned import apply_command, status_command
+from kairos_ros.bringup.plan import robot
+from kairos_ros.commands.planned import apply_command, join_command, status_command
 from kairos_ros.core.errors import KairosError
 from kairos_ros.planning.planner import ClusterTooSmallError
 from kairos_ros.robot.body_log import read_body_log
@@ -246,6 +247,39 @@ def test_robots_come_and_go_with_the_plan_and_nobody_else_stops(fleet):
     assert {r: fleet.wire.status_of(r).session for r in sessions} == sessions
     assert fleet.gap_s(began_s, sessions) < LONGEST_GAP_S
     until(agrees, what="for the fleet to agree with its plan")
+
+
+def test_a_robot_that_is_started_elsewhere_joins_or_is_told_why_not(fleet, start, capfd):
+    """After the test before this one: swing_1, drive_1 and drive_2 are in the plan."""
+    began_s, engines = time.monotonic(), fleet.engines().keys()
+    body = {"control_rate_hz": 10.0, "adapter_options": ["env_id=MountainCarContinuous-v0"]}
+    start(robot("drive_far", policy="emulated-drive", request_images=False, **body))
+    start(robot("stranger", policy="emulated-drive", request_images=False, **body))
+    drives, strange = Operator(fleet.wire, "drive_far"), Operator(fleet.wire, "stranger")
+    try:
+        result = drives.result(drives.give(instruction="go", max_actions=30))
+        assert (result.outcome, result.actions) == ("max_actions", 30)
+        told = {r.robot: r for r in fleet.wire.fleet[-1].robots}["drive_far"]
+        assert told.planned_engine.endswith("emulated-drive")
+        assert told.planned_period_s > 0
+        outcome = strange.result(strange.give(instruction="go", max_actions=30)).outcome
+        assert outcome.startswith("refused: its task is not known; name it TASK_NAME")
+    finally:
+        drives.close()
+        strange.close()
+    assert "drive_far joins for drive, served by" in fleet.said()
+    assert fleet.engines().keys() == engines
+    assert fleet.gap_s(began_s, ["swing_1", "drive_1"]) < LONGEST_GAP_S
+    with pytest.raises(typer.Exit):
+        join_command("drive_far")
+    assert "drive_far is in the fleet already, served by" in capfd.readouterr().err
+    join_command("swing_later")
+    assert "swing_later joins for swing, served by" in capfd.readouterr().out
+    join_command("lift_it", task="drive", force=True)
+    assert "lift_it joins for drive by force" in capfd.readouterr().out
+    with pytest.raises(typer.Exit):
+        join_command("nobody")
+    assert "its task is not known" in capfd.readouterr().err
 
 
 def test_without_a_planned_fleet_there_is_nothing_to_change():

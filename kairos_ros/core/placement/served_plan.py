@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -54,6 +54,10 @@ class ServedPlan:
     engines: tuple[PlannedEngine, ...]
     periods_s: Mapping[str, float]
     """Robot -> least time between two of its requests."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Robots that asked to join and do not fit, and why, for people."""
+    forced: tuple[str, ...] = ()
+    """Robots that were let in although they do not fit."""
 
     def __post_init__(self) -> None:
         for name in (self.fleet, *self.policies, *(one.gpu for one in self.engines)):
@@ -85,6 +89,8 @@ class ServedPlan:
         if len(set(routed)) < len(routed):
             twice = next(robot for robot in routed if routed.count(robot) > 1)
             raise ConfigError(f"plan: robot {twice!r} is routed to two engines")
+        if both := self.refused.keys() & set(routed):
+            raise ConfigError(f"plan: robot {min(both)!r} is routed to an engine, and refused")
         for robot, period_s in self.periods_s.items():
             if not (math.isfinite(period_s) and 0 < period_s <= 3600):
                 raise ConfigError(f"plan: robot {robot!r} cannot ask every {period_s} s")
@@ -126,7 +132,9 @@ def read_served_plan(text: str) -> ServedPlan:
             for one in data["engines"]
         )
         periods = {str(robot): float(s) for robot, s in data["periods_s"].items()}
-        return ServedPlan(str(data["fleet"]), policies, engines, periods)
+        refused = {str(robot): str(why) for robot, why in data.get("refused", {}).items()}
+        forced = tuple(str(robot) for robot in data.get("forced", ()))
+        return ServedPlan(str(data["fleet"]), policies, engines, periods, refused, forced)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise

@@ -178,6 +178,8 @@ def plan_diagnostic(
     """Which plan is followed, and what became of the last change."""
     values = [(one.name, f"{len(one.robots)} robots, batches up to {one.batch}")
               for one in applied.engines]  # fmt: skip
+    values += [(f"not admitted, {robot}", why) for robot, why in applied.refused.items()]
+    values += [("admitted by force", ", ".join(applied.forced))] if applied.forced else []
     text = f"follows {applied.identity}"
     if staged:
         text += f"; changes to {staged.identity}: {reason}"

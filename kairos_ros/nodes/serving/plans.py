@@ -153,6 +153,7 @@ class Plans:
             {robot: names[engine] for robot, engine in plan.routes.items()},
             {robot: round(1e9 * s) for robot, s in plan.periods_s.items()},
             {names[one.name]: one.batch for one in plan.engines},
+            plan.refused,
         )
 
     def _drop_others(self) -> None:
