@@ -93,7 +93,7 @@ class FleetPlanner:
         new = answer.plan
         if answer.how == "other plan":
             new = like_running(new, then, running.served)
-        fleet = self._deployed(then, new, running, guests)
+        fleet = _still_refused(self._deployed(then, new, running, guests), running)
         text = f"{robot} joins for {task}, served by {fleet.served.routes[robot]}"
         if answer.how == "other plan":
             text += f", by another plan, since {answer.why}"
@@ -105,7 +105,7 @@ class FleetPlanner:
 
         then, guests = self._with({**running.guests, robot: task})
         new = forced(self._planner(running.guests), plan, task, robot)
-        fleet = self._deployed(then, new, running, guests)
+        fleet = _still_refused(self._deployed(then, new, running, guests), running)
         served = replace(fleet.served, forced=(*fleet.served.forced, robot))
         engine = served.routes[robot]
         text = f"{robot} joins for {task} by force, served by {engine}; SLOs may not be kept"
@@ -171,6 +171,13 @@ class FleetPlanner:
             if not (spec.executable == "robot_node" and spec.namespace in guests)
         )
         return PlannedFleet(str(self.path), specs, served, self.how.to_dict(), dict(guests))
+
+
+def _still_refused(fleet: PlannedFleet, before: PlannedFleet) -> PlannedFleet:
+    """One robot more makes no room for those that were refused."""
+    routes = fleet.served.routes
+    refused = {robot: why for robot, why in before.served.refused.items() if robot not in routes}
+    return serving(fleet, replace(fleet.served, refused=refused))
 
 
 def refuse(running: PlannedFleet, robot: str, why: str) -> Joined:

@@ -10,13 +10,13 @@ Robots that announce themselves and are not in the plan join in the same way, or
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from kairos_ros.bringup.fleet_change import PLAN, Change, PlannedFleet, change, planned_fleet
 from kairos_ros.bringup.fleet_planner import Joined, refuse
 from kairos_ros.bringup.foreground import SERVING, how
 from kairos_ros.bringup.processes import Fleet
-from kairos_ros.bringup.robot_admission import RobotAdmissions
+from kairos_ros.bringup.robot_admission import Question, RobotAdmissions
 from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.host.fleet_socket import FleetConnection, FleetListener
 
@@ -59,13 +59,6 @@ class Client(Protocol):
     def set(self, node: str, values: Mapping[str, Any]) -> Setting: ...
 
 
-class _Asked(NamedTuple):
-    """Somebody asks for a robot to join."""
-
-    connection: FleetConnection
-    robot: str
-
-
 class PlannedFleetRunner:
     """`turn` is to be called again and again, in the thread that starts the fleet's processes."""
 
@@ -85,7 +78,6 @@ class PlannedFleetRunner:
         """The decision about a robot that the change is made for."""
         self._reserved = ""
         """The robot, where somebody has asked for it beforehand."""
-        self._asked: _Asked | None = None
         self._fleet, self._client, self._listener, self._say = fleet, client, listener, say
         self._connections: list[FleetConnection] = []
         self._work: Iterator[str] | None = None
@@ -127,44 +119,38 @@ class PlannedFleetRunner:
             return
         self._admissions.look((one.robot for one in state.robots), self.running)
         try:
-            joined = self._admissions.decided(self.running)
+            decided = self._admissions.decided(self.running)
         except KairosError as error:
             self._say(f"admission: {error}")
             return
-        asked = None if self._admissions.busy else self._asked
-        self._asked = None if asked else self._asked
-        if joined is not None:
-            self._join(joined, asked)
-        elif asked is not None:
-            asked.connection.send({"refused": "the fleet was changed meanwhile; ask again"})
-
-    def _join(self, joined: Joined, asked: "_Asked | None" = None) -> None:
+        if decided is None:
+            return
+        joined, question = decided
         if joined.text:
             self._say(f"admission: {joined.text}")
-        if asked is not None:
-            if asked.connection.closed:
-                return
-            if asked.robot not in joined.fleet.guests:
-                asked.connection.send({"refused": joined.text})
-                return
-            asked.connection.send({"told": joined.text})
+        asker = question.asker if question else None
+        if question is None or question.robot in joined.fleet.guests:
+            if asker is not None:
+                asker.send({"told": joined.text})
+            self._join(joined, asker, question.robot if question else "")
+        elif asker is not None:
+            asker.send({"refused": joined.text})
+
+    def _join(
+        self, joined: Joined, asker: FleetConnection | None = None, reserved: str = ""
+    ) -> None:
         self._what = joined.text or "robots that were refused have left"
-        self._joined, self._reserved = joined, asked.robot if asked else ""
-        self._for, self._committed = asked.connection if asked else None, False
-        self._since_s = time.monotonic()
+        self._joined, self._reserved = joined, reserved
+        self._for, self._committed, self._since_s = asker, False, time.monotonic()
         self._work = self._change(joined.fleet, change(self.running, joined.fleet))
 
     def _ask_to_join(self, connection: FleetConnection, message: Mapping[str, Any]) -> None:
         """Raises KairosError."""
         robot, task = str(message.get("robot")), str(message.get("task") or "")
-        if self._work is not None or self._asked or self._admissions.busy:
-            what = self._what or "another robot wants to join"
-            raise KairosError(f"the fleet is being changed: {what}; ask again in a moment")
-        if robot in self.running.served.routes:
-            engine = self.running.served.routes[robot]
-            raise KairosError(f"{robot} is in the fleet already, served by {engine}")
-        self._asked = _Asked(connection, robot)
-        self._admissions.ask(self.running, robot, task, force=bool(message.get("force")))
+        force = message.get("force") is True
+        self._admissions.put(Question(robot, task, force, connection), self.running)
+        if self._work is not None:
+            connection.send({"told": f"waits for a change of the fleet: {self._what}"})
 
     # Who asks
 

@@ -5,20 +5,23 @@ Whether they fit is planned in a thread, one robot at a time.
 """
 
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from kairos_ros.bringup.fleet_change import PlannedFleet
 from kairos_ros.bringup.fleet_planner import FleetPlanner, Joined, PlanChoices, forget, refuse
 from kairos_ros.core.errors import KairosError
+from kairos_ros.host.fleet_socket import FleetConnection
 
 if TYPE_CHECKING:
     from kairos_ros.planning.plan import Plan
 
 LEFT_S = 60.0
 """The place of a robot that has joined is kept for so long after it was last here."""
+MOST_QUESTIONS = 100
 RESERVED_S = 600.0
 """A place that was asked for beforehand is kept for so long."""
 
@@ -29,6 +32,17 @@ def task_of(robot: str, tasks: Iterable[str]) -> str:
     known = list(tasks)
     named = [task for task in known if robot == task or robot.startswith(f"{task}_")]
     return max(named, key=len, default=known[0] if len(known) == 1 else "")
+
+
+class Question(NamedTuple):
+    """Somebody asks for a robot to join, which may not be here yet."""
+
+    robot: str
+    task: str
+    """Empty: by its name."""
+    force: bool
+    """It joins although it does not fit."""
+    asker: FleetConnection
 
 
 class RobotAdmissions:
@@ -43,6 +57,9 @@ class RobotAdmissions:
         self._deciding: Future[Joined] | None = None
         self._about, self._base = "", ""
         """The robot, and the plan, that is decided about."""
+        self._questions: deque[Question] = deque()
+        self._question: Question | None = None
+        """The one that is decided about."""
 
     def close(self) -> None:
         """A decision that is being made is not waited for."""
@@ -53,6 +70,14 @@ class RobotAdmissions:
         """A decision is being made, or is there."""
         return self._deciding is not None
 
+    def put(self, question: Question, running: PlannedFleet) -> None:
+        """To be decided about before robots that are here. Raises KairosError."""
+        if engine := running.served.routes.get(question.robot):
+            raise KairosError(f"{question.robot} is in the fleet already, served by {engine}")
+        if len(self._questions) >= MOST_QUESTIONS:
+            raise KairosError(f"{MOST_QUESTIONS} robots are waiting for an answer; ask later")
+        self._questions.append(question)
+
     def look(self, robots: Iterable[str], running: PlannedFleet) -> None:
         """robots: that are here. Begins to decide where one is not in the plan, or has left it."""
         here, now_s = set(robots), time.monotonic()
@@ -60,6 +85,12 @@ class RobotAdmissions:
             self._heard_s[robot] = max(now_s, self._heard_s.get(robot, 0.0))
         if self.busy:
             return
+        while self._questions:
+            question = self._questions.popleft()
+            if not question.asker.closed and question.robot not in running.served.routes:
+                self._question = question
+                self.ask(running, question.robot, question.task, force=question.force)
+                return
         left = {
             robot
             for robot in running.guests.keys() - here
@@ -91,20 +122,23 @@ class RobotAdmissions:
 
         self._decide(running, robot, decide)
 
-    def decided(self, running: PlannedFleet) -> Joined | None:
-        """A fleet to change to, once there is one. Raises KairosError where it cannot be planned
-        who may have the place of a robot that has left."""
+    def decided(self, running: PlannedFleet) -> tuple[Joined, Question | None] | None:
+        """A fleet to change to, once there is one, and the question that it answers. Raises
+        KairosError where it cannot be planned who may have the place of a robot that has left."""
         if self._deciding is None or not self._deciding.done():
             return None
         deciding, self._deciding = self._deciding, None
+        question, self._question = self._question, None
         if self._base != running.served.identity:
+            if question is not None:
+                self._questions.appendleft(question)
             return None  # it was changed meanwhile: all is looked at again
         try:
-            return deciding.result()
+            return deciding.result(), question
         except KairosError as error:
             if not self._about:
                 raise
-            return refuse(running, self._about, str(error))
+            return refuse(running, self._about, str(error)), question
 
     def applied(self, joined: Joined, reserved: str = "") -> None:
         """The fleet runs by this now. reserved: a robot that may not be here yet."""

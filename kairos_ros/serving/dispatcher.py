@@ -168,11 +168,12 @@ class Dispatcher:
         routes: Mapping[str, str],
         periods_ns: Mapping[str, int],
         batches: Mapping[str, int],
-        refused: Mapping[str, str],
+        refused: Mapping[str, str] | None = None,
     ) -> None:
-        """From now on by a plan. routes: robot -> engine that serves it while that is up; others
-        are not served. periods_ns: robot -> least time between its requests. batches: engine -> its
-        largest. refused: robots that asked to join, and why they cannot."""
+        """From now on by a plan. routes: robot -> engine that serves it while that is up.
+        periods_ns: robot -> least time between its requests. batches: engine -> its largest.
+        refused: robots that asked to join, and why they cannot; robots without a route are not
+        served then. None: they are."""
         self._engines.routes, self._engines.refused = routes, refused
         self.rates.follow(periods_ns)
         for name, batch in batches.items():

@@ -109,11 +109,11 @@ def test_the_task_of_a_robot_is_in_its_name():
 
 def decided(admissions, running):
     until_s = time.monotonic() + 30.0
-    while (joined := admissions.decided(running)) is None:
+    while (found := admissions.decided(running)) is None:
         assert time.monotonic() < until_s
         assert admissions.busy
         time.sleep(0.01)
-    return joined
+    return found[0]
 
 
 def test_who_comes_is_decided_about_once_and_again_after_it_has_left(file, monkeypatch):

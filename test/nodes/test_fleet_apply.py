@@ -6,6 +6,7 @@ import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import typer
 import yaml
 from wire import Operator, until
 
-from kairos_ros.bringup.plan import robot
+from kairos_ros.bringup import plan as bringup
 from kairos_ros.commands.planned import apply_command, join_command, status_command
 from kairos_ros.core.errors import KairosError
 from kairos_ros.planning.planner import ClusterTooSmallError
@@ -253,8 +254,9 @@ def test_a_robot_that_is_started_elsewhere_joins_or_is_told_why_not(fleet, start
     """After the test before this one: swing_1, drive_1 and drive_2 are in the plan."""
     began_s, engines = time.monotonic(), fleet.engines().keys()
     body = {"control_rate_hz": 10.0, "adapter_options": ["env_id=MountainCarContinuous-v0"]}
-    start(robot("drive_far", policy="emulated-drive", request_images=False, **body))
-    start(robot("stranger", policy="emulated-drive", request_images=False, **body))
+    for name in ("drive_far", "stranger"):
+        node = bringup.robot(name, policy="emulated-drive", request_images=False, **body)
+        start(replace(node, params_file=fleet.folder / "robot.yaml"))
     drives, strange = Operator(fleet.wire, "drive_far"), Operator(fleet.wire, "stranger")
     try:
         result = drives.result(drives.give(instruction="go", max_actions=30))

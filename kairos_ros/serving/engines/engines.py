@@ -27,7 +27,7 @@ class Engines:
         self.routes: Mapping[str, str] = {}
         """Robot -> the engine that serves it, where a plan says so."""
         self.refused: Mapping[str, str] | None = None
-        """Robots that asked to join the plan and do not fit, and why; None: there is no plan."""
+        """Robots that asked to join the plan and do not fit, and why; None: all are served."""
 
     def add(
         self,
