@@ -160,7 +160,9 @@ class FleetPlanner:
         device = self.how.device
         if running is not None and device == "auto":  # as it runs
             device = "cuda" if any(o.device != "cpu" for o in running.served.engines) else "cpu"
-        served = served_plan(self.path, fleet, plan, devices(plan, cuda_gpus(), device))
+        there = devices(plan, cuda_gpus(), device)
+        before = running.served if running else None
+        served = served_plan(self.path, fleet, plan, there, before)
         if running is not None:
             forced = tuple(robot for robot in running.served.forced if robot in guests)
             served = replace(served, forced=forced)
@@ -171,6 +173,27 @@ class FleetPlanner:
             if not (spec.executable == "robot_node" and spec.namespace in guests)
         )
         return PlannedFleet(str(self.path), specs, served, self.how.to_dict(), dict(guests))
+
+
+def exchanged(running: PlannedFleet, plan: "Plan | None", dead: str, spare: str) -> Joined:
+    """The same fleet, in which an engine that stands by takes the place of one that is down for
+    good, which stands by in its place if it comes up again. dead, spare: their names."""
+    of = {one.name: one for one in running.served.engines}
+    gone, new = of[dead], of[spare]
+    serves = replace(gone, gpu=new.gpu, device=new.device)
+    waits = replace(new, gpu=gone.gpu, device=gone.device)
+    changed = {dead: serves, spare: waits}
+    engines = sorted(
+        (changed.get(one.name, one) for one in running.served.engines),
+        key=lambda one: (one.standby, len(one.gpu), one.gpu),  # as a plan has them
+    )
+    if plan is not None:
+        servers = tuple(
+            replace(one, gpu=new.gpu) if one.gpu == gone.gpu else one for one in plan.servers
+        )
+        plan = replace(plan, servers=servers)
+    fleet = serving(running, replace(running.served, engines=tuple(engines)))
+    return Joined(fleet, plan, f"{spare} takes the place of {dead}, which stands by if it comes up")
 
 
 def _still_refused(fleet: PlannedFleet, before: PlannedFleet) -> PlannedFleet:

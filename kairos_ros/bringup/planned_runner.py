@@ -26,6 +26,10 @@ SETTLED_S = 30.0
 """Engines that are not in the new plan have finished their batches by then."""
 AGAIN_S = 1.0
 """Between two attempts to call off a change that the serving node still makes."""
+REPAIR_S = 20.0
+"""An engine that is down for so long does not come up by itself."""
+UP = ("ready", "busy", "standby")
+"""States of engines."""
 SILENT_S = 10.0
 """Without a word of the serving node for so long, a change is called off."""
 
@@ -75,7 +79,9 @@ class PlannedFleetRunner:
         self.running = running
         self._admissions = admissions
         self._joined: Joined | None = None
-        """The decision about a robot that the change is made for."""
+        """What the change is made for: a robot, or an engine that died."""
+        self._down_s: dict[str, float] = {}
+        """Since when engines of the plan are not up."""
         self._reserved = ""
         """The robot, where somebody has asked for it beforehand."""
         self._fleet, self._client, self._listener, self._say = fleet, client, listener, say
@@ -84,7 +90,7 @@ class PlannedFleetRunner:
         """The change that is made."""
         self._for: FleetConnection | None = None
         """Who asked for it."""
-        self._what = ""
+        self._what, self._kind = "", "apply"
         self._committed = self._ends = False
         self._since_s = self._again_s = 0.0
 
@@ -100,6 +106,7 @@ class PlannedFleetRunner:
             self._go_on(self._work)
         else:
             self._call_off_what_is_staged()
+            self._repair()
             self._admit()
 
     def close(self) -> None:
@@ -111,11 +118,31 @@ class PlannedFleetRunner:
             connection.close()
         self._admissions.close()
 
-    # Robots that are not in the plan
+    # Engines that die, and robots that are not in the plan
+
+    def _repair(self) -> None:
+        """An engine that stands by, and has served since another one died, takes its place for good
+        where that one does not come up again."""
+        state, now_s = self._client.state, time.monotonic()
+        if state is None:
+            return
+        up = {one.engine: one.state in UP for one in state.engines}
+        engines = self.running.served.engines
+        for one in engines:
+            if up.get(one.name, True) or one.standby:
+                self._down_s.pop(one.name, None)
+            elif now_s - self._down_s.setdefault(one.name, now_s) > REPAIR_S:
+                spares = (s for s in engines if s.standby and s.policy == one.policy)
+                spare = next((s for s in spares if up.get(s.name)), None)
+                if spare is not None and self._work is None:
+                    self._down_s.pop(one.name)
+                    joined = self._admissions.exchanged(self.running, one.name, spare.name)
+                    self._say(f"repair: {joined.text}")
+                    self._join(joined, kind="repair")
 
     def _admit(self) -> None:
         state = self._client.state
-        if state is None or state.plan != self.running.served.identity:
+        if self._work is not None or state is None or state.plan != self.running.served.identity:
             return
         self._admissions.look((one.robot for one in state.robots), self.running)
         try:
@@ -137,8 +164,13 @@ class PlannedFleetRunner:
             asker.send({"refused": joined.text})
 
     def _join(
-        self, joined: Joined, asker: FleetConnection | None = None, reserved: str = ""
+        self,
+        joined: Joined,
+        asker: FleetConnection | None = None,
+        reserved: str = "",
+        kind: str = "admission",
     ) -> None:
+        self._kind = kind
         self._what = joined.text or "robots that were refused have left"
         self._joined, self._reserved = joined, reserved
         self._for, self._committed, self._since_s = asker, False, time.monotonic()
@@ -219,6 +251,7 @@ class PlannedFleetRunner:
         self._say(f"apply (process {connection.peer}): {self._what}")
         for text in steps.lines or ("nothing changes",):
             self._say(f"apply: {text}")
+        self._kind = "apply"
         self._for, self._committed, self._since_s = connection, False, time.monotonic()
         self._work = self._change(wanted, steps)
 
@@ -228,7 +261,7 @@ class PlannedFleetRunner:
                 self._tell({"told": text})
         except StopIteration:
             text = f"the fleet runs by {self.running.served.identity} now"
-            self._say(f"{'admission' if self._joined else 'apply'}: {text}")
+            self._say(f"{self._kind}: {text}")
             self._tell({"done": text})
             self._over()
         except KairosError as error:
@@ -255,7 +288,7 @@ class PlannedFleetRunner:
         if self._ends:
             stays = "it ends"
         joined = self._joined
-        self._say(f"{'admission' if joined else 'apply'}: {why}; {stays}")
+        self._say(f"{self._kind}: {why}; {stays}")
         self._tell({"refused": why, "stays": stays})
         self._over()
         if joined is not None and not self._ends:
@@ -296,7 +329,7 @@ class PlannedFleetRunner:
             raise
         before, self.running, self._committed = self.running, wanted, True
         if self._joined is not None:
-            self._admissions.applied(self._joined, self._reserved)
+            self._admissions.applied(before, self._joined, self._reserved)
         yield from self._complete(before, wanted, steps)
 
     def _served(self, wanted: PlannedFleet, steps: Change, started: list[str]) -> Iterator[str]:

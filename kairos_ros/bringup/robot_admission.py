@@ -12,7 +12,14 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from kairos_ros.bringup.fleet_change import PlannedFleet
-from kairos_ros.bringup.fleet_planner import FleetPlanner, Joined, PlanChoices, forget, refuse
+from kairos_ros.bringup.fleet_planner import (
+    FleetPlanner,
+    Joined,
+    PlanChoices,
+    exchanged,
+    forget,
+    refuse,
+)
 from kairos_ros.core.errors import KairosError
 from kairos_ros.host.fleet_socket import FleetConnection
 
@@ -140,10 +147,17 @@ class RobotAdmissions:
                 raise
             return refuse(running, self._about, str(error)), question
 
-    def applied(self, joined: Joined, reserved: str = "") -> None:
-        """The fleet runs by this now. reserved: a robot that may not be here yet."""
-        planner, plan, _ = self._known
-        self._known = planner, joined.plan or plan, joined.fleet.served.identity
+    def exchanged(self, running: PlannedFleet, dead: str, spare: str) -> Joined:
+        """As `fleet_planner.exchanged`."""
+        _, plan, of = self._known
+        return exchanged(running, plan if of == running.served.identity else None, dead, spare)
+
+    def applied(self, before: PlannedFleet, joined: Joined, reserved: str = "") -> None:
+        """The fleet ran as before, and runs by this now. reserved: a robot that may not be here
+        yet."""
+        planner, plan, of = self._known
+        if of == before.served.identity:
+            self._known = planner, joined.plan or plan, joined.fleet.served.identity
         if reserved:
             self._heard_s[reserved] = time.monotonic() + RESERVED_S - LEFT_S
         self._heard_s = {r: s for r, s in self._heard_s.items() if r in joined.fleet.guests}

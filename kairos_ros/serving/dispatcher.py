@@ -5,7 +5,7 @@ caller to carry out: an `Answer` to send to its robot, or a `Submit` to hand to 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Literal
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
@@ -169,15 +169,17 @@ class Dispatcher:
         periods_ns: Mapping[str, int],
         batches: Mapping[str, int],
         refused: Mapping[str, str] | None = None,
+        standby: Set[str] = frozenset(),
     ) -> None:
         """From now on by a plan. routes: robot -> engine that serves it while that is up.
         periods_ns: robot -> least time between its requests. batches: engine -> its largest.
         refused: robots that asked to join, and why they cannot; robots without a route are not
-        served then. None: they are."""
+        served then. None: they are. standby: engines that serve only while others are down."""
         self._engines.routes, self._engines.refused = routes, refused
         self.rates.follow(periods_ns)
         for name, batch in batches.items():
             self.engines[name].limit(batch)
+            self.engines[name].standby = name in standby
 
     def route_of(self, robot: str) -> str:
         """The engine that the plan routes a robot to; empty: any of its policy."""

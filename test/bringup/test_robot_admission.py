@@ -8,9 +8,10 @@ import yaml
 
 from kairos_ros.bringup import robot_admission
 from kairos_ros.bringup.fleet_change import change, planned_fleet
-from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices, forget, refuse
+from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices, exchanged, forget, refuse
 from kairos_ros.bringup.robot_admission import RobotAdmissions, task_of
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.placement.served_plan import read_served_plan
 
 CONFIG = Path(__file__).parents[2] / "config"
 
@@ -127,19 +128,19 @@ def test_who_comes_is_decided_about_once_and_again_after_it_has_left(file, monke
     admissions.look([*here, "stranger"], running)
     joined = decided(admissions, running)
     assert "its task is not known" in joined.fleet.served.refused["stranger"]
-    admissions.applied(joined)
+    admissions.applied(running, joined)
     running = joined.fleet
     admissions.look([*here, "stranger"], running)
     assert not admissions.busy
     admissions.look(here, running)
     joined = decided(admissions, running)
     assert joined.fleet.served.refused == {}
-    admissions.applied(joined)
+    admissions.applied(running, joined)
     running = joined.fleet
 
     admissions.look([*here, "drive_7"], running)
     joined = decided(admissions, running)
-    admissions.applied(joined)
+    admissions.applied(running, joined)
     running = joined.fleet
     assert running.guests == {"drive_7": "drive"}
     admissions.look(here, running)
@@ -187,3 +188,31 @@ def test_a_plan_cannot_both_route_and_refuse_a_robot(file):
     running, _ = FleetPlanner(file(), PlanChoices()).plan()
     with pytest.raises(KairosError, match="'swing_1' is routed to an engine, and refused"):
         refuse(running, "swing_1", "no")
+
+
+def test_a_standby_is_loaded_and_takes_the_place_of_an_engine_for_good(file):
+    cluster = {"num_servers": 4, "hot_standby": 1, "gpu_type": "CPU slot"}
+    planner = FleetPlanner(file(server_cluster=cluster), PlanChoices())
+    running, plan = planner.plan()
+    engines = {one.name: one for one in running.served.engines}
+    assert len(plan.servers) == 3
+    assert [name for name, one in engines.items() if one.standby] == ["gpu3/emulated-swing"]
+    assert read_served_plan(running.served.text) == running.served
+
+    joined = exchanged(running, plan, "gpu0/emulated-swing", "gpu3/emulated-swing")
+    changed = {one.name: one for one in joined.fleet.served.engines}
+    assert changed["gpu3/emulated-swing"].robots == engines["gpu0/emulated-swing"].robots
+    assert changed["gpu0/emulated-swing"].standby
+    steps = change(running, joined.fleet)
+    assert (steps.engines_start, steps.engines_stop) == ((), ())
+    later = planner.join(joined.fleet, joined.plan, "drive_far", "drive")
+    assert later.fleet.served.routes["swing_1"] == "gpu3/emulated-swing"
+    applied, _ = planner.plan(joined.fleet)
+    assert {one.gpu for one in applied.served.engines if one.standby} == {"gpu0"}
+    assert applied.served == joined.fleet.served
+
+
+def test_a_cluster_in_which_all_stand_by_is_refused(file):
+    cluster = {"num_servers": 1, "hot_standby": 1, "gpu_type": "CPU slot"}
+    with pytest.raises(KairosError, match="at least one has to serve"):
+        FleetPlanner(file(server_cluster=cluster), PlanChoices())

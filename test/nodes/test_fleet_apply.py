@@ -1,6 +1,8 @@
 """A planned fleet of real processes, and its change to other plans while its arms are in tasks."""
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -247,6 +249,34 @@ def test_robots_come_and_go_with_the_plan_and_nobody_else_stops(fleet):
           == {"swing_1", "drive_1", "drive_2"}, what="for the robots of the new plan")  # fmt: skip
     assert {r: fleet.wire.status_of(r).session for r in sessions} == sessions
     assert fleet.gap_s(began_s, sessions) < LONGEST_GAP_S
+    until(agrees, what="for the fleet to agree with its plan")
+
+
+def test_a_standby_serves_at_once_and_takes_the_place_of_an_engine_that_stays_down(fleet, capfd):
+    cluster = {"num_servers": 4, "hot_standby": 1, "gpu_type": "CPU slot"}
+    data = yaml.safe_load(Path(fleet.file(3)).read_text())["robot_fleet"]
+    data[0]["num_robots"], data[1]["num_robots"] = 1, 2
+    apply_command(fleet.file(3, robot_fleet=data, server_cluster=cluster))
+    (spare,) = (name for name, state in fleet.engines().items() if state == "standby")
+    assert spare == "gpu3/emulated-drive"
+    known = set(fleet.workers())
+    policy = next(e.policy for e in fleet.wire.fleet[-1].engines if e.engine == spare)
+    drives = [
+        int(pid) for pid in re.findall(rf"engine\[(\d+)\] INFO serving {policy}", fleet.said())
+    ]
+    victim = next(pid for pid in drives if pid in known)  # the standby is the newest
+    began_s = time.monotonic()
+
+    def repaired():
+        """Whatever is started in the place of the victim dies, too."""
+        for pid in {victim, *fleet.workers()} - (known - {victim}):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return re.search(f"repair: {spare} takes the place of (.*), which stands", fleet.said())
+
+    dead = until(repaired, what="for the standby to take its place")[1]
+    assert fleet.gap_s(began_s, ["swing_1", "drive_1"]) < LONGEST_GAP_S
+    until(lambda: fleet.engines().get(dead) == "standby", what="for the other one to stand by")
     until(agrees, what="for the fleet to agree with its plan")
 
 

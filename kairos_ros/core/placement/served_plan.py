@@ -35,6 +35,8 @@ class PlannedEngine:
     """Largest batch."""
     robots: tuple[str, ...]
     """That are routed here."""
+    standby: bool = False
+    """It is loaded, and serves nobody until another engine of its policy is down."""
 
     @property
     def name(self) -> str:
@@ -71,7 +73,7 @@ class ServedPlan:
         for name, options in self.policies.items():
             if not isinstance(options.get("policy"), str) or not options["policy"]:
                 raise ConfigError(f"plan: policy {name!r} does not say where it is")
-            if not any(one.policy == name for one in self.engines):
+            if not any(one.policy == name and not one.standby for one in self.engines):
                 raise ConfigError(f"plan: no engine serves policy {name!r}")
         gpus: set[str] = set()
         for one in self.engines:
@@ -80,6 +82,8 @@ class ServedPlan:
             gpus.add(one.gpu)
             if one.policy not in self.policies:
                 raise ConfigError(f"plan: {one.name} serves a policy that is not in the plan")
+            if one.standby and one.robots:
+                raise ConfigError(f"plan: {one.name} stands by, and robots are routed to it")
             if not DEVICE.fullmatch(one.device) or not 1 <= one.batch <= LARGEST_BATCH:
                 raise ConfigError(
                     f"plan: {one.name} has device {one.device!r} and batches up to {one.batch}; a "
@@ -128,6 +132,7 @@ def read_served_plan(text: str) -> ServedPlan:
                 str(one["policy"]),
                 int(one["batch"]),
                 tuple(str(robot) for robot in one["robots"]),
+                one.get("standby") is True,
             )
             for one in data["engines"]
         )

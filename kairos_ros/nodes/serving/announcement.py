@@ -110,9 +110,10 @@ class ServerAnnouncement:
     def reason(self) -> str:
         """Why no robot is served, for people; empty while robots are."""
         if self.owner is not None and self.stands_by:
+            loads = "" if self.phase is ServerState.ACTIVE else "the engine is loading; then it "
             return (
-                f"stands by: {self.owner} has {_named(self.owner.robots)}; this server takes over "
-                f"{self.owner.silent_after_ns / 1e9:.1f} s after it last heard of it"
+                f"{loads}stands by: {self.owner} has {_named(self.owner.robots)}; this server "
+                f"takes over {self.owner.silent_after_ns / 1e9:.1f} s after it last heard of it"
             )
         if self.owner is not None and self.waits:
             return (
@@ -184,8 +185,10 @@ class ServerAnnouncement:
 
     @property
     def _state(self) -> ServerState:
-        if self.waits:
-            return ServerState.STANDBY if self.stands_by else ServerState.CONFLICT
+        if self.waits and not self.stands_by:
+            return ServerState.CONFLICT
+        if self.waits and self.phase is ServerState.ACTIVE:
+            return ServerState.STANDBY
         looking = self.phase is ServerState.ACTIVE and self._listens
         return ServerState.STARTING if looking else self.phase
 

@@ -154,6 +154,7 @@ class Plans:
             {robot: round(1e9 * s) for robot, s in plan.periods_s.items()},
             {names[one.name]: one.batch for one in plan.engines},
             plan.refused,
+            {names[one.name] for one in plan.engines if one.standby},
         )
 
     def _drop_others(self) -> None:
