@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from kairos_ros.bringup.engine_repair import EngineRepair
 from kairos_ros.bringup.fleet_change import PLAN, Change, PlannedFleet, change, planned_fleet
 from kairos_ros.bringup.fleet_planner import Joined, refuse
 from kairos_ros.bringup.foreground import SERVING, how
@@ -26,10 +27,6 @@ SETTLED_S = 30.0
 """Engines that are not in the new plan have finished their batches by then."""
 AGAIN_S = 1.0
 """Between two attempts to call off a change that the serving node still makes."""
-REPAIR_S = 20.0
-"""An engine that is down for so long does not come up by itself."""
-UP = ("ready", "busy", "standby")
-"""States of engines."""
 SILENT_S = 10.0
 """Without a word of the serving node for so long, a change is called off."""
 
@@ -80,8 +77,7 @@ class PlannedFleetRunner:
         self._admissions = admissions
         self._joined: Joined | None = None
         """What the change is made for: a robot, or an engine that died."""
-        self._down_s: dict[str, float] = {}
-        """Since when engines of the plan are not up."""
+        self._engines = EngineRepair()
         self._reserved = ""
         """The robot, where somebody has asked for it beforehand."""
         self._fleet, self._client, self._listener, self._say = fleet, client, listener, say
@@ -123,22 +119,12 @@ class PlannedFleetRunner:
     def _repair(self) -> None:
         """An engine that stands by, and has served since another one died, takes its place for good
         where that one does not come up again."""
-        state, now_s = self._client.state, time.monotonic()
-        if state is None:
-            return
-        up = {one.engine: one.state in UP for one in state.engines}
-        engines = self.running.served.engines
-        for one in engines:
-            if up.get(one.name, True) or one.standby:
-                self._down_s.pop(one.name, None)
-            elif now_s - self._down_s.setdefault(one.name, now_s) > REPAIR_S:
-                spares = (s for s in engines if s.standby and s.policy == one.policy)
-                spare = next((s for s in spares if up.get(s.name)), None)
-                if spare is not None and self._work is None:
-                    self._down_s.pop(one.name)
-                    joined = self._admissions.exchanged(self.running, one.name, spare.name)
-                    self._say(f"repair: {joined.text}")
-                    self._join(joined, kind="repair")
+        state = self._client.state
+        exchange = self._engines.look(self.running.served, state.engines) if state else None
+        if exchange is not None and self._work is None:
+            joined = self._admissions.exchanged(self.running, *exchange)
+            self._say(f"repair: {joined.text}")
+            self._join(joined, kind="repair")
 
     def _admit(self) -> None:
         state = self._client.state

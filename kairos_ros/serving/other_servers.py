@@ -63,10 +63,10 @@ class OtherServers:
         wished += [h.status.standby_after_ns for h in self._overlapping_ones()]
         return min([SILENT_NS, *filter(None, wished)])
 
-    def stood_still(self, for_ns: int) -> None:
+    def stood_still(self, now_ns: int, for_ns: int) -> None:
         """The caller could hear nobody for so long; what others said meanwhile comes late."""
         for heard in self._heard.values():
-            heard.at_ns += for_ns
+            heard.at_ns = min(now_ns, heard.at_ns + for_ns)
 
     def heard(self, status: ServerStatus, now_ns: int) -> None:
         """A status arrived; one's own is ignored."""

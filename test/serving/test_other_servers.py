@@ -184,9 +184,12 @@ def test_a_standby_serves_where_the_server_dies_while_it_loads():
 def test_a_standby_that_stood_still_itself_does_not_take_the_other_one_for_dead():
     others = OtherServers("z", (), standby_after_ns=S)
     others.heard(claim("a", silent_after_ns=S), 0)
-    others.stood_still(5 * S)
+    others.stood_still(5 * S, 5 * S)
     assert others.before(5 * S + S // 2, None).server == "a"
     assert others.before(6 * S + 1, None) is None
+    others.heard(claim("a", silent_after_ns=S), 7 * S)
+    others.stood_still(7 * S, 60 * S)  # it loaded meanwhile, and heard the other one all the same
+    assert others.before(8 * S + 1, None) is None
 
 
 @pytest.mark.parametrize("seed", range(20))

@@ -137,7 +137,7 @@ class ServerAnnouncement:
         silent_after_ns = self._others.silent_after_ns
         if self.serving and for_ns > silent_after_ns and silent_after_ns < SILENT_NS:
             self._listens, self._listens_until_ns = True, time.monotonic_ns() + LISTEN_NS
-        self._others.stood_still(for_ns)
+        self._others.stood_still(time.monotonic_ns(), for_ns)
 
     def take(self) -> None:
         """Hears what came, where no executor spins."""

@@ -130,6 +130,7 @@ class ServingNode(ManagedNode):
         while not self._engines.can_serve():
             if self.interrupted():
                 raise KairosError("interrupted while the engine was loading")
+            self._ticked_ns = time.monotonic_ns()  # others are heard meanwhile
             self.announcement.take()
             self._announce()
             time.sleep(0.05)
