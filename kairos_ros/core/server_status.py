@@ -55,7 +55,7 @@ class ServerStatus:
     """Name patterns; empty: all."""
     active_for_ns: int = 0
     silent_after_ns: int = SILENT_NS
-    """One that was not heard for so long is gone."""
+    """While it is active: one that was not heard for so long is gone."""
     standby_after_ns: int = 0
     """Not 0: it was started as a standby, and takes over after so long a silence."""
     policy: str = ""
@@ -120,7 +120,8 @@ class ReceivedStatus:
     """Monotonic clock of whoever heard it."""
 
     def is_silent(self, now_ns: int) -> bool:
-        return now_ns - self.at_ns > self.status.silent_after_ns
+        active = self.status.state is ServerState.ACTIVE  # nobody hurries to be rid of another one
+        return now_ns - self.at_ns > (self.status.silent_after_ns if active else SILENT_NS)
 
     def active_for_ns(self, now_ns: int) -> int:
         """How long it has been active by now."""
