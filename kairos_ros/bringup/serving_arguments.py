@@ -45,6 +45,7 @@ SERVING_ARGUMENTS: Mapping[str, tuple[str, str]] = {
     "horizon": ("", "Default horizon policy, such as confidence:t=0.4; empty: as in serving.yaml"),
     **ENGINE_ARGUMENTS,
     "robots": ("", "Robots to serve, such as left_*, separated by commas; empty: every robot"),
+    "standby_after_s": ("", "1 to 3.5: stand by, and serve once another server is so long silent"),
 }
 
 
@@ -59,8 +60,18 @@ def serving_parameters(values: Mapping[str, str]) -> dict[str, Any]:
         raise ConfigError(f"the serving node has no argument {name!r}; {hint}")
     given = {name: value for name, value in values.items() if value}
     found: dict[str, Any] = engine_parameters(given) | given
+    if "standby_after_s" in found:
+        found["standby_after_s"] = _seconds("standby_after_s", found["standby_after_s"])
     for name, separator in (("robots", ","), ("policies", ";"), ("policy_options", ";")):
         if name in found:
             listed = [text.strip() for text in found[name].split(separator)]
             found[name] = [text for text in listed if text]
     return found
+
+
+def _seconds(name: str, text: str) -> float:
+    """Raises ConfigError for what is no number; which ones are allowed is the node's to say."""
+    try:
+        return float(text)
+    except ValueError:
+        raise ConfigError(f"argument {name} is {text!r}; say seconds, such as 1.5") from None

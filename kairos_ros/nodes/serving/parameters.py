@@ -131,6 +131,14 @@ SERVING_PARAMETERS = (
     ParameterSpec(
         "robots", STRINGS, "Names of the robots to serve, such as 'left_*'; empty: every robot"
     ),
+    ParameterSpec(
+        "standby_after_s",
+        0.0,
+        "Not 0: this node stands by, and takes over the robots of another serving node that was "
+        "silent for so long (1 to 3.5)",
+        0.0,
+        3.5,
+    ),
     ParameterSpec("fleet_state_hz", 5.0, "Rate of /kairos/fleet_state", 0.1, 50.0, live=True),
     ParameterSpec("warn_queued_s", 1.0, "Longer in the queue is a warning", 0.0, 3600.0, live=True),
     ParameterSpec("warn_engine_load", 0.95, "More load is a warning", 0.0, 1.0, live=True),
