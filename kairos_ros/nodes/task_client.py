@@ -144,7 +144,10 @@ class TaskClient:
 
     @property
     def why_unserved(self) -> str:
-        """Why no serving node answers this robot; empty while one is heard that may."""
+        """Why no serving node answers this robot; empty while one is heard that may, and where the
+        robot is of a fleet in another namespace, whose serving nodes are not heard here."""
+        if not self._sessions():
+            return ""
         now_ns = time.monotonic_ns()
         heard = [one.status for one in self._servers.values() if not one.is_silent(now_ns)]
         mine = [status for status in heard if matches(status.robots, self._robot)]
