@@ -148,9 +148,11 @@ class TaskClient:
             return ""
         return before[0].instruction if before and before[0].instruction else "a task"
 
-    @property
-    def why_unserved(self) -> str:
-        """Why no serving node answers this robot; empty while one is heard that may."""
+    def why_unserved(self, policy: str) -> str:
+        """Why no serving node answers this robot; empty while one is heard that may.
+
+        policy: that the task asks for; empty: the robot's.
+        """
         now_ns = time.monotonic_ns()
         mine = [
             one.status
@@ -160,8 +162,12 @@ class TaskClient:
             and _full_name(below, robot.robot) == self._robot
             and matches(one.status.robots, robot.robot)
         ]
-        if any(status.state is ServerState.ACTIVE for status in mine):
-            return ""
+        active = next((status for status in mine if status.state is ServerState.ACTIVE), None)
+        if active:
+            asked = policy or next((robot.policy for robot in self._sessions()), "")
+            served = asked in {one.name for one in active.policies}
+            loaded = not served or active.interface_of(asked) is not None
+            return "" if loaded else f"policy {asked} is not loaded yet"
         told = "; ".join(f"{status} is {status.state.name.lower()}" for status in mine)
         return told or "no serving node is heard"
 
