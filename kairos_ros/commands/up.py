@@ -79,7 +79,7 @@ def up_command(
         view=rviz,
         cameras=cameras,
     )
-    if serving and (notice := no_cameras(serve.get("policy", ""), cameras)):
+    if serving and robots and (notice := no_cameras(serve.get("policy", ""), cameras)):
         typer.echo(notice, err=True)
     specs = specs if serving else specs[1:]
     if not specs:

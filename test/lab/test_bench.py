@@ -35,6 +35,8 @@ def test_ctrl_c_ends_a_benchmark_without_a_traceback():
         ("engine", "unknown benchmark 'engine' (did you mean engine_idle?); known are overhead"),
         ("load --repeats 0", "--repeats: '0' is no whole number of at least 1"),
         ("engine_idle --blocks 0", "--blocks: '0' is no whole number of at least 1"),
+        ("rtc --episodes 0", "--episodes: '0' is no whole number of at least 1"),
+        ("rtc --horizons static:5 nosuch", "unknown horizon policy 'nosuch'"),
         ("gpu --batches 1,x", "--batches: 'x' is no whole number of at least 1"),
     ],
 )
