@@ -315,6 +315,10 @@ REFUSED: dict[str, str] = {
 """Types of LeRobot's that are not served: why, and what to use instead."""
 
 
+LEAVE_OUT = "leave it out, or for this one of several policies in its own options"
+"""Follows the reason why an option cannot be used."""
+
+
 def not_guided(kind: str) -> str:
     """Why a policy of this type cannot be served with `rtc`; empty where it can."""
     if kind in GUIDED:
