@@ -8,7 +8,7 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from kairos_ros.dashboard.page import SILENT_AFTER_S
-from kairos_ros.telemetry.events import EngineReported
+from kairos_ros.telemetry.events import EngineReported, RobotReported, RobotScheduled
 from kairos_ros.telemetry.fleet_view import FleetView, RobotView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -95,40 +95,36 @@ def _engines(engines: Iterable[EngineReported]) -> Iterator[Metric]:
         yield _counter(name, text, labels, [(who, value(one)) for who, one in rows])
 
 
-ROBOT_GAUGES: Mapping[str, tuple[str, Callable[[RobotView], float | None]]] = {
-    "robot_buffered_actions": ("Actions left to execute", lambda r: r.status and r.status.buffered),
+STATUS_GAUGES: Mapping[str, tuple[str, Callable[[RobotReported], float]]] = {
+    "robot_buffered_actions": ("Actions left to execute", lambda one: one.buffered),
     "robot_task_stalled_seconds": (
         "Held for want of actions, in this task",
-        lambda r: r.status and r.status.stalled_s,
-    ),
-    "robot_task_wait_ratio": (
-        "Share of its task's life that it waited for compute",
-        lambda r: r.scheduled and r.scheduled.wait_ratio,
-    ),
-    "robot_horizon_actions": (
-        "Actions of its newest chunk",
-        lambda r: r.scheduled and r.scheduled.horizon,
-    ),
-    "robot_request_period_seconds": (
-        "Least time between its requests; 0: no limit",
-        lambda r: r.scheduled and r.scheduled.request_period_s,
-    ),
-    "robot_over_rate": (
-        "1 while it asks too often",
-        lambda r: r.scheduled and r.scheduled.over_rate,
+        lambda one: one.stalled_s,
     ),
 }
-ROBOT_COUNTERS: Mapping[str, tuple[str, Callable[[RobotView], float | None]]] = {
-    "robot_tasks": ("Tasks that have ended", lambda r: r.status and r.status.tasks_done),
-    "robot_tasks_succeeded": ("Of these", lambda r: r.status and r.status.tasks_succeeded),
+STATUS_COUNTERS: Mapping[str, tuple[str, Callable[[RobotReported], float]]] = {
+    "robot_tasks": ("Tasks that have ended", lambda one: one.tasks_done),
+    "robot_tasks_succeeded": ("Of these", lambda one: one.tasks_succeeded),
     "robot_chunks_dropped": (
         "Not for its session, task or round, or too late",
-        lambda r: r.status and r.status.dropped,
+        lambda one: one.dropped,
     ),
     "robot_actions_guarded": (
         "Actions that its guard changed or refused",
-        lambda r: r.status and r.status.guarded,
+        lambda one: one.guarded,
     ),
+}
+SCHEDULE_GAUGES: Mapping[str, tuple[str, Callable[[RobotScheduled], float]]] = {
+    "robot_task_wait_ratio": (
+        "Share of its task's life that it waited for compute",
+        lambda one: one.wait_ratio,
+    ),
+    "robot_horizon_actions": ("Actions of its newest chunk", lambda one: one.horizon),
+    "robot_request_period_seconds": (
+        "Least time between its requests; 0: no limit",
+        lambda one: one.request_period_s,
+    ),
+    "robot_over_rate": ("1 while it asks too often", lambda one: one.over_rate),
 }
 
 
@@ -148,11 +144,14 @@ def _robots(robots: Iterable[RobotView], now_s: float) -> Iterator[Metric]:
         ],
     )
     heard = [one for one in known if up[one.name]]
-    for kind, described in ((_gauge, ROBOT_GAUGES), (_counter, ROBOT_COUNTERS)):
-        for name, (text, value) in described.items():
-            found = ((one.name, value(one)) for one in heard)
-            rows = [((robot,), float(it)) for robot, it in found if it is not None]
-            yield kind(name, text, ("robot",), rows)
+    told = [((one.name,), one.status) for one in heard if one.status]
+    for name, (text, of_status) in STATUS_GAUGES.items():
+        yield _gauge(name, text, ("robot",), [(who, of_status(one)) for who, one in told])
+    for name, (text, of_status) in STATUS_COUNTERS.items():
+        yield _counter(name, text, ("robot",), [(who, of_status(one)) for who, one in told])
+    scheduled = [((one.name,), one.scheduled) for one in heard if one.scheduled]
+    for name, (text, value) in SCHEDULE_GAUGES.items():
+        yield _gauge(name, text, ("robot",), [(who, value(one)) for who, one in scheduled])
 
 
 def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) -> Metric:

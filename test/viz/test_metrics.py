@@ -124,6 +124,6 @@ def test_a_scrape_brings_the_token_as_a_bearer():
             assert (await client.get("/metrics", headers=wrong)).status_code == 403
             page = await client.get("/metrics", headers={"Authorization": "Bearer secret"})
             assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
-            assert "kairos_engine_batches_total" in page.text
+            assert 'kairos_robot_up{robot="arm_1"}' in page.text
 
     asyncio.run(scrapes())
