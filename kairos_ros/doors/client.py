@@ -13,13 +13,13 @@ import numpy as np
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.core.exchange import Actions, Answer, Execution, Observation, Request, RequestId
+from kairos_ros.core.execution.server_binding import ServerBinding
+from kairos_ros.core.execution.task import Task
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.server_status import ServerStatus
 from kairos_ros.doors.observation_map import WHOLE, ObservationMap
 from kairos_ros.robot.adapter import RobotSpec
 from kairos_ros.robot.control_report import Report
-from kairos_ros.robot.server_binding import ServerBinding
-from kairos_ros.robot.task import Task
 
 FINAL = (
     RefusalCode.BAD_STATE,

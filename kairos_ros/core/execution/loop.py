@@ -20,11 +20,11 @@ from kairos_ros.core.exchange import (
     Request,
     RequestId,
 )
-from kairos_ros.robot.early_request import Surprise
-from kairos_ros.robot.latency import LatencyEstimate, lead_actions
-from kairos_ros.robot.run import Attempt, Chunk, Run, unwanted
-from kairos_ros.robot.server_binding import ServerBinding
-from kairos_ros.robot.task import Task, TaskResult
+from kairos_ros.core.execution.early_request import Surprise
+from kairos_ros.core.execution.latency import LatencyEstimate, lead_actions
+from kairos_ros.core.execution.run import Attempt, Chunk, Run, unwanted
+from kairos_ros.core.execution.server_binding import ServerBinding
+from kairos_ros.core.execution.task import Task, TaskResult
 
 Approve = Callable[[np.ndarray], np.ndarray | None]
 """Action guard: the action to execute, float32 [D], or None when it must not reach the arm."""
