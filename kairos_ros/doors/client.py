@@ -60,8 +60,23 @@ class Client:
         """Waited in this task."""
 
     @property
+    def dialect(self) -> str:
+        return self.map.dialect
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        return tuple(self.map.images)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        return tuple(self.map.absent_cameras)
+
+    @property
     def server(self) -> ServerStatus | None:
         return self.binding.server
+
+    def heard(self, status: ServerStatus, at_ns: int) -> None:
+        self.binding.heard(status, at_ns)
 
     @property
     def misfit(self) -> str:
