@@ -19,6 +19,7 @@ from kairos_ros.core.exchange import (
     Refusal,
     Request,
     RequestId,
+    no_actions,
 )
 from kairos_ros.core.execution.early_request import Surprise
 from kairos_ros.core.execution.latency import LatencyEstimate, lead_actions
@@ -244,6 +245,12 @@ class Loop:
     def horizon(self) -> int:
         """Actions of the running chunk, counted from its observation; 0 without one."""
         return len(self._run.chunk.actions) if self._run and self._run.chunk else 0
+
+    @property
+    def upcoming(self) -> np.ndarray:
+        """float32 [L, D]: the actions left of the running chunk; [0, 0] without one."""
+        chunk = self._run.chunk if self._run else None
+        return no_actions() if chunk is None else chunk.actions[chunk.index :]
 
     @property
     def task_executed(self) -> int:
