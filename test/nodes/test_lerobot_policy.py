@@ -1,40 +1,50 @@
-"""LeRobot's policy type kairos against a real serving node behind real doors: what it executes, what
-it tells, and what it says when something is wrong."""
+"""LeRobot's policy type kairos against a real serving node behind real doors: what it executes,
+what it tells, and what it says when something is wrong."""
 
+import itertools
+import signal
 import sys
+import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from kairos_ros.msg import RobotStatus
+from kairos_ros.msg import ChunkRequest, RobotStatus
 from openpi_robot import address
 from wire import until
 
 from kairos_ros.bringup.plan import serving
+from kairos_ros.nodes import qos
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 pytest.importorskip("lerobot")
 
+from lerobot.configs import FeatureType, PolicyFeature  # noqa: E402
 from lerobot_policy_kairos.configuration_kairos import KairosConfig  # noqa: E402
-from lerobot_policy_kairos.modeling_kairos import KairosPolicy  # noqa: E402
+from lerobot_policy_kairos.modeling_kairos import TOKEN, KairosPolicy  # noqa: E402
 
 POLICY = "emulated:latency_ms=20+1b,chunk=10,state=2,dim=2,steps=2,images=front@24x32"
 """Its actions are (first number of the state that they were made from, index in the chunk)."""
+HISTORY = "emulated:latency_ms=20,chunk=10,state=2,dim=3,observations=2"
+"""The third number of its actions is the first one of the observation before."""
 HORIZON = 6
+RATE_HZ = 50.0
+SERVED = serving(policies=[f"small={POLICY}", f"history={HISTORY}"], horizon=f"static:{HORIZON}")
+KAIROS = Path(sys.prefix, "bin", "kairos")
+NAMES = (f"arm_{n}x" for n in itertools.count())
 
 
 @pytest.fixture(scope="module")
 def server(starter_for_module, wire):
-    node = starter_for_module.start(serving(policy=POLICY, horizon=f"static:{HORIZON}"))
+    node = starter_for_module.start(SERVED)
     wire.serving_since()
     return node
 
 
 @pytest.fixture(scope="module")
 def where(server, starter_for_module) -> str:
-    program = Path(sys.prefix, "bin", "kairos")
-    return address(starter_for_module.run([program, "doors", "--listen", "127.0.0.1:0"]))
+    return address(starter_for_module.run([KAIROS, "doors", "--listen", "127.0.0.1:0"]))
 
 
 @pytest.fixture
@@ -42,7 +52,7 @@ def make(where):
     made = []
 
     def policy(robot: str, **options) -> KairosPolicy:
-        options = {"server": where, "control_rate_hz": 50.0} | options
+        options = {"server": where, "control_rate_hz": RATE_HZ} | options
         made.append(KairosPolicy(KairosConfig(robot=robot, **options)))
         return made[-1]
 
@@ -51,20 +61,248 @@ def make(where):
         one.close()
 
 
-def batch(*states: float, task: str = "pick") -> dict:
+def batch(*states: float, **more) -> dict:
     rows = len(states)
     return {
         "observation.state": torch.tensor([[state, 0.5] for state in states]),
         "observation.images.front": torch.zeros(rows, 3, 24, 32),
-        "task": [task] * rows,
+        "task": ["pick"] * rows,
+    } | more
+
+
+def requests_of(wire, robot: str) -> list[ChunkRequest]:
+    """Those that come from now on."""
+    heard: list[ChunkRequest] = []
+    topic = f"/{robot}/chunk_request"
+    wire.node.create_subscription(ChunkRequest, topic, heard.append, qos.EXCHANGE)
+    return heard
+
+
+def run(policy: KairosPolicy, steps: int, first: int = 0) -> np.ndarray:
+    """The actions of so many control periods in real time; the state counts them."""
+    actions = []
+    for n in range(first, first + steps):
+        began = time.monotonic()
+        actions.append(policy.select_action(batch(float(n)))[0].numpy())
+        time.sleep(max(0.0, 1 / RATE_HZ - (time.monotonic() - began)))
+    return np.array(actions)
+
+
+def test_its_features_are_those_of_the_served_policy(make):
+    config = make("arm_0").config
+    assert config.input_features == {
+        "observation.state": PolicyFeature(FeatureType.STATE, (2,)),
+        "observation.images.front": PolicyFeature(FeatureType.VISUAL, (3, 24, 32)),
     }
+    assert config.output_features == {"action": PolicyFeature(FeatureType.ACTION, (2,))}
 
 
-def test_in_lockstep_a_chunk_is_made_from_the_observation_that_was_there_when_it_was_asked_for(
-    make, wire
-):
+def test_in_lockstep_a_chunk_is_made_from_what_was_seen_when_the_last_one_was_executed(make, wire):
     policy = make("arm_1", synchronous=True)
     actions = np.concatenate([policy.select_action(batch(float(n))).numpy() for n in range(14)])
     assert actions[:, 1].tolist() == [*range(HORIZON), *range(HORIZON), 0, 1]
     assert actions[:, 0].tolist() == [0.0] * HORIZON + [6.0] * HORIZON + [12.0] * 2
-    assert until(lambda: wire.status_of("arm_1")).state == RobotStatus.RUNNING
+    until(lambda: wire.status_of("arm_1").state == RobotStatus.RUNNING)
+    status = wire.status_of("arm_1")
+    assert (status.instruction, status.control_rate_hz) == ("pick", RATE_HZ)
+    assert list(status.request_image_keys) == ["front"]
+    until(lambda: wire.diagnostic("kairos: arm_1", "dialect") == "kairos")
+
+
+def test_it_asks_while_it_executes_and_skips_what_it_executed_meanwhile(make, wire):
+    policy = make("arm_2")
+    run(policy, 1)
+    heard = requests_of(wire, "arm_2")
+    actions = run(policy, 60, first=1)
+    seen, index = actions.T
+    # whatever the delays were, an action is the one that its chunk has for this control period
+    assert (seen + index == np.arange(1, 61)).all()
+    begins = [n for n in range(1, 60) if seen[n] != seen[n - 1]]
+    assert len(begins) > 5
+    assert max(index[begins]) >= 1
+    assert max(index) < HORIZON
+    until(lambda: len(heard) > 5)
+    executing = [r.execution for r in heard if r.execution.actions_remaining]
+    assert executing, "asked with actions left"
+    assert any(info.started for info in executing)
+    assert {(info.inferred, info.control_rate_hz) for info in executing} == {(False, RATE_HZ)}
+    assert {r.task for r in heard} == {"1"}
+    assert [r.round for r in heard] == sorted(r.round for r in heard)
+    assert all(r.committed_actions for r in heard if r.execution.actions_remaining)
+
+
+def test_a_reset_begins_a_new_task_and_nothing_of_the_old_one_is_executed(make, wire):
+    policy = make("arm_3")
+    run(policy, 2)
+    policy.reset()
+    assert policy.select_action(batch(100.0))[0].tolist() == [100.0, 0.0]
+    until(lambda: wire.status_of("arm_3").task == "2")
+    assert policy.select_action(batch(200.0, task=["place"]))[0].tolist() == [200.0, 0.0]
+    until(lambda: wire.status_of("arm_3").task == "3")
+    assert wire.status_of("arm_3").instruction == "place"
+
+
+def test_every_environment_of_a_batch_is_a_robot_of_its_own(make, wire):
+    policy = make("cell", synchronous=True)
+    tasks = {"task": ["pick", "place", "push"]}
+    for n in range(HORIZON + 1):
+        rows = policy.select_action(batch(n + 100.0, n + 200.0, n + 300.0, **tasks)).numpy()
+        began = HORIZON if n == HORIZON else 0
+        assert rows.tolist() == [[began + at, n % HORIZON] for at in (100.0, 200.0, 300.0)]
+    names = ["cell", "cell_2", "cell_3"]
+    until(lambda: {wire.status_of(name).instruction for name in names} == set(tasks["task"]))
+    assert len({wire.status_of(name).session for name in names}) == 3
+
+
+def test_a_policy_that_reads_several_observations_gets_those_of_the_last_steps(make):
+    policy = make("arm_4", served_policy="history", synchronous=True)
+    steps = [policy.select_action(batch(float(n)))[0].tolist() for n in range(HORIZON + 1)]
+    assert steps[0] == [0.0, 0.0, 0.0]  # there is none before the first
+    assert steps[HORIZON] == [6.0, 0.0, 5.0]
+
+
+def test_a_whole_chunk_is_as_long_as_the_served_horizon(make, wire):
+    policy = make("arm_5", horizon="static:4")
+    first = policy.predict_action_chunk(batch(1.0, 2.0)).numpy()
+    assert first.shape == (2, 4, 2)
+    assert first[:, :, 0].tolist() == [[1.0] * 4, [2.0] * 4]
+    heard = requests_of(wire, "arm_5")
+    until(lambda: wire.node.count_publishers("/arm_5/chunk_request"))
+    time.sleep(3 / RATE_HZ)
+    again = policy.predict_action_chunk(batch(3.0, 4.0)).numpy()
+    assert again[:, 0].tolist() == [[3.0, 0.0], [4.0, 0.0]]
+    if heard:  # DDS may have found this reader later
+        assert heard[0].execution.inferred
+        assert 3 <= heard[0].execution.actions_executed <= 4
+
+
+def test_a_name_belongs_to_one_process(make):
+    make("arm_6")
+    with pytest.raises(ConnectionError, match=r"\(HTTP 409\): robot arm_6 is connected from"):
+        make("arm_6")
+
+
+def config(where: str, **options) -> KairosConfig:
+    return KairosConfig(server=where, **options)
+
+
+@pytest.mark.parametrize(
+    ("features", "said"),
+    [
+        ({"observation.state": PolicyFeature(FeatureType.STATE, (7,))}, r"\(7,\) here and \(2,\)"),
+        ({"observation.environment_state": PolicyFeature(FeatureType.ENV, (9,))}, "cannot be sent"),
+    ],
+)
+def test_another_robot_than_the_policy_was_trained_on_is_refused_at_start(where, features, said):
+    with pytest.raises(ValueError, match=said):
+        KairosPolicy(config(where, input_features=features))
+
+
+def test_other_actions_than_the_robot_takes_are_refused_at_start(where):
+    takes = {"action": PolicyFeature(FeatureType.ACTION, (7,))}
+    with pytest.raises(ValueError, match="its actions is of shape"):
+        KairosPolicy(config(where, output_features=takes))
+
+
+@pytest.mark.parametrize(
+    ("changes", "said"),
+    [
+        ({"observation.state": torch.zeros(1, 3)}, "the robot's state has 3 values"),
+        ({"observation.state": torch.tensor([[np.nan, 0.0]])}, "not finite"),
+        ({"observation.images.front": torch.zeros(1, 3, 48, 64)}, "camera front gives 48x64 px"),
+        ({"observation.images.front": torch.zeros(1, 24, 32, 3)}, r"\[1, 24, 32, 3\], not"),
+        ({"task": ["one", "two"]}, "not a text for each of 1 rows"),
+    ],
+)
+def test_an_observation_that_the_policy_cannot_read_is_told_by_name(make, changes, said):
+    policy = make(next(NAMES))
+    with pytest.raises(ValueError, match=said):
+        policy.select_action(batch(0.0, **changes))
+    assert policy.select_action(batch(5.0))[0].tolist() == [5.0, 0.0]  # nothing else is lost
+
+
+def test_a_camera_of_another_name_is_told_with_what_to_write(make):
+    other = batch(0.0)
+    other["observation.images.top"] = other.pop("observation.images.front")
+    with pytest.raises(ValueError, match=r"reads front; the observation has no pictures: .*rename"):
+        make("arm_8").select_action(other)
+
+
+def test_a_policy_that_is_not_served_is_told_with_those_that_are(where):
+    with pytest.raises(RuntimeError, match="no active serving node that serves policy 'walk'"):
+        KairosPolicy(config(where, served_policy="walk", answer_s=0.5))
+
+
+def test_a_horizon_policy_that_does_not_exist_ends_the_task_with_the_reason(make):
+    with pytest.raises(RuntimeError, match=r"arm_9: the task has ended: refused: .*stable"):
+        make("arm_9", horizon="stable:3").select_action(batch(0.0))
+
+
+def test_where_nobody_listens_the_error_says_what_to_start():
+    with pytest.raises(ConnectionError, match="start `kairos doors`"):
+        KairosPolicy(config("ws://127.0.0.1:9"))
+
+
+def test_a_token_is_not_sent_where_others_can_read_it(monkeypatch):
+    monkeypatch.setenv(TOKEN, "a" * 24)
+    with pytest.raises(ConnectionError, match="use wss://"):
+        KairosPolicy(config("ws://192.0.2.1:8000"))
+
+
+def test_without_a_map_openpis_clients_are_told_why_they_are_refused(where):
+    websockets = pytest.importorskip("websockets.sync.client")
+    from websockets.exceptions import InvalidStatus
+
+    with pytest.raises(InvalidStatus) as refused, websockets.connect(f"{where}/arm"):
+        pass
+    assert b"start kairos doors with a MAP" in refused.value.response.body
+
+
+def test_a_server_that_stands_still_makes_the_arm_hold_and_go_on(make, server):
+    policy = make("slow_1")
+    run(policy, 3)
+    server.send(signal.SIGSTOP)
+    try:
+        impatient = make("slow_2", answer_s=0.4)
+        with pytest.raises(RuntimeError, match=r"slow_2: no action within --policy.answer_s=0.4"):
+            run(impatient, 20)
+    finally:
+        server.send(signal.SIGCONT)
+    # what was executed from a chunk before, or asked for again since: never an action too late
+    seen, index = run(policy, 12, first=3).T
+    assert (seen + index == np.arange(3, 15)).all()
+
+
+def test_a_killed_server_ends_the_episode_and_the_next_one_runs_on_its_successor(
+    make, server, starter_for_module, wire
+):
+    policy = make("arm_10", answer_s=5.0)
+    run(policy, 3)
+    server.send(signal.SIGKILL)
+    with pytest.raises(RuntimeError, match=r"arm_10: no action within --policy.answer_s=5: "):
+        run(policy, 60, first=3)
+    before = set(wire.servers)
+    starter_for_module.start(SERVED)
+    until(lambda: set(wire.servers) - before)
+    policy.reset()
+    policy.config.answer_s = 30.0
+    assert policy.select_action(batch(7.0))[0].tolist() == [7.0, 0.0]
+
+
+def test_doors_that_end_are_an_error_and_the_next_episode_connects_again(
+    starter_for_module, wire, where
+):
+    process = starter_for_module.run([KAIROS, "doors", "--listen", "127.0.0.1:0"])
+    at = address(process)
+    policy = KairosPolicy(config(at, robot="arm_11", control_rate_hz=RATE_HZ))
+    run(policy, 3)
+    process.send(signal.SIGKILL)
+    with pytest.raises(ConnectionError, match=r"arm_11: .* closed the connection"):
+        run(policy, 60, first=3)
+    again = ["doors", "--listen", at.removeprefix("ws://")]
+    address(starter_for_module.run([KAIROS, *again]))
+    policy.reset()
+    # the serving node still knows the session of the process that was killed
+    policy.config.answer_s = 60.0
+    assert policy.select_action(batch(8.0))[0].tolist() == [8.0, 0.0]
+    policy.close()

@@ -123,5 +123,5 @@ class RobotClient:
             server=self._servers.get(told.server),
             bound=told.server,
             why_no_server="" if told.server else "it has chosen none",
-            policy=told.policy,
+            policy=told.policy or (known.policy if known else ""),
         )

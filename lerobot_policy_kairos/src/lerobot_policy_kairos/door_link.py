@@ -139,13 +139,13 @@ class DoorLink:
 
     def _read(self) -> None:
         try:
-            for data in self._socket:
-                self._take(data)
+            while True:
+                self._take(self._socket.recv())
+        except ConnectionClosed as error:
+            self._end(f"{self.where} has closed the connection: {error}")
         except Exception as error:
             self._end(f"reading from {self.where} failed: {type(error).__name__}: {error}")
             raise
-        code, reason = self._socket.close_code, self._socket.close_reason
-        self._end(f"{self.where} has closed the connection ({code}{reason and f': {reason}'})")
 
     def _take(self, data: bytes | str) -> None:
         now_ns = time.monotonic_ns()

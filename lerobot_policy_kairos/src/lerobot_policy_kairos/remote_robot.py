@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from kairos_ros.core.exchange import Answer, Refusal, Request
 from kairos_ros.core.execution.latency import LatencyEstimate
-from kairos_ros.core.execution.loop import Act, Finished, Hold, Look, Loop, LoopConfig, Send
+from kairos_ros.core.execution.loop import Act, Effect, Finished, Look, Loop, LoopConfig, Send
 from kairos_ros.core.execution.server_binding import ServerBinding
 from kairos_ros.core.execution.task import Task
 from kairos_ros.core.fit import PolicyInterface, RobotInterface
@@ -39,6 +39,8 @@ REPORT_S = 1.0
 """Between two reports of a robot that goes on as it did."""
 WAIT_S = 0.02
 """Between two looks at what has come, at most."""
+AGAIN_S = 0.5
+"""Between two tries to connect again."""
 NEVER_NS = 10**18
 ROW_SEEDS = 2**32
 """Between the seeds of two rows."""
@@ -211,10 +213,19 @@ class RemoteRobot:
         self._interface = interface
 
     def _connect_again(self) -> None:
-        """A new session, after the last one was lost."""
-        LOG.warning("connects again: %s", self._link.ended)
+        """A new session, after the last one was lost. Its name may be taken for a while: a
+        connection that was cut is noticed within half a minute."""
+        LOG.warning("%s connects again: %s", self.name, self._link.ended)
         self._link.close()
-        self._link = DoorLink(self._config.server, self.name, self._token, self._arrived)
+        end_s = time.monotonic() + self._config.answer_s
+        while True:
+            try:
+                self._link = DoorLink(self._config.server, self.name, self._token, self._arrived)
+                break
+            except ConnectionError:
+                if time.monotonic() > end_s:
+                    raise
+                time.sleep(AGAIN_S)
         self._loop, self._interface = None, None
 
     def _take_news(self, loop: Loop) -> None:
@@ -233,7 +244,7 @@ class RemoteRobot:
         else:
             self._refusal = ""
 
-    def _apply(self, effects: list[Look | Send | Act | Hold | Finished]) -> NDArray[np.float32] | None:
+    def _apply(self, effects: list[Effect]) -> NDArray[np.float32] | None:
         """The action among the effects, if any. Raises RuntimeError where the task has ended."""
         action = None
         for effect in effects:
