@@ -3,6 +3,7 @@ what it tells, and what it says when something is wrong."""
 
 import itertools
 import signal
+import subprocess
 import sys
 import time
 from pathlib import Path
@@ -247,6 +248,41 @@ def test_a_token_is_not_sent_where_others_can_read_it(monkeypatch):
     monkeypatch.setenv(TOKEN, "a" * 24)
     with pytest.raises(ConnectionError, match="use wss://"):
         KairosPolicy(config("ws://192.0.2.1:8000"))
+
+
+def test_with_tokens_and_tls_every_environment_is_who_its_token_says(
+    starter_for_module, server, tmp_path, monkeypatch
+):
+    cert, key, tokens = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "tokens"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", key, "-out", cert),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    tokens.write_text(f"secret_1 {'a' * 24}\nsecret_2 {'b' * 24}\n")
+    tokens.chmod(0o600)
+    options = ["--tokens", tokens, "--tls-cert", cert, "--tls-key", key]
+    at = address(
+        starter_for_module.run([KAIROS, "doors", "--listen", "127.0.0.1:0", *map(str, options)])
+    )
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    monkeypatch.setenv(TOKEN, f"{'b' * 24}, {'a' * 24}")
+    policy = KairosPolicy(config(at))
+    assert policy.select_action(batch(1.0, 2.0)).tolist() == [[1.0, 0.0], [2.0, 0.0]]
+    assert [robot.name for robot in policy.robots] == ["secret_2", "secret_1"]
+    with pytest.raises(ValueError, match=r"3 environments need 3 tokens in KAIROS_TOKEN"):
+        policy.select_action(batch(1.0, 2.0, 3.0))
+    policy.close()
+    monkeypatch.setenv(TOKEN, "c" * 24)
+    with pytest.raises(ConnectionError, match=r"\(HTTP 401\): no robot has this token"):
+        KairosPolicy(config(at))
+    monkeypatch.delenv("SSL_CERT_FILE")
+    with pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
+        KairosPolicy(config(at))
 
 
 def test_without_a_map_openpis_clients_are_told_why_they_are_refused(where):

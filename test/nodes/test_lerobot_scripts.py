@@ -22,23 +22,10 @@ pytest.importorskip("metaworld")
 
 TWIN = Path(__file__).parents[1] / "support" / "lerobot_policy_twin.py"
 PLUGIN = Path(__file__).parents[2] / "lerobot_policy_kairos"
+KAIROS = Path(sys.prefix, "bin", "kairos")
 METADATA = "Metadata-Version: 2.1\nName: lerobot_policy_kairos\nVersion: 0.1.0\n"
-PIXELS = 96
-AHEAD = [0.0, 1.0, 0.0, 0.0]
 ARM = "emulated:latency_ms=20,chunk=30,state=6,dim=6"
 """Its second action, the shoulder's lift, counts from 0 up in every chunk: a folded arm rises."""
-
-
-@pytest.fixture(scope="module")
-def policy(tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("act")
-    code = (
-        "import sys; from pathlib import Path; from act_scenes import save_act\n"
-        f"save_act(Path(sys.argv[1]), {AHEAD}, state_dim=4, pixels={PIXELS})"
-    )
-    environment = os.environ | {"PYTHONPATH": python_path(TWIN.parent)}
-    subprocess.run([sys.executable, "-c", code, folder], check=True, env=environment)
-    return folder
 
 
 @pytest.fixture
@@ -60,37 +47,43 @@ def installed(folder: Path) -> Path:
     return folder
 
 
+@pytest.fixture
+def twin(tmp_path):
+    """Has saved its policy in `tmp_path/act`."""
+    paths = TWIN.parents[2], PLUGIN / "src", installed(tmp_path / "site")
+    log = tmp_path / "twin.log"
+    with log.open("w") as errors:
+        process = subprocess.Popen(
+            [sys.executable, TWIN, tmp_path],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=errors,
+            text=True,
+            cwd=tmp_path,
+            env=os.environ | {"PYTHONPATH": python_path(*paths), "MUJOCO_GL": "egl"},
+        )
+    assert process.stdout.readline() == "saved\n", log.read_text()[-4000:]
+    yield process
+    process.kill()
+    process.wait()
+
+
 def test_evaluated_through_a_server_a_policy_acts_as_without_and_an_arm_rises(
-    policy, arm, starter_for_module, wire, tmp_path
+    twin, arm, starter_for_module, wire, tmp_path
 ):
-    policies = [f"act={policy}", f"desk={ARM}"]
+    policies = [f"act={tmp_path / 'act'}", f"desk={ARM}"]
     starter_for_module.start(serving(policies=policies, horizon="static:20", max_batch=2))
-    kairos = Path(sys.prefix, "bin", "kairos")
-    doors = starter_for_module.run([kairos, "doors", "--listen", "127.0.0.1:0"])
+    doors = starter_for_module.run([KAIROS, "doors", "--listen", "127.0.0.1:0"])
     wire.serving_since()
     asked: list[ChunkRequest] = []
     wire.node.create_subscription(ChunkRequest, "/desk/chunk_request", asked.append, qos.EXCHANGE)
     folded = arm.motors("position")
-    given = {
-        "policy": str(policy),
-        "server": address(doors),
-        "robot": [
-            "--robot.type=so101_follower",
-            *(f"--robot.{key}={value}" for key, value in arm.options.items()),
-        ],
-        "folder": str(tmp_path),
-    }
-    site = installed(tmp_path / "site")
-    done = subprocess.run(
-        [sys.executable, TWIN, json.dumps(given)],
-        capture_output=True,
-        text=True,
-        cwd=tmp_path,
-        env=os.environ
-        | {"PYTHONPATH": python_path(TWIN.parents[2], PLUGIN / "src", site), "MUJOCO_GL": "egl"},
-    )
-    assert done.returncode == 0, done.stderr[-4000:]
-    told = json.loads(done.stdout)
+    robot = ["--robot.type=so101_follower"]
+    robot += [f"--robot.{key}={value}" for key, value in arm.options.items()]
+    given = json.dumps({"server": address(doors), "robot": robot})
+    said, _ = twin.communicate(given + "\n")
+    assert twin.returncode == 0, (tmp_path / "twin.log").read_text()[-4000:]
+    told = json.loads(said)
 
     direct, served = told["direct"], told["served"]
     assert direct["success"] == served["success"] == [True, False]

@@ -1,9 +1,9 @@
 """lerobot-eval of a policy itself and of policy type kairos, and lerobot-rollout of the latter.
 
-`lerobot_policy_twin.py JSON`, an object with `policy`, its folder; `server`, which serves it as
-`act` and an SO-101's as `desk`; `robot`, arguments for an arm; `folder`, for results. Prints JSON:
-success and executed actions of `direct` and `served`, and the `modules` of this project that were
-imported. Neither ROS nor other parts of it can be imported here.
+`lerobot_policy_twin.py FOLDER` saves a policy in `FOLDER/act` and says so in a line. Then it reads
+a line of JSON: `server`, which serves that policy as `act` and an SO-101's as `desk`; `robot`,
+arguments for an arm. It prints JSON: success and executed actions of `direct` and `served`, and the
+`modules` of this project that were imported. Neither ROS nor other parts of it can be imported.
 """
 
 import json
@@ -13,8 +13,9 @@ from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 
+from act_scenes import save_act
 from lerobot_scripts import run
-from lerobot_twin import MOST_ACTIONS, SEEDS, TASK, small_pictures
+from lerobot_twin import AHEAD, MOST_ACTIONS, PIXELS, SEEDS, TASK, small_pictures
 
 OURS = "kairos_ros"
 ALLOWED = ("core", "transport")
@@ -71,14 +72,16 @@ def evaluate(folder: Path, actions: list, *policy: str) -> dict:
 
 
 if __name__ == "__main__":
-    asked = json.loads(sys.argv[1])
     sys.meta_path.insert(0, Absent())
     told, sys.stdout = sys.stdout, sys.stderr  # LeRobot prints
-    server = f"--policy.server={asked['server']}"
-    folder = Path(asked["folder"])
+    folder = Path(sys.argv[1])
+    save_act(folder / "act", AHEAD, state_dim=4, pixels=PIXELS)
+    print("saved", file=told, flush=True)
     small_pictures()
     actions = executed_actions()
-    direct = evaluate(folder / "direct", actions, f"--policy.path={asked['policy']}")
+    direct = evaluate(folder / "direct", actions, f"--policy.path={folder / 'act'}")
+    asked = json.loads(sys.stdin.readline())
+    server = f"--policy.server={asked['server']}"
     served = evaluate(
         folder / "served",
         actions,

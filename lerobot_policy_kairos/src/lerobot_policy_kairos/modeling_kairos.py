@@ -46,9 +46,10 @@ class KairosPolicy(PreTrainedPolicy):
         super().__init__(config)
         config.validate_features()
         self.config: KairosConfig = config
-        self._robots: list[RemoteRobot] = []
+        self.robots: list[RemoteRobot] = []
+        """One for each row of a batch so far."""
         self._connect(1)
-        self._policy = self._robots[0].served_policy()
+        self._policy = self.robots[0].served_policy()
         given_in, given_out = config.input_features or {}, config.output_features or {}
         check_features(self._policy, given_in, given_out)
         config.input_features = input_features(self._policy, given_in)
@@ -72,7 +73,7 @@ class KairosPolicy(PreTrainedPolicy):
 
     def reset(self) -> None:
         """An episode begins: what was asked before is not executed any more."""
-        for robot in self._robots:
+        for robot in self.robots:
             robot.end_task()
 
     @torch.no_grad()
@@ -108,9 +109,9 @@ class KairosPolicy(PreTrainedPolicy):
 
     def close(self) -> None:
         """The robots leave the fleet, as they do when the process ends."""
-        for robot in self._robots:
+        for robot in self.robots:
             robot.close()
-        self._robots = []
+        self.robots = []
 
     def _save_pretrained(self, save_directory: Path, **_: Any) -> None:
         self.config._save_pretrained(save_directory)
@@ -120,7 +121,7 @@ class KairosPolicy(PreTrainedPolicy):
         seen = seen_of(batch, self._policy)
         tasks = instructions_of(batch, len(seen))
         self._connect(len(seen))
-        robots = self._robots[: len(seen)]
+        robots = self.robots[: len(seen)]
         for robot, shown, task in zip(robots, seen, tasks, strict=True):
             begin(robot, shown, task)
         found: list[NDArray[np.float32] | None] = [None] * len(robots)
@@ -136,8 +137,8 @@ class KairosPolicy(PreTrainedPolicy):
     def _connect(self, rows: int) -> None:
         """A robot for every row."""
         tokens = [t.strip() for t in os.environ.get(TOKEN, "").split(",") if t.strip()]
-        while len(self._robots) < rows:
-            n = len(self._robots)
+        while len(self.robots) < rows:
+            n = len(self.robots)
             if tokens and n >= len(tokens):
                 raise ValueError(
                     f"{rows} environments need {rows} tokens in {TOKEN}, separated by commas; it "
@@ -147,4 +148,4 @@ class KairosPolicy(PreTrainedPolicy):
             if name and n:
                 name = f"{name}_{n + 1}"
             token = tokens[n] if tokens else ""
-            self._robots.append(RemoteRobot(self.config, name, token, n))
+            self.robots.append(RemoteRobot(self.config, name, token, n))
