@@ -396,7 +396,9 @@ def _not_to_be_had(repository: str, name: str) -> str:
 
 def _plugins() -> bool:
     """Whether a package is installed that may register further types."""
-    return any((d.metadata["Name"] or "").startswith(PLUGINS) for d in distributions())
+    names = {d.metadata["Name"] or "" for d in distributions()}
+    types = {name.removeprefix(PLUGINS) for name in names if name.startswith(PLUGINS)}
+    return bool(types - REFUSED.keys())
 
 
 def one_line(error: BaseException | str, most: int = 300) -> str:
