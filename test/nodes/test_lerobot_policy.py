@@ -1,6 +1,7 @@
 """LeRobot's policy type kairos against a real serving node behind real doors: what it executes,
 what it tells, and what it says when something is wrong."""
 
+import contextlib
 import itertools
 import signal
 import subprocess
@@ -10,20 +11,35 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import websockets.exceptions
+import websockets.sync.client
 from kairos_ros.msg import ChunkRequest, RobotStatus
 from openpi_robot import address
 from wire import until
 
 from kairos_ros.bringup.plan import serving
+from kairos_ros.core.exchange import Request, RequestId
+from kairos_ros.core.robot_state import RobotState
 from kairos_ros.nodes import qos
+from kairos_ros.transport.frames import Message
+from kairos_ros.transport.robot_link.messages import (
+    SUBPROTOCOL,
+    RobotReport,
+    read_error,
+    report_message,
+    request_message,
+)
+from kairos_ros.transport.robot_link.one_frame import pack, unpack
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 pytest.importorskip("lerobot")
 
 from lerobot.configs import FeatureType, PolicyFeature  # noqa: E402
-from lerobot_policy_kairos.configuration_kairos import KairosConfig  # noqa: E402
+from lerobot.policies.factory import make_pre_post_processors  # noqa: E402
+from lerobot_policy_kairos.configuration_kairos import PROCESSORS, KairosConfig  # noqa: E402
 from lerobot_policy_kairos.modeling_kairos import TOKEN, KairosPolicy  # noqa: E402
+from lerobot_policy_kairos.processor_kairos import make_kairos_pre_post_processors  # noqa: E402
 
 POLICY = "emulated:latency_ms=20+1b,chunk=10,state=2,dim=2,steps=2,images=front@24x32"
 """Its actions are (first number of the state that they were made from, index in the chunk)."""
@@ -285,11 +301,85 @@ def test_with_tokens_and_tls_every_environment_is_who_its_token_says(
         KairosPolicy(config(at))
 
 
-def test_without_a_map_openpis_clients_are_told_why_they_are_refused(where):
-    websockets = pytest.importorskip("websockets.sync.client")
-    from websockets.exceptions import InvalidStatus
+def raw(where: str, name: str):
+    return websockets.sync.client.connect(
+        f"{where}/{name}", subprotocols=[SUBPROTOCOL], compression=None, proxy=None
+    )
 
-    with pytest.raises(InvalidStatus) as refused, websockets.connect(f"{where}/arm"):
+
+def closed(connection) -> websockets.exceptions.ConnectionClosed:
+    """Why the doors have closed it."""
+    while True:
+        try:
+            connection.recv(timeout=20)
+        except websockets.exceptions.ConnectionClosed as ended:
+            return ended
+
+
+def error_of(connection) -> str:
+    while (message := unpack(connection.recv(timeout=20))).kind != "error":
+        pass
+    return read_error(message)
+
+
+def test_what_is_no_message_is_answered_by_an_error_and_hurts_nobody_else(make, where):
+    bystander = make("arm_12")
+    run(bystander, 2)
+    asked = RequestId("arm_13", "any", "1", 1, 0)
+    with raw(where, "arm_13") as connection:
+        for sent, said in (
+            (b"\x00garbage", "frames"),
+            ("text", "messages are binary"),
+            (pack(Message("walk")), "'walk' are not known"),
+            (pack(request_message(Request(asked, "pick"))), "has not announced itself"),
+        ):
+            connection.send(sent)
+            assert said in error_of(connection)
+        for _ in range(10):
+            connection.send(b"\xff")
+        ended = closed(connection)
+        assert (ended.rcvd.code, "could not be used" in ended.rcvd.reason) == (1008, True)
+    seen, index = run(bystander, 10, first=2).T
+    assert (seen + index == np.arange(2, 12)).all()
+
+
+def test_who_sends_more_than_a_robot_has_to_say_is_disconnected(make, where):
+    idle = pack(report_message(RobotReport(RobotState.IDLE)))
+    with raw(where, "arm_14") as connection:
+        with contextlib.suppress(websockets.exceptions.ConnectionClosed):
+            for _ in range(5000):
+                connection.send(idle)
+        assert closed(connection).rcvd.code == 1008
+    assert make("arm_15").select_action(batch(3.0))[0].tolist() == [3.0, 0.0]
+
+
+def test_lerobots_own_rename_map_reaches_what_is_sent(make):
+    policy = make("arm_16")
+    before, _ = make_pre_post_processors(
+        policy_cfg=policy.config,
+        pretrained_path=policy.config.pretrained_path,
+        preprocessor_overrides={
+            "device_processor": {"device": "cpu"},
+            "rename_observations_processor": {
+                "rename_map": {"observation.images.top": "observation.images.front"}
+            },
+        },
+    )
+    other = batch(4.0)
+    other["observation.images.top"] = other.pop("observation.images.front")
+    assert policy.select_action(before(other))[0].tolist() == [4.0, 0.0]
+
+
+def test_the_processors_that_ship_are_those_that_the_plugin_makes(tmp_path):
+    for part in make_kairos_pre_post_processors(KairosConfig()):
+        part.save_pretrained(tmp_path)
+    made = {path.name: path.read_text() for path in tmp_path.iterdir()}
+    assert made == {path.name: path.read_text() for path in PROCESSORS.iterdir()}
+
+
+def test_without_a_map_openpis_clients_are_told_why_they_are_refused(where):
+    refuses = pytest.raises(websockets.exceptions.InvalidStatus)
+    with refuses as refused, websockets.sync.client.connect(f"{where}/arm", proxy=None):
         pass
     assert b"start kairos doors with a MAP" in refused.value.response.body
 
