@@ -13,29 +13,27 @@ import numpy as np
 import pytest
 import websockets.exceptions
 import websockets.sync.client
-from kairos_ros.msg import ChunkRequest, RobotStatus
+from kairos_ros.msg import RobotStatus
 from openpi_robot import address
 from wire import until
 
 from kairos_ros.bringup.plan import serving
 from kairos_ros.core.exchange import Request, RequestId
 from kairos_ros.core.robot_state import RobotState
-from kairos_ros.nodes import qos
 from kairos_ros.transport.frames import Message
 from kairos_ros.transport.robot_link.messages import (
-    SUBPROTOCOL,
     RobotReport,
-    read_error,
     report_message,
     request_message,
 )
-from kairos_ros.transport.robot_link.one_frame import pack, unpack
+from kairos_ros.transport.robot_link.one_frame import pack
 
 pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 pytest.importorskip("lerobot")
 
-from lerobot.configs import FeatureType, PolicyFeature  # noqa: E402
+from kairos_policy import RATE_HZ, batch, closed, error_of, raw, requests_of, run  # noqa: E402
+from lerobot.configs import FeatureType, PolicyFeature, PreTrainedConfig  # noqa: E402
 from lerobot.policies.factory import make_pre_post_processors  # noqa: E402
 from lerobot_policy_kairos.configuration_kairos import PROCESSORS, KairosConfig  # noqa: E402
 from lerobot_policy_kairos.modeling_kairos import TOKEN, KairosPolicy  # noqa: E402
@@ -46,7 +44,6 @@ POLICY = "emulated:latency_ms=20+1b,chunk=10,state=2,dim=2,steps=2,images=front@
 HISTORY = "emulated:latency_ms=20,chunk=10,state=2,dim=3,observations=2"
 """The third number of its actions is the first one of the observation before."""
 HORIZON = 6
-RATE_HZ = 50.0
 SERVED = serving(policies=[f"small={POLICY}", f"history={HISTORY}"], horizon=f"static:{HORIZON}")
 KAIROS = Path(sys.prefix, "bin", "kairos")
 NAMES = (f"arm_{n}x" for n in itertools.count())
@@ -76,33 +73,6 @@ def make(where):
     yield policy
     for one in made:
         one.close()
-
-
-def batch(*states: float, **more) -> dict:
-    rows = len(states)
-    return {
-        "observation.state": torch.tensor([[state, 0.5] for state in states]),
-        "observation.images.front": torch.zeros(rows, 3, 24, 32),
-        "task": ["pick"] * rows,
-    } | more
-
-
-def requests_of(wire, robot: str) -> list[ChunkRequest]:
-    """Those that come from now on."""
-    heard: list[ChunkRequest] = []
-    topic = f"/{robot}/chunk_request"
-    wire.node.create_subscription(ChunkRequest, topic, heard.append, qos.EXCHANGE)
-    return heard
-
-
-def run(policy: KairosPolicy, steps: int, first: int = 0) -> np.ndarray:
-    """The actions of so many control periods in real time; the state counts them."""
-    actions = []
-    for n in range(first, first + steps):
-        began = time.monotonic()
-        actions.append(policy.select_action(batch(float(n)))[0].numpy())
-        time.sleep(max(0.0, 1 / RATE_HZ - (time.monotonic() - began)))
-    return np.array(actions)
 
 
 def test_its_features_are_those_of_the_served_policy(make):
@@ -146,6 +116,14 @@ def test_it_asks_while_it_executes_and_skips_what_it_executed_meanwhile(make, wi
     assert {r.task for r in heard} == {"1"}
     assert [r.round for r in heard] == sorted(r.round for r in heard)
     assert all(r.committed_actions for r in heard if r.execution.actions_remaining)
+
+
+def test_after_a_pause_what_was_left_of_the_chunk_is_not_executed(make, caplog):
+    policy = make("arm_17", max_pause_s=0.2)
+    run(policy, 2)
+    time.sleep(0.3)
+    assert policy.select_action(batch(50.0))[0].tolist() == [50.0, 0.0]
+    assert "arm_17: nobody asked for an action for 0." in caplog.text
 
 
 def test_a_reset_begins_a_new_task_and_nothing_of_the_old_one_is_executed(make, wire):
@@ -301,27 +279,6 @@ def test_with_tokens_and_tls_every_environment_is_who_its_token_says(
         KairosPolicy(config(at))
 
 
-def raw(where: str, name: str):
-    return websockets.sync.client.connect(
-        f"{where}/{name}", subprotocols=[SUBPROTOCOL], compression=None, proxy=None
-    )
-
-
-def closed(connection) -> websockets.exceptions.ConnectionClosed:
-    """Why the doors have closed it."""
-    while True:
-        try:
-            connection.recv(timeout=20)
-        except websockets.exceptions.ConnectionClosed as ended:
-            return ended
-
-
-def error_of(connection) -> str:
-    while (message := unpack(connection.recv(timeout=20))).kind != "error":
-        pass
-    return read_error(message)
-
-
 def test_what_is_no_message_is_answered_by_an_error_and_hurts_nobody_else(make, where):
     bystander = make("arm_12")
     run(bystander, 2)
@@ -368,6 +325,15 @@ def test_lerobots_own_rename_map_reaches_what_is_sent(make):
     other = batch(4.0)
     other["observation.images.top"] = other.pop("observation.images.front")
     assert policy.select_action(before(other))[0].tolist() == [4.0, 0.0]
+
+
+def test_a_saved_policy_is_its_options_only(make, tmp_path):
+    make("arm_18", synchronous=True).save_pretrained(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == ["config.json"]
+    read = PreTrainedConfig.from_pretrained(tmp_path, cli_overrides=["--robot=arm_19"])
+    policy = KairosPolicy.from_pretrained(tmp_path, config=read)
+    assert (policy.robots[0].name, policy.config.synchronous) == ("arm_19", True)
+    policy.close()
 
 
 def test_the_processors_that_ship_are_those_that_the_plugin_makes(tmp_path):

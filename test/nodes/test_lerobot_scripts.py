@@ -60,7 +60,8 @@ def twin(tmp_path):
             stderr=errors,
             text=True,
             cwd=tmp_path,
-            env=os.environ | {"PYTHONPATH": python_path(*paths), "MUJOCO_GL": "egl"},
+            env=os.environ
+            | {"PYTHONPATH": python_path(*paths), "MUJOCO_GL": "egl", "OMP_NUM_THREADS": "1"},
         )
     assert process.stdout.readline() == "saved\n", log.read_text()[-4000:]
     yield process

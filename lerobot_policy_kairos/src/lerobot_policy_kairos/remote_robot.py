@@ -70,6 +70,8 @@ class RemoteRobot:
         self._refusal = ""
         self._reported: tuple[object, ...] = ()
         self._reported_ns = 0
+        self._pauses = 0
+        """That were told."""
         self._inferred = False
         self._chunk_ns = 0
         """When the last whole chunk was handed out."""
@@ -142,6 +144,7 @@ class RemoteRobot:
         now_ns = time.monotonic_ns()
         ask = not self._config.synchronous or not loop.execution(now_ns).remaining
         action = self._apply(loop.tick(now_ns, _unguarded, ask=ask))
+        self._note_pause(loop)
         self._report(now_ns)
         if action is None:
             self._check_time(loop, now_ns)
@@ -302,6 +305,16 @@ class RemoteRobot:
             raise RuntimeError(
                 f"{self.name}: no action within --policy.answer_s={self._config.answer_s:g}: {why}"
             )
+
+    def _note_pause(self, loop: Loop) -> None:
+        if loop.pauses > self._pauses:
+            LOG.warning(
+                "%s: nobody asked for an action for %.1f s, so that what was left of the chunk was "
+                "dropped; a simulator with such steps needs a larger --policy.max_pause_s",
+                self.name,
+                loop.paused_ns / 1e9,
+            )
+        self._pauses = loop.pauses
 
     def _give_up(self, loop: Loop, now_ns: int) -> None:
         if loop.task is not None:
