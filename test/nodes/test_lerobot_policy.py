@@ -4,8 +4,8 @@ what it tells, and what it says when something is wrong."""
 import contextlib
 import itertools
 import signal
-import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -32,10 +32,21 @@ pytestmark = pytest.mark.slow
 torch = pytest.importorskip("torch")
 pytest.importorskip("lerobot")
 
-from kairos_policy import RATE_HZ, batch, closed, error_of, raw, requests_of, run  # noqa: E402
+from kairos_policy import (  # noqa: E402
+    RATE_HZ,
+    batch,
+    certificate,
+    closed,
+    configured,
+    error_of,
+    raw,
+    requests_of,
+    run,
+)
 from lerobot.configs import FeatureType, PolicyFeature, PreTrainedConfig  # noqa: E402
 from lerobot.policies.factory import make_pre_post_processors  # noqa: E402
 from lerobot_policy_kairos.configuration_kairos import PROCESSORS, KairosConfig  # noqa: E402
+from lerobot_policy_kairos.door_link import DoorLink  # noqa: E402
 from lerobot_policy_kairos.modeling_kairos import TOKEN, KairosPolicy  # noqa: E402
 from lerobot_policy_kairos.processor_kairos import make_kairos_pre_post_processors  # noqa: E402
 
@@ -108,7 +119,7 @@ def test_it_asks_while_it_executes_and_skips_what_it_executed_meanwhile(make, wi
     assert len(begins) > 5
     assert max(index[begins]) >= 1
     assert max(index) < HORIZON
-    until(lambda: len(heard) > 5)
+    until(lambda: len(heard) > 5 or not len(run(policy, 10, first=61)))
     executing = [r.execution for r in heard if r.execution.actions_remaining]
     assert executing, "asked with actions left"
     assert any(info.started for info in executing)
@@ -177,10 +188,6 @@ def test_a_name_belongs_to_one_process(make):
         make("arm_6")
 
 
-def config(where: str, **options) -> KairosConfig:
-    return KairosConfig(server=where, **options)
-
-
 @pytest.mark.parametrize(
     ("features", "said"),
     [
@@ -190,13 +197,13 @@ def config(where: str, **options) -> KairosConfig:
 )
 def test_another_robot_than_the_policy_was_trained_on_is_refused_at_start(where, features, said):
     with pytest.raises(ValueError, match=said):
-        KairosPolicy(config(where, input_features=features))
+        KairosPolicy(configured(where, input_features=features))
 
 
 def test_other_actions_than_the_robot_takes_are_refused_at_start(where):
     takes = {"action": PolicyFeature(FeatureType.ACTION, (7,))}
     with pytest.raises(ValueError, match="its actions is of shape"):
-        KairosPolicy(config(where, output_features=takes))
+        KairosPolicy(configured(where, output_features=takes))
 
 
 @pytest.mark.parametrize(
@@ -225,7 +232,7 @@ def test_a_camera_of_another_name_is_told_with_what_to_write(make):
 
 def test_a_policy_that_is_not_served_is_told_with_those_that_are(where):
     with pytest.raises(RuntimeError, match="no active serving node that serves policy 'walk'"):
-        KairosPolicy(config(where, served_policy="walk", answer_s=0.5))
+        KairosPolicy(configured(where, served_policy="walk", answer_s=0.5))
 
 
 def test_a_horizon_policy_that_does_not_exist_ends_the_task_with_the_reason(make):
@@ -235,28 +242,20 @@ def test_a_horizon_policy_that_does_not_exist_ends_the_task_with_the_reason(make
 
 def test_where_nobody_listens_the_error_says_what_to_start():
     with pytest.raises(ConnectionError, match="start `kairos doors`"):
-        KairosPolicy(config("ws://127.0.0.1:9"))
+        KairosPolicy(configured("ws://127.0.0.1:9"))
 
 
 def test_a_token_is_not_sent_where_others_can_read_it(monkeypatch):
     monkeypatch.setenv(TOKEN, "a" * 24)
     with pytest.raises(ConnectionError, match="use wss://"):
-        KairosPolicy(config("ws://192.0.2.1:8000"))
+        KairosPolicy(configured("ws://192.0.2.1:8000"))
 
 
 def test_with_tokens_and_tls_every_environment_is_who_its_token_says(
     starter_for_module, server, tmp_path, monkeypatch
 ):
-    cert, key, tokens = tmp_path / "cert.pem", tmp_path / "key.pem", tmp_path / "tokens"
-    subprocess.run(
-        [
-            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
-            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
-            *("-keyout", key, "-out", cert),
-        ],
-        check=True,
-        capture_output=True,
-    )
+    cert, key = certificate(tmp_path)
+    tokens = tmp_path / "tokens"
     tokens.write_text(f"secret_1 {'a' * 24}\nsecret_2 {'b' * 24}\n")
     tokens.chmod(0o600)
     options = ["--tokens", tokens, "--tls-cert", cert, "--tls-key", key]
@@ -265,7 +264,7 @@ def test_with_tokens_and_tls_every_environment_is_who_its_token_says(
     )
     monkeypatch.setenv("SSL_CERT_FILE", str(cert))
     monkeypatch.setenv(TOKEN, f"{'b' * 24}, {'a' * 24}")
-    policy = KairosPolicy(config(at))
+    policy = KairosPolicy(configured(at))
     assert policy.select_action(batch(1.0, 2.0)).tolist() == [[1.0, 0.0], [2.0, 0.0]]
     assert [robot.name for robot in policy.robots] == ["secret_2", "secret_1"]
     with pytest.raises(ValueError, match=r"3 environments need 3 tokens in KAIROS_TOKEN"):
@@ -273,10 +272,10 @@ def test_with_tokens_and_tls_every_environment_is_who_its_token_says(
     policy.close()
     monkeypatch.setenv(TOKEN, "c" * 24)
     with pytest.raises(ConnectionError, match=r"\(HTTP 401\): no robot has this token"):
-        KairosPolicy(config(at))
+        KairosPolicy(configured(at))
     monkeypatch.delenv("SSL_CERT_FILE")
     with pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
-        KairosPolicy(config(at))
+        KairosPolicy(configured(at))
 
 
 def test_what_is_no_message_is_answered_by_an_error_and_hurts_nobody_else(make, where):
@@ -381,12 +380,23 @@ def test_a_killed_server_ends_the_episode_and_the_next_one_runs_on_its_successor
     assert policy.select_action(batch(7.0))[0].tolist() == [7.0, 0.0]
 
 
+def test_doors_that_take_nothing_do_not_block_an_arm_for_long(starter_for_module, server):
+    process = starter_for_module.run([KAIROS, "doors", "--listen", "127.0.0.1:0"])
+    link = DoorLink(address(process), "arm_20", "", threading.Event())
+    process.send(signal.SIGSTOP)
+    for _ in range(4):  # more than the sockets hold
+        link.send(Message("walk", arrays=(np.zeros(8_000_000, np.uint8),)))
+    assert link.ended
+    process.send(signal.SIGKILL)
+    link.close()
+
+
 def test_doors_that_end_are_an_error_and_the_next_episode_connects_again(
     starter_for_module, wire, where
 ):
     process = starter_for_module.run([KAIROS, "doors", "--listen", "127.0.0.1:0"])
     at = address(process)
-    policy = KairosPolicy(config(at, robot="arm_11", control_rate_hz=RATE_HZ))
+    policy = KairosPolicy(configured(at, robot="arm_11", control_rate_hz=RATE_HZ))
     run(policy, 3)
     process.send(signal.SIGKILL)
     with pytest.raises(ConnectionError, match=r"arm_11: .* closed the connection"):

@@ -1,12 +1,15 @@
 """What tests of LeRobot's policy type kairos do with it, and what they send in its place."""
 
+import subprocess
 import time
+from pathlib import Path
 
 import numpy as np
 import torch
 import websockets.exceptions
 import websockets.sync.client
 from kairos_ros.msg import ChunkRequest
+from lerobot_policy_kairos.configuration_kairos import KairosConfig
 from lerobot_policy_kairos.modeling_kairos import KairosPolicy
 
 from kairos_ros.nodes import qos
@@ -62,3 +65,22 @@ def error_of(connection) -> str:
     while (message := unpack(connection.recv(timeout=20))).kind != "error":
         pass
     return read_error(message)
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """A certificate of 127.0.0.1, which nobody has signed, and its key."""
+    cert, key = folder / "cert.pem", folder / "key.pem"
+    subprocess.run(
+        [
+            *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
+            *("-subj", "/CN=localhost", "-addext", "subjectAltName=IP:127.0.0.1"),
+            *("-keyout", key, "-out", cert),
+        ],
+        check=True,
+        capture_output=True,
+    )
+    return cert, key
+
+
+def configured(where: str, **options) -> KairosConfig:
+    return KairosConfig(server=where, **options)

@@ -101,7 +101,7 @@ if __name__ == "__main__":
         "--policy.served_policy=desk",
         *asked["robot"],
         "--task=rise",
-        "--duration=2.5",
+        "--duration=4",
         "--return_to_initial_position=false",
     )
     modules = sorted(name for name in sys.modules if name.split(".")[0] in (OURS, "rclpy"))

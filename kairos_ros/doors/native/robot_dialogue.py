@@ -30,8 +30,8 @@ from kairos_ros.transport.robot_link.server_message import server_message
 LOG = logging.getLogger(__name__)
 QUEUED = 64
 """Messages that wait for a robot that does not read; those beyond are dropped and counted."""
-LIMIT = RateLimit(messages_per_s=100.0, messages_at_once=400.0)
-"""A robot at 100 Hz asks ten times a second, and tells a few times more what it does."""
+LIMIT = RateLimit()
+"""Far more than a robot that asks for every single action at 100 Hz."""
 
 
 class RobotDialogue:

@@ -2,9 +2,11 @@
 
 import ipaddress
 import logging
+import struct
 import threading
 import time
 from contextlib import ExitStack
+from socket import SO_SNDTIMEO, SOL_SOCKET
 from urllib.parse import urlsplit
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -32,6 +34,8 @@ MOST_ANSWERS = 16
 """Kept until the robot looks; older ones are of no use."""
 MOST_SERVERS = 16
 OPEN_S = 10.0
+SEND_S = 5.0
+"""Of a server that takes no byte for so long, nothing more is expected."""
 
 
 class DoorLink:
@@ -60,11 +64,17 @@ class DoorLink:
         self._thread.start()
 
     def send(self, message: Message) -> None:
-        """Does nothing on a connection that has ended."""
+        """Does nothing on a connection that has ended. Ends one that takes nothing for `SEND_S`,
+        which blocks for a few times as long: closing it is tried, too."""
+        if self.ended:
+            return
+        began_s = time.monotonic()
         try:
             self._socket.send(pack(message))
         except ConnectionClosed as error:
-            self._end(f"{self.where} has closed the connection: {error}")
+            stuck = time.monotonic() - began_s >= SEND_S
+            silent = f"took nothing for {SEND_S:g} s"
+            self._end(f"{self.where} {silent if stuck else f'has closed the connection: {error}'}")
 
     def servers(self) -> list[ReceivedStatus]:
         """What every serving node said last; those that have left are not there."""
@@ -128,6 +138,8 @@ class DoorLink:
             raise ConnectionError(
                 f"{url} does not speak {SUBPROTOCOL}: it is no `kairos doors`, or an older one"
             )
+        stuck = struct.pack("ll", int(SEND_S), 0)
+        socket.socket.setsockopt(SOL_SOCKET, SO_SNDTIMEO, stuck)
         return socket
 
     def _welcome(self) -> tuple[str, str]:
@@ -173,7 +185,8 @@ class DoorLink:
         self._arrived.set()
 
     def _end(self, why: str) -> None:
-        self.ended = self.ended or why
+        with self._lock:
+            self.ended = self.ended or why
         self._arrived.set()
 
 

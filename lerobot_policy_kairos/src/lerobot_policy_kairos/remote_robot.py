@@ -37,6 +37,8 @@ SILENCE_S, LONGEST_SILENCE_S = 1.0, 8.0
 """Without an answer, a request is sent again after this; it doubles."""
 REPORT_S = 1.0
 """Between two reports of a robot that goes on as it did."""
+HOLD_S = 0.05
+"""A robot that waits for less than this is not reported as holding."""
 WAIT_S = 0.02
 """Between two looks at what has come, at most."""
 AGAIN_S = 0.5
@@ -68,7 +70,7 @@ class RemoteRobot:
         self._looked = False
         """At what is seen now."""
         self._refusal = ""
-        self._reported: tuple[object, ...] = ()
+        self._reported: tuple[object, ...] = (None, None)
         self._reported_ns = 0
         self._pauses = 0
         """That were told."""
@@ -333,9 +335,11 @@ class RemoteRobot:
             return
         task, binding, doing = loop.task, loop.binding, loop.execution(now_ns)
         assert binding is not None
+        begun = task is not None and task.id != self._reported[1]
+        holds = doing.holding and (begun or now_ns - self._seen_ns > HOLD_S * 1e9)
         state = RobotState.IDLE
         if task is not None:
-            state = RobotState.HOLDING if doing.holding else RobotState.RUNNING
+            state = RobotState.HOLDING if holds else RobotState.RUNNING
         shown = state, task and task.id, binding.bound
         if shown == self._reported and now_ns - self._reported_ns < REPORT_S * 1e9:
             return
