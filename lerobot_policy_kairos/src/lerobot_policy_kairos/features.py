@@ -73,9 +73,9 @@ def check_features(
     """Of an environment or data set. Cameras are not looked at: LeRobot compares them itself, and
     may rename them. Raises ValueError."""
     if OBS_STATE in given_in:
-        _same(f"its {OBS_STATE}", given_in[OBS_STATE].shape, (policy.state_dim,), policy)
+        _same(f"its {OBS_STATE} is", given_in[OBS_STATE].shape, (policy.state_dim,), policy)
     if ACTION in given_out:
-        _same("its actions", given_out[ACTION].shape, (policy.action_dim,), policy)
+        _same("its actions are", given_out[ACTION].shape, (policy.action_dim,), policy)
 
 
 def check_fit(robot: RobotInterface, policy: PolicyInterface) -> None:
@@ -155,7 +155,7 @@ def _encode(picture: torch.Tensor, picture_format: str) -> bytes:
 def _same(what: str, given: Sequence[int], read: tuple[int, ...], policy: PolicyInterface) -> None:
     if tuple(given) != read:
         raise ValueError(
-            f"policy {policy.name} of the server was trained on another robot: {what} is of "
+            f"policy {policy.name} of the server was trained on another robot: {what} of "
             f"shape {tuple(given)} here and {read} there"
         )
 

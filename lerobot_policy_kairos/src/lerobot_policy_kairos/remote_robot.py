@@ -33,7 +33,7 @@ from lerobot_policy_kairos.features import Seen, check_fit
 LOG = logging.getLogger(__name__)
 NETWORK_S, ENGINE_S = 0.02, 0.1
 """Of a request, until it was measured; as those of robot nodes."""
-SILENCE_S, LONGEST_SILENCE_S = 1.0, 8.0
+SILENCE_S, LONGEST_SILENCE_S = 1.0, 4.0
 """Without an answer, a request is sent again after this; it doubles."""
 REPORT_S = 1.0
 """Between two reports of a robot that goes on as it did."""
