@@ -31,10 +31,10 @@ pytest.importorskip("lerobot")
 from kairos_policy import (  # noqa: E402
     RATE_HZ,
     batch,
-    certificate,
     closed,
     configured,
     error_of,
+    guards,
     raw,
     requests_of,
     run,
@@ -243,17 +243,17 @@ def test_a_token_is_not_sent_where_others_can_read_it(monkeypatch):
         KairosPolicy(configured("ws://192.0.2.1:8000"))
 
 
-def test_with_tokens_and_tls_every_environment_is_who_its_token_says(
-    starter_for_module, server, tmp_path, monkeypatch
-):
-    cert, key = certificate(tmp_path)
-    tokens = tmp_path / "tokens"
-    tokens.write_text(f"secret_1 {'a' * 24}\nsecret_2 {'b' * 24}\n")
-    tokens.chmod(0o600)
-    options = ["--tokens", tokens, "--tls-cert", cert, "--tls-key", key]
-    at = address(
-        starter_for_module.run([KAIROS, "doors", "--listen", "127.0.0.1:0", *map(str, options)])
-    )
+@pytest.fixture(scope="module")
+def guarded(starter_for_module, server, tmp_path_factory):
+    """(process, certificate) of doors with tokens and TLS."""
+    names = {"secret_1": "a" * 24, "secret_2": "b" * 24}
+    options, cert = guards(tmp_path_factory.mktemp("guarded"), names)
+    return starter_for_module.run([KAIROS, "doors", "--listen", "127.0.0.1:0", *options]), cert
+
+
+def test_with_tokens_and_tls_every_environment_is_who_its_token_says(guarded, monkeypatch):
+    process, cert = guarded
+    at = address(process)
     monkeypatch.setenv("SSL_CERT_FILE", str(cert))
     monkeypatch.setenv(TOKEN, f"{'b' * 24}, {'a' * 24}")
     policy = KairosPolicy(configured(at))
@@ -268,6 +268,18 @@ def test_with_tokens_and_tls_every_environment_is_who_its_token_says(
     monkeypatch.delenv("SSL_CERT_FILE")
     with pytest.raises(ConnectionError, match="CERTIFICATE_VERIFY_FAILED"):
         KairosPolicy(configured(at))
+
+
+def test_doors_that_take_nothing_do_not_block_an_arm(guarded, monkeypatch):
+    process, cert = guarded
+    monkeypatch.setenv("SSL_CERT_FILE", str(cert))
+    link = DoorLink(address(process), "", "a" * 24, threading.Event())
+    process.send(signal.SIGSTOP)
+    large = Message("walk", arrays=(np.zeros(8_000_000, np.uint8),))  # more than sockets hold
+    until(lambda: link.send(large) or time.sleep(0.5) or link.ended)
+    assert "takes nothing that is sent to it" in link.ended
+    process.send(signal.SIGKILL)
+    link.close()
 
 
 def test_what_is_no_message_is_answered_by_an_error_and_hurts_nobody_else(make, where):
@@ -286,7 +298,7 @@ def test_what_is_no_message_is_answered_by_an_error_and_hurts_nobody_else(make, 
         for _ in range(6):  # the tenth in a row ends it
             connection.send(b"\xff")
         ended = closed(connection)
-        assert (ended.rcvd.code, "could not be used" in ended.rcvd.reason) == (1008, True)
+        assert ended.rcvd.code == 1008
     seen, index = run(bystander, 10, first=2).T
     assert (seen + index == np.arange(2, 12)).all()
 
@@ -303,15 +315,11 @@ def test_who_sends_more_than_a_robot_has_to_say_is_disconnected(make, where):
 
 def test_lerobots_own_rename_map_reaches_what_is_sent(make):
     policy = make("arm_16")
+    renamed = {"observation.images.top": "observation.images.front"}
     before, _ = make_pre_post_processors(
         policy_cfg=policy.config,
         pretrained_path=policy.config.pretrained_path,
-        preprocessor_overrides={
-            "device_processor": {"device": "cpu"},
-            "rename_observations_processor": {
-                "rename_map": {"observation.images.top": "observation.images.front"}
-            },
-        },
+        preprocessor_overrides={"rename_observations_processor": {"rename_map": renamed}},
     )
     other = batch(4.0)
     other["observation.images.top"] = other.pop("observation.images.front")
@@ -370,17 +378,6 @@ def test_a_killed_server_ends_the_episode_and_the_next_one_runs_on_its_successor
     policy.reset()
     policy.config.answer_s = 90.0
     assert policy.select_action(batch(7.0))[0].tolist() == [7.0, 0.0]
-
-
-def test_doors_that_take_nothing_do_not_block_an_arm_for_long(starter_for_module, server):
-    process = starter_for_module.run([KAIROS, "doors", "--listen", "127.0.0.1:0"])
-    link = DoorLink(address(process), "arm_20", "", threading.Event())
-    process.send(signal.SIGSTOP)
-    for _ in range(4):  # more than the sockets hold
-        link.send(Message("walk", arrays=(np.zeros(8_000_000, np.uint8),)))
-    assert link.ended
-    process.send(signal.SIGKILL)
-    link.close()
 
 
 def test_doors_that_end_are_an_error_and_the_next_episode_connects_again(

@@ -67,9 +67,9 @@ def error_of(connection) -> str:
     return read_error(message)
 
 
-def certificate(folder: Path) -> tuple[Path, Path]:
-    """A certificate of 127.0.0.1, which nobody has signed, and its key."""
-    cert, key = folder / "cert.pem", folder / "key.pem"
+def guards(folder: Path, names: dict[str, str]) -> tuple[list[str | Path], Path]:
+    """Options of doors for tokens and TLS, and the certificate. names: robot -> token."""
+    cert, key, tokens = folder / "cert.pem", folder / "key.pem", folder / "tokens"
     subprocess.run(
         [
             *("openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"),
@@ -79,7 +79,9 @@ def certificate(folder: Path) -> tuple[Path, Path]:
         check=True,
         capture_output=True,
     )
-    return cert, key
+    tokens.write_text("".join(f"{robot} {token}\n" for robot, token in names.items()))
+    tokens.chmod(0o600)
+    return ["--tokens", tokens, "--tls-cert", cert, "--tls-key", key], cert
 
 
 def configured(where: str, **options) -> KairosConfig:

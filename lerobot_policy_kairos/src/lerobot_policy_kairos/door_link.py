@@ -1,12 +1,13 @@
-"""The connection of one robot to `kairos doors`, and the thread that reads from it."""
+"""The connection of one robot to `kairos doors`, and the threads that read and write it."""
 
+import contextlib
 import ipaddress
 import logging
-import struct
+import queue
 import threading
 import time
 from contextlib import ExitStack
-from socket import SO_SNDTIMEO, SOL_SOCKET
+from socket import SHUT_RDWR, socket
 from urllib.parse import urlsplit
 
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
@@ -35,7 +36,10 @@ MOST_ANSWERS = 16
 MOST_SERVERS = 16
 OPEN_S = 10.0
 SEND_S = 5.0
-"""Of a server that takes no byte for so long, nothing more is expected."""
+"""Of a server that has not taken a message by then, nothing more is expected."""
+MOST_UNSENT = 32
+"""Messages that wait to be sent."""
+CLOSE_S = 2.0
 
 
 class DoorLink:
@@ -53,6 +57,8 @@ class DoorLink:
         self._servers: dict[str, ReceivedStatus] = {}
         self._news: dict[str, ReceivedStatus] = {}
         self._unreadable = 0
+        self._outbox: queue.Queue[Message | None] = queue.Queue(MOST_UNSENT)
+        self._sending_since_s: float | None = None
         self._stack = ExitStack()
         self._socket = self._open(f"{server.rstrip('/')}/{robot}", token)
         try:
@@ -60,21 +66,25 @@ class DoorLink:
         except BaseException:
             self._stack.close()
             raise
-        self._thread = threading.Thread(target=self._read, name="kairos doors", daemon=True)
-        self._thread.start()
+        self._reader = threading.Thread(target=self._read, name="from doors", daemon=True)
+        self._writer = threading.Thread(target=self._write, name="to doors", daemon=True)
+        self._reader.start()
+        self._writer.start()
 
     def send(self, message: Message) -> None:
-        """Does nothing on a connection that has ended. Ends one that takes nothing for `SEND_S`,
-        which blocks for a few times as long: closing it is tried, too."""
+        """Never blocks. Does nothing on a connection that has ended, and ends one that takes
+        nothing."""
         if self.ended:
             return
-        began_s = time.monotonic()
+        since_s = self._sending_since_s
+        stuck = since_s is not None and time.monotonic() - since_s > SEND_S
         try:
-            self._socket.send(pack(message))
-        except ConnectionClosed as error:
-            stuck = time.monotonic() - began_s >= SEND_S
-            silent = f"took nothing for {SEND_S:g} s"
-            self._end(f"{self.where} {silent if stuck else f'has closed the connection: {error}'}")
+            self._outbox.put_nowait(message)
+        except queue.Full:
+            stuck = True
+        if stuck:
+            self._end(f"{self.where} takes nothing that is sent to it")
+            self._cut()
 
     def servers(self) -> list[ReceivedStatus]:
         """What every serving node said last; those that have left are not there."""
@@ -101,8 +111,13 @@ class DoorLink:
 
     def close(self) -> None:
         """The robot leaves the fleet."""
+        with contextlib.suppress(queue.Full):
+            self._outbox.put_nowait(None)
+        self._writer.join(CLOSE_S)
+        if self._writer.is_alive():
+            self._cut()
         self._stack.close()
-        self._thread.join(OPEN_S)
+        self._reader.join(CLOSE_S)
 
     def _open(self, url: str, token: str) -> ClientConnection:
         if token and url.startswith("ws://") and not _is_this_host(url):
@@ -111,7 +126,7 @@ class DoorLink:
                 "--tls-cert and --tls-key of kairos doors"
             )
         try:
-            socket: ClientConnection = self._stack.enter_context(
+            opened: ClientConnection = self._stack.enter_context(
                 connect(
                     url,
                     subprotocols=[Subprotocol(SUBPROTOCOL)],
@@ -119,7 +134,7 @@ class DoorLink:
                     compression=None,
                     proxy=None,
                     open_timeout=OPEN_S,
-                    close_timeout=2.0,
+                    close_timeout=CLOSE_S,
                     max_size=MOST_BYTES,
                 )
             )
@@ -133,14 +148,12 @@ class DoorLink:
                 f"no connection to {url} ({type(error).__name__}: {error}); start `kairos doors` "
                 "there, or set --policy.server to the URL that it prints"
             ) from None
-        if socket.subprotocol != SUBPROTOCOL:
+        if opened.subprotocol != SUBPROTOCOL:
             self._stack.close()
             raise ConnectionError(
                 f"{url} does not speak {SUBPROTOCOL}: it is no `kairos doors`, or an older one"
             )
-        stuck = struct.pack("ll", int(SEND_S), 0)
-        socket.socket.setsockopt(SOL_SOCKET, SO_SNDTIMEO, stuck)
-        return socket
+        return opened
 
     def _welcome(self) -> tuple[str, str]:
         try:
@@ -158,6 +171,21 @@ class DoorLink:
         except Exception as error:
             self._end(f"reading from {self.where} failed: {type(error).__name__}: {error}")
             raise
+
+    def _write(self) -> None:
+        try:
+            while (message := self._outbox.get()) is not None:
+                self._sending_since_s = time.monotonic()
+                self._socket.send(pack(message))
+                self._sending_since_s = None
+        except ConnectionClosed as error:
+            self._end(f"{self.where} has closed the connection: {error}")
+
+    def _cut(self) -> None:
+        """Wakes threads that wait for a peer which does nothing. Not `SSLSocket.shutdown`, which
+        is not meant for other threads."""
+        with contextlib.suppress(OSError):
+            socket.shutdown(self._socket.socket, SHUT_RDWR)
 
     def _take(self, data: bytes | str) -> None:
         now_ns = time.monotonic_ns()
