@@ -50,7 +50,7 @@ FAMILIES = {
     "recording": ("record", "traces"),
     "virtual_time": ("replay", "simulate"),
     "horizons": ("horizon_signals", "rtc"),
-    "engine": ("history", "engine_idle", "load", "gpu"),
+    "engine": ("history", "engine_idle", "load", "unified", "gpu"),
 }
 """Folder -> what is measured there, a module each; `support` has what they share."""
 ABOUT = {
@@ -71,6 +71,7 @@ ABOUT = {
     "pipeline": "actions per second under safety, monitor and planner, against without",
     "scheduler": "decisions per second",
     "doors": "robots with openpi's client, against openpi's own server design",
+    "unified": "a policy that answers questions besides, from one prefill or from two",
     "composition": "serving, viz and recorder in one process, against three",
 }
 PROGRAMS = {

@@ -73,6 +73,8 @@ def slices_of(size: str) -> dict[str, Slice]:
         if family == ("pi05" if size == "real" else "smolvla"):
             about = "how long a worker waits between two batches"
             slices["idle"] = Slice(about, 200, family)
+        if family == "pi05":
+            slices["unified"] = Slice("questions answered from the prefill of chunks", 200, family)
         slices[f"{family}_compiled"] = Slice("bfloat16, compiled", compiled_s, family)
         slices[f"{family}_float32"] = Slice("as bfloat16, in float32", float32_s, family)
     if size == "tiny":

@@ -5,6 +5,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
+from bench.engine.unified import HEADER, rows
 from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 
 Results = dict[str, Any]
@@ -29,6 +30,7 @@ def write_report(folder: Path, order: Sequence[str]) -> None:
         compiled(done),
         independence(done),
         idle(done),
+        questions(done.get("unified")),
         unfinished(slices, order),
     ]
     if plotted := [name for name in done if "profile" in done[name] and "_" not in name]:
@@ -188,6 +190,20 @@ def idle(done: Results) -> str:
     columns = ("family", "batches", "idle", "of the blocks", "robots/s", "robots in a batch")
     note = "32 robots that always ask, through a worker; see `python -m bench engine_idle`.\n\n"
     return "## Idle between two batches\n\n" + note + table(columns, rows)
+
+
+def questions(found: Results | None) -> str:
+    if not found:
+        return ""
+    seconds = {
+        way: {int(length): values for length, values in of.items()}
+        for way, of in found["seconds"].items()
+    }
+    note = (
+        f"A question per frame, whose answer has N tokens; batch 1, {found['dtype']}; see "
+        "`python -m bench unified`.\n\n"
+    )
+    return "## Questions on the prefill of chunks\n\n" + note + table(HEADER, rows(seconds))
 
 
 def unfinished(slices: Results, order: Sequence[str]) -> str:

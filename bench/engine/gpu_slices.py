@@ -183,6 +183,35 @@ def idle(settings: Settings, progress: Progress, dtype: str) -> Found:
     }
 
 
+def unified(settings: Settings, progress: Progress, dtype: str) -> Found:
+    """Chunks, and questions answered from their prefill; see `bench unified`."""
+    from bench.engine.unified import K, measure
+
+    folder, build_s = policy_folder(settings, progress, dtype)
+    real = settings.size == "real"
+    options = replace(
+        engine_options(settings, folder, dtype), max_batch=1, language_mib=1024 if real else 1
+    )
+    engine, loading = loaded(options, progress)
+    device = torch.device(settings.device)
+
+    def clock() -> float:
+        _wait(device)
+        return time.perf_counter()
+
+    progress("chunks and questions, three ways")
+    blocks, frames = (5, 10) if real else (1, 1)
+    seconds = measure(engine, clock, blocks, frames)
+    return {
+        "family": settings.family,
+        "dtype": dtype,
+        "build_s": build_s,
+        "loading": loading,
+        "k": K,
+        "seconds": seconds,
+    }
+
+
 def policy_folder(settings: Settings, progress: Progress, dtype: str) -> tuple[Path, float | None]:
     """The folder of a family, made now unless an earlier slice of this call made it, and seconds
     that making it took. Raises RuntimeError where it does not fit."""
@@ -403,6 +432,9 @@ def run(name: str, settings: Settings, progress: Progress) -> Found:
         return machine(settings, progress)
     if name == "idle":
         return idle(settings, progress, "bfloat16")
+    if name == "unified":
+        with around_loading(settings.family, settings.size):
+            return unified(settings, progress, "bfloat16")
     what = name.removeprefix(settings.family).removeprefix("_")
     with around_loading(settings.family, settings.size):
         if what == "compiled":

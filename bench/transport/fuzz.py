@@ -14,7 +14,7 @@ import tempfile
 import time
 import tracemalloc
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,20 @@ import msgpack
 import numpy as np
 
 import kairos_ros.transport.frames as frames_module
+import kairos_ros.transport.language_messages as language_module
 import kairos_ros.transport.messages as messages_module
 from kairos_ros.core.errors import RefusalCode, WireError
 from kairos_ros.core.exchange import Observation
+from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.transport.frames import LIMITS, Message, decode, encode
+from kairos_ros.transport.language_messages import (
+    LanguageAnswer,
+    LanguageFailure,
+    LanguageQuestion,
+    ask_message,
+    said_message,
+)
 from kairos_ros.transport.messages import (
-    READERS,
     BatchError,
     BatchResult,
     EngineDescription,
@@ -44,6 +52,10 @@ from kairos_ros.transport.messages import (
     status_message,
 )
 
+READERS: tuple[Callable[[Message], object], ...] = (
+    *messages_module.READERS,
+    *language_module.READERS,
+)
 ALLOWANCE = 256 * 1024
 """Bytes of Python objects that any message may cost."""
 PER_HEADER_BYTE = 80
@@ -158,6 +170,10 @@ def seeds() -> list[list[bytes]]:
         result_message(BatchResult(3, 0.25, (bad, InferResult(chunk, updates)))),
         error_message(BatchError(None, RefusalCode.MALFORMED, "an empty message")),
         status_message(WorkerStatus("loading", "weights", 4, 1.5)),
+        status_message(WorkerStatus("ready", "", 4, 1.5, language=LanguageLoad(1, 2, 3, 4, 5))),
+        ask_message(1, "pi05", LanguageQuestion("arm_1", "done?", ("yes", "no"))),
+        said_message(1, LanguageAnswer("yes", (4, 5), (0.75, 0.25), "t1", 3)),
+        said_message(2, LanguageFailure(RefusalCode.DEADLINE, "late")),
         description_message(description),
         received_message(2**63 - 1),
         Message("ping"),
@@ -269,7 +285,7 @@ def guided(seconds: float, findings: Path) -> None:
     """Coverage-guided by atheris; ends the process."""
     import atheris
 
-    for module in (frames_module, messages_module):
+    for module in (frames_module, messages_module, language_module):
         for function in vars(module).values():
             if inspect.isfunction(function) and function.__module__ == module.__name__:
                 atheris.instrument_func(function)

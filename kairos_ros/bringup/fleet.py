@@ -9,11 +9,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from kairos_ros.bringup.plan import NodeSpec, recorder, robot, serving, vlm
+from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import PERIODIC, Component
 from kairos_ros.core.placement.served_plan import ServedPlan
 from kairos_ros.engine.emulated import parse_emulated
 from kairos_ros.engine.policies.saved_policy import PREFIX
-from kairos_ros.fleet.places import model_of, policy_names, policy_of
+from kairos_ros.fleet.places import SYSTEM1, model_of, policy_names, policy_of
 from kairos_ros.host.share import share
 from kairos_ros.robot.supervision.rules_text import rules_text
 
@@ -26,6 +27,8 @@ NODES: Mapping[Component, str] = {
     Component.SYSTEM2: "planner",
 }
 SIMULATED = "sim"
+LANGUAGE_MIB = 512
+"""Of the engine of a policy that judges or planners ask, where the file does not say it."""
 FASTEST_HZ = 30
 """Cameras are not made to show more for a common multiple's sake."""
 
@@ -99,12 +102,26 @@ def pictures_of(policy: str) -> dict[str, tuple[int, int]] | None:
 
 def _serving(fleet: "FleetFile", folder: Path, served: ServedPlan | None) -> NodeSpec:
     tasks = list(fleet.tasks.values())
+    asked = {
+        task.components.system1.model
+        for task in tasks
+        for one in task.components.used.values()
+        if fleet.located(one.model) == SYSTEM1
+    }
+    if served and asked:
+        raise ConfigError(
+            f"a planned fleet has no judge or planner {SYSTEM1!r} yet; name another model, or run "
+            "the fleet without a plan"
+        )
     scheduling = {"scheduling": tasks[0].scheduling} if tasks[0].scheduling else {}
     if served:
         return serving(plan=served.text, **scheduling)
     names = policy_names([task.components.system1.model for task in tasks])
     policies = {name: policy_of(fleet.located(model), folder) for model, name in names.items()}
-    options = {task.components.system1.model: task.components.system1.options for task in tasks}
+    options: dict[str, dict[str, bool | int | str]] = {}
+    for one in (task.components.system1 for task in tasks):
+        options[one.model] = {"language_mib": LANGUAGE_MIB} if one.model in asked else {}
+        options[one.model] |= one.options
     if len(policies) > 1:
         named = [f"{name}={policy}" for name, policy in policies.items()]
         own = [
@@ -141,6 +158,11 @@ def _judge_parameters(
     one = task.components.used[component]
     model = model_of(fleet.located(one.model), folder)
     parameters = {"model": model, "prompt": one.prompt, "slo_ms": float(one.slo_ms)}
+    if model == SYSTEM1:
+        names = policy_names([task.components.system1.model for task in fleet.tasks.values()])
+        if len(names) > 1:
+            parameters["model"] = f"{SYSTEM1}:{names[task.components.system1.model]}"
+        parameters["timeout_s"] = one.slo_ms / 1e3  # it is out of time then, wherever it waits
     if component in PERIODIC:
         judge = cast("Safety | Monitor", one)
         parameters["freq_hz"] = float(judge.freq_hz)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from kairos_ros.bringup.plan import NodeSpec, plan_text, read_plan
@@ -27,6 +27,10 @@ class PlannedFleet:
     """The fleet file that it was made from."""
     specs: tuple[NodeSpec, ...]
     served: ServedPlan
+    choices: Mapping[str, Any] = field(default_factory=dict)
+    """How it was planned, as `bringup.fleet_planner.PlanChoices.to_dict`."""
+    guests: Mapping[str, str] = field(default_factory=dict)
+    """Robot that has joined from elsewhere -> its task."""
 
     @property
     def nodes(self) -> dict[str, NodeSpec]:
@@ -41,14 +45,22 @@ class PlannedFleet:
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
         specs = json.loads(plan_text(self.specs))
-        return {"file": self.file, "specs": specs, "served": self.served.text}
+        return {
+            "file": self.file,
+            "specs": specs,
+            "served": self.served.text,
+            "choices": dict(self.choices),
+            "guests": dict(self.guests),
+        }
 
 
 def planned_fleet(data: Mapping[str, Any]) -> PlannedFleet:
     """Of `PlannedFleet.to_dict`. Raises ConfigError for anything else."""
     try:
         specs = tuple(read_plan(data["specs"]))
-        return PlannedFleet(str(data["file"]), specs, read_served_plan(data["served"]))
+        served = read_served_plan(data["served"])
+        guests = {str(robot): str(task) for robot, task in data["guests"].items()}
+        return PlannedFleet(str(data["file"]), specs, served, dict(data["choices"]), guests)
     except (LookupError, TypeError, AttributeError) as error:
         raise ConfigError(f"this is no planned fleet: {error}") from None
 

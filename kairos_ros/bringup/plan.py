@@ -50,11 +50,12 @@ class NodeSpec:
 
 
 def serving(**parameters: Any) -> NodeSpec:
-    """The edge serving node, active as soon as its engine is warm unless `autostart=False`."""
+    """The edge serving node, active as soon as its engine is warm unless `autostart=False`. A
+    standby (`standby_after_s`) has a name of its own."""
     shipped = {"policy": str(shipped_policy())}
     return NodeSpec(
         "serving_node",
-        "serving",
+        "serving_standby" if parameters.get("standby_after_s") else "serving",
         namespace=COMMON,
         parameters=({} if {"policies", "plan"} & parameters.keys() else shipped) | parameters,
         params_file=share() / "config" / "serving.yaml",

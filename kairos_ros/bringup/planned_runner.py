@@ -3,6 +3,8 @@
 What is new is started first: nodes, and at the serving node engines. Only when all of it is up does
 the serving node route by the new plan; then what is old is stopped. Whatever goes wrong before, and
 whoever asked hanging up, undoes what was begun, and the fleet goes on by the old plan.
+
+Robots that announce themselves and are not in the plan join in the same way, or are refused.
 """
 
 import contextlib
@@ -10,9 +12,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+from kairos_ros.bringup.engine_repair import EngineRepair
 from kairos_ros.bringup.fleet_change import PLAN, Change, PlannedFleet, change, planned_fleet
+from kairos_ros.bringup.fleet_planner import Joined, refuse
 from kairos_ros.bringup.foreground import SERVING, how
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.bringup.robot_admission import Question, RobotAdmissions
 from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.host.fleet_socket import FleetConnection, FleetListener
 
@@ -41,6 +46,7 @@ class State(Protocol):
     staged_plan: str
     plan_reason: str
     engines: Any
+    robots: Any
 
 
 class Client(Protocol):
@@ -64,16 +70,23 @@ class PlannedFleetRunner:
         client: Client,
         listener: FleetListener,
         say: Callable[[str], None],
+        admissions: RobotAdmissions,
     ) -> None:
         """say: for whoever looks at the program that runs the fleet."""
         self.running = running
+        self._admissions = admissions
+        self._joined: Joined | None = None
+        """What the change is made for: a robot, or an engine that died."""
+        self._engines = EngineRepair()
+        self._reserved = ""
+        """The robot, where somebody has asked for it beforehand."""
         self._fleet, self._client, self._listener, self._say = fleet, client, listener, say
         self._connections: list[FleetConnection] = []
         self._work: Iterator[str] | None = None
         """The change that is made."""
         self._for: FleetConnection | None = None
         """Who asked for it."""
-        self._what = ""
+        self._what, self._kind = "", "apply"
         self._committed = self._ends = False
         self._since_s = self._again_s = 0.0
 
@@ -89,6 +102,8 @@ class PlannedFleetRunner:
             self._go_on(self._work)
         else:
             self._call_off_what_is_staged()
+            self._repair()
+            self._admit()
 
     def close(self) -> None:
         """The fleet ends."""
@@ -97,6 +112,63 @@ class PlannedFleetRunner:
             self._stop("the fleet was stopped")
         for connection in self._connections:
             connection.close()
+        self._admissions.close()
+
+    # Engines that die, and robots that are not in the plan
+
+    def _repair(self) -> None:
+        """An engine that stands by, and has served since another one died, takes its place for good
+        where that one does not come up again."""
+        state = self._client.state
+        exchange = self._engines.look(self.running.served, state.engines) if state else None
+        if exchange is not None and self._work is None:
+            joined = self._admissions.exchanged(self.running, *exchange)
+            self._say(f"repair: {joined.text}")
+            self._join(joined, kind="repair")
+
+    def _admit(self) -> None:
+        state = self._client.state
+        if self._work is not None or state is None or state.plan != self.running.served.identity:
+            return
+        self._admissions.look((one.robot for one in state.robots), self.running)
+        try:
+            decided = self._admissions.decided(self.running)
+        except KairosError as error:
+            self._say(f"admission: {error}")
+            return
+        if decided is None:
+            return
+        joined, question = decided
+        if joined.text:
+            self._say(f"admission: {joined.text}")
+        asker = question.asker if question else None
+        if question is None or question.robot in joined.fleet.guests:
+            if asker is not None:
+                asker.send({"told": joined.text})
+            self._join(joined, asker, question.robot if question else "")
+        elif asker is not None:
+            asker.send({"refused": joined.text})
+
+    def _join(
+        self,
+        joined: Joined,
+        asker: FleetConnection | None = None,
+        reserved: str = "",
+        kind: str = "admission",
+    ) -> None:
+        self._kind = kind
+        self._what = joined.text or "robots that were refused have left"
+        self._joined, self._reserved = joined, reserved
+        self._for, self._committed, self._since_s = asker, False, time.monotonic()
+        self._work = self._change(joined.fleet, change(self.running, joined.fleet))
+
+    def _ask_to_join(self, connection: FleetConnection, message: Mapping[str, Any]) -> None:
+        """Raises KairosError."""
+        robot, task = str(message.get("robot")), str(message.get("task") or "")
+        force = message.get("force") is True
+        self._admissions.put(Question(robot, task, force, connection), self.running)
+        if self._work is not None:
+            connection.send({"told": f"waits for a change of the fleet: {self._what}"})
 
     # Who asks
 
@@ -127,19 +199,26 @@ class PlannedFleetRunner:
                     self._begin(connection, message)
                 except KairosError as error:
                     connection.send({"refused": str(error)})
+            case "join":
+                try:
+                    self._ask_to_join(connection, message)
+                except KairosError as error:
+                    connection.send({"refused": str(error)})
             case "cancel" if connection is self._for and not self._committed:
                 self._stop("it was interrupted")
             case "cancel":
                 pass  # it is too late, and what is left is told
             case other:
-                connection.send({"refused": f"{other!r:.40} is none of show, apply and cancel"})
+                connection.send(
+                    {"refused": f"{other!r:.40} is none of show, apply, join and cancel"}
+                )
 
     def _begin(self, connection: FleetConnection, message: dict[str, Any]) -> None:
         if self._work is not None:
             seconds = time.monotonic() - self._since_s
             raise KairosError(
-                f"another `kairos fleet apply` changes this fleet since {seconds:.0f} s: "
-                f"{self._what}; try again when it has ended"
+                f"another `kairos fleet apply`, or a robot that joins, changes this fleet since "
+                f"{seconds:.0f} s: {self._what}; try again when it has ended"
             )
         if message.get("base") != self.running.served.identity:
             raise KairosError(
@@ -158,6 +237,7 @@ class PlannedFleetRunner:
         self._say(f"apply (process {connection.peer}): {self._what}")
         for text in steps.lines or ("nothing changes",):
             self._say(f"apply: {text}")
+        self._kind = "apply"
         self._for, self._committed, self._since_s = connection, False, time.monotonic()
         self._work = self._change(wanted, steps)
 
@@ -167,7 +247,7 @@ class PlannedFleetRunner:
                 self._tell({"told": text})
         except StopIteration:
             text = f"the fleet runs by {self.running.served.identity} now"
-            self._say(f"apply: {text}")
+            self._say(f"{self._kind}: {text}")
             self._tell({"done": text})
             self._over()
         except KairosError as error:
@@ -193,12 +273,21 @@ class PlannedFleetRunner:
         stays += " now" if self._committed else ", as before"
         if self._ends:
             stays = "it ends"
-        self._say(f"apply: {why}; {stays}")
+        joined = self._joined
+        self._say(f"{self._kind}: {why}; {stays}")
         self._tell({"refused": why, "stays": stays})
         self._over()
+        if joined is not None and not self._ends:
+            self._refuse_after(joined, why)
+
+    def _refuse_after(self, joined: Joined, why: str) -> None:
+        """The change for a robot could not be made, and will not be tried again and again."""
+        new = joined.fleet.guests.keys() - self.running.guests.keys()
+        if new:
+            self._join(refuse(self.running, min(new), why))
 
     def _over(self) -> None:
-        self._work, self._for, self._what = None, None, ""
+        self._work, self._for, self._what, self._joined = None, None, "", None
 
     def _tell(self, message: Mapping[str, Any]) -> None:
         if self._for is not None:
@@ -225,6 +314,8 @@ class PlannedFleetRunner:
             self._tell_running_plan()
             raise
         before, self.running, self._committed = self.running, wanted, True
+        if self._joined is not None:
+            self._admissions.applied(before, self._joined, self._reserved)
         yield from self._complete(before, wanted, steps)
 
     def _served(self, wanted: PlannedFleet, steps: Change, started: list[str]) -> Iterator[str]:

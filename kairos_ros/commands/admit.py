@@ -43,7 +43,7 @@ def admit_command(
     require("scipy")
     from rich.console import Console
 
-    from kairos_ros.planning.admission import admit
+    from kairos_ros.planning.admission import admit, unused_names
     from kairos_ros.planning.planner import Planner
     from kairos_ros.planning.workload import PlanOptions
 
@@ -51,7 +51,7 @@ def admit_command(
     planner = Planner(workload, cluster, PlanOptions(execution, "weighted", network_ms / 1e3))
     with Console(stderr=True).status("planning"):
         before = planner.plan(gpus, explain=False)
-        answer = admit(planner, task, robots, gpus)
+        answer = admit(planner, before, {task: unused_names(workload, task, robots)})
     told = Console(stderr=json_ == Path("-"), highlight=False)
     told.print(_text(answer, before, task, robots), soft_wrap=True, markup=False)
     if json_ is not None:

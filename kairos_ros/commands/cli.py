@@ -33,6 +33,7 @@ COMMANDS = {
     "fleet admit": "kairos_ros.commands.admit:admit_command",
     "fleet up": "kairos_ros.commands.fleet:up_command",
     "fleet apply": "kairos_ros.commands.planned:apply_command",
+    "fleet join": "kairos_ros.commands.planned:join_command",
     "fleet status": "kairos_ros.commands.planned:status_command",
     "fleet demo": "kairos_ros.lab.commands.demos.factory:factory_command",
     "fleet states": "kairos_ros.commands.fleet:states_command",

@@ -8,11 +8,12 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos_ros.bringup.fleet_files import fleet_path, read, runnable
+from kairos_ros.bringup.fleet_planner import PlanChoices
 from kairos_ros.bringup.foreground import FleetArgument, OutOption, RecordOption, RvizOption, run
 from kairos_ros.bringup.plan import rviz_line, viz
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.plan import GpusOption, NetworkOption, ProfilesOption
-from kairos_ros.commands.planned import DeviceOption, PlanChoices, up_planned
+from kairos_ros.commands.planned import DeviceOption, up_planned
 from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames

@@ -6,11 +6,10 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos_ros.bringup.fleet_files import fleet_path, read
+from kairos_ros.bringup.fleet_files import fleet_path, load_profiles, read
 from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.extras import require
-from kairos_ros.host.share import share
 from kairos_ros.planning.workload import Execution, Objective
 
 if TYPE_CHECKING:
@@ -98,7 +97,8 @@ def plan_command(
     if running:
         if len(files) > 1 or what_if or sweep or execution != "overlapped":
             raise ConfigError("--running compares one file, as it is, with the running fleet")
-        from kairos_ros.commands.planned import PlanChoices, running_difference
+        from kairos_ros.bringup.fleet_planner import PlanChoices
+        from kairos_ros.commands.planned import running_difference
 
         how = PlanChoices(gpus, objective, network_ms, tuple(profiles or ()))
         plan, lines = running_difference(files[0], how, namespace)
@@ -144,17 +144,11 @@ def read_workload(
 ) -> "tuple[Workload, Cluster]":
     """Of fleet files, with `--what-if` texts. profiles: folders before those beside the files and
     the shipped ones. Raises ConfigError."""
-    from kairos_ros.fleet.load_profiles import read_profiles
     from kairos_ros.fleet.workload import fleet_workload, what_if
 
     paths = list(dict.fromkeys(fleet_path(file) for file in files))
     fleets = [(path, read(path)) for path in paths]
-    folders = [*profiles, *(path.parent / "profiles" for path in paths)]
-    for folder in profiles:
-        if not folder.is_dir():
-            raise ConfigError(f"--profiles {folder}: there is no such folder")
-    found = read_profiles(dict.fromkeys([*folders, share() / "config" / "profiles"]))
-    return fleet_workload(fleets, found, what_if(changed))
+    return fleet_workload(fleets, load_profiles(paths, profiles), what_if(changed))
 
 
 def _sweep(

@@ -2,32 +2,28 @@
 
 import time
 from collections.abc import Mapping
-from contextlib import ExitStack
-from dataclasses import dataclass, replace
+from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from kairos_ros.bringup.fleet import fleet_plan
 from kairos_ros.bringup.fleet_change import PlannedFleet, change, planned_fleet
-from kairos_ros.bringup.fleet_files import fleet_path, runnable
+from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices
 from kairos_ros.bringup.foreground import FleetArgument, run
 from kairos_ros.bringup.plan import recorder, viz
 from kairos_ros.bringup.planned_runner import PlannedFleetRunner
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.bringup.robot_admission import RobotAdmissions
 from kairos_ros.commands.plan import (
     GpusOption,
     NetworkOption,
     ProfilesOption,
-    read_workload,
 )
 from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.fleet_names import FleetNames
-from kairos_ros.host.extras import require
 from kairos_ros.host.fleet_socket import FleetConnection, FleetListener, connect_to_fleet
-from kairos_ros.host.gpus import cuda_gpus
 from kairos_ros.planning.workload import Objective
 
 if TYPE_CHECKING:
@@ -47,48 +43,22 @@ SEEN_S = 6.0
 CALLED_OFF_S = 20.0
 
 
-@dataclass(frozen=True, slots=True)
-class PlanChoices:
-    """Options with which a fleet file is planned for this host."""
-
-    gpus: int | None = None
-    objective: Objective = "weighted"
-    network_ms: float = 5.0
-    profiles: tuple[Path, ...] = ()
-    device: Literal["auto", "cuda", "cpu"] = "auto"
-
-
 def planned(
     file: str, how: PlanChoices, running: PlannedFleet | None = None
 ) -> "tuple[PlannedFleet, Plan]":
-    """A fleet file as it is planned for this host. running: what is to stay as far as it can.
+    """A fleet file as it is planned for this host. running: what is to stay as far as it can, and
+    whose guests are planned for.
 
     Raises ConfigError for a file that does not run here, and for GPUs that are too few."""
-    require("scipy")
+    planner = FleetPlanner(file, how)
+    with _planning():
+        return planner.plan(running, running.guests if running else {})
+
+
+def _planning() -> AbstractContextManager[object]:
     from rich.console import Console
 
-    from kairos_ros.fleet.deployment import devices, like_running, served_plan
-    from kairos_ros.planning.planner import Planner
-    from kairos_ros.planning.workload import PlanOptions
-
-    path = fleet_path(file).absolute()
-    fleet = runnable(path)
-    workload, cluster = read_workload([str(path)], list(how.profiles), [])
-    options = PlanOptions("overlapped", how.objective, how.network_ms / 1e3)
-    with Console(stderr=True).status("planning"):
-        plan = Planner(workload, cluster, options).plan(how.gpus)
-    if running is not None:
-        plan = like_running(plan, fleet, running.served)
-    device = how.device
-    if running is not None and device == "auto":  # as it runs
-        device = "cuda" if any(one.device != "cpu" for one in running.served.engines) else "cpu"
-    served = served_plan(path, fleet, plan, devices(plan, cuda_gpus(), device))
-    specs = tuple(
-        # the same file by another path makes no other robot
-        replace(spec, params_file=spec.params_file.resolve()) if spec.params_file else spec
-        for spec in fleet_plan(fleet, path.parent, served=served)
-    )
-    return PlannedFleet(str(path), specs, served), plan
+    return Console(stderr=True).status("planning")
 
 
 def up_planned(
@@ -97,7 +67,9 @@ def up_planned(
     """Runs a fleet file by its plan, until Ctrl-C. The exit code."""
     from kairos_ros.nodes.fleet_client import FleetClient
 
-    running, plan = planned(file, how)
+    planner = FleetPlanner(file, how)
+    with _planning():
+        running, plan = planner.plan()
     show_plan(plan)
     for text in not_started(plan):
         typer.echo(text, err=True)
@@ -107,7 +79,8 @@ def up_planned(
         listener = stack.enter_context(FleetListener(names.namespace))
         client = FleetClient("fleet_runner", names)
         stack.callback(client.close)
-        runner = PlannedFleetRunner(fleet, running, client, listener, typer.echo)
+        admissions = RobotAdmissions(planner, plan, running)
+        runner = PlannedFleetRunner(fleet, running, client, listener, typer.echo, admissions)
         stack.callback(runner.close)
         typer.echo(f"plan {running.served.identity}: {len(running.served.engines)} engines, "
                    f"{len(running.robots)} robots; logs in {folder}")  # fmt: skip
@@ -184,6 +157,39 @@ def apply_command(
     stays = answer.get("stays") or f"the fleet runs by {base}, as before"
     what = "not applied: " if stays.endswith("as before") else ""
     typer.echo(f"kairos: {what}{answer['refused']}; {stays}", err=True)
+    raise typer.Exit(1)
+
+
+def join_command(
+    robot: Annotated[str, typer.Argument(help="Name of the robot.")],
+    task: Annotated[
+        str, typer.Option(help="Of the fleet file; by its name TASK_... if left out.")
+    ] = "",
+    force: Annotated[
+        bool,
+        typer.Option(
+            "--force", help="It joins although SLOs may not be kept then, which is recorded."
+        ),
+    ] = False,
+    namespace: NamespaceOption = "",
+) -> None:
+    """Let a robot join the planned fleet that runs on this host, before it is started.
+
+    A robot that is started elsewhere joins by itself if it fits, and is refused otherwise; this
+    asks beforehand, and keeps the place for ten minutes. Exit code 0: it may come. 1: it may not,
+    and why.
+    """
+    line, _, _ = _running(FleetNames.below(namespace))
+    line.send({"do": "join", "robot": robot, "task": task, "force": force})
+    try:
+        answer = _followed(line)
+    except KeyboardInterrupt:
+        line.send({"do": "cancel"})
+        answer = _followed(line, CALLED_OFF_S)
+    if "done" in answer:
+        typer.echo(answer["done"])
+        return
+    typer.echo(f"kairos: {answer['refused']}", err=True)
     raise typer.Exit(1)
 
 

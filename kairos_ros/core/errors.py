@@ -41,3 +41,4 @@ class RefusalCode(IntEnum):
     ENGINE_FAILED = 16  # the policy failed on this observation
     MALFORMED = 17  # any other contradiction inside the message
     UNKNOWN_POLICY = 18  # the server serves no policy of that name
+    NOT_ADMITTED = 19  # the fleet runs by a plan that does not have this robot

@@ -8,7 +8,11 @@ from kairos_ros.core.fit import PolicyInterface
 from kairos_ros.core.wire_check import printable
 
 SILENT_NS = 3_500_000_000
-"""A server that was not heard for so long, three of its heartbeats and a half, is gone."""
+"""A server that was not heard for so long is gone, unless it says otherwise."""
+HEARTBEATS = 3.5
+"""In that time."""
+LEAST_STANDBY_NS = 1_000_000_000
+"""A server that was heard within this time is not gone, however soon a standby wants to serve."""
 
 
 class ServerState(IntEnum):
@@ -19,6 +23,7 @@ class ServerState(IntEnum):
     INACTIVE = 2
     CONFLICT = 3
     LEAVING = 4
+    STANDBY = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +54,10 @@ class ServerStatus:
     robots: tuple[str, ...] = ()
     """Name patterns; empty: all."""
     active_for_ns: int = 0
+    silent_after_ns: int = SILENT_NS
+    """While it is active: one that was not heard for so long is gone."""
+    standby_after_ns: int = 0
+    """Not 0: it was started as a standby, and takes over after so long a silence."""
     policy: str = ""
     """Type and fingerprint of the weights; empty before an engine was up."""
     state_dim: int = 0
@@ -102,7 +111,7 @@ class ServerStatus:
         return f"{printable(self.node)} on {printable(self.host)} (pid {self.pid})"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class ReceivedStatus:
     """A server's newest status."""
 
@@ -111,7 +120,8 @@ class ReceivedStatus:
     """Monotonic clock of whoever heard it."""
 
     def is_silent(self, now_ns: int) -> bool:
-        return now_ns - self.at_ns > SILENT_NS
+        active = self.status.state is ServerState.ACTIVE  # nobody hurries to be rid of another one
+        return now_ns - self.at_ns > (self.status.silent_after_ns if active else SILENT_NS)
 
     def active_for_ns(self, now_ns: int) -> int:
         """How long it has been active by now."""

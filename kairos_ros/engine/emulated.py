@@ -110,6 +110,8 @@ class EmulatedEngine:
     confidence rule finds something to cut.
     """
 
+    answering = None
+
     def __init__(self, text: str, max_batch: int) -> None:
         spec = parse_emulated(text)
         self._spec = spec

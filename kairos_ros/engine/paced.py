@@ -47,6 +47,7 @@ class PacedEngine:
     def __init__(self, engine: Engine, pace: Pace) -> None:
         self._engine = engine
         self._pace = pace
+        self.answering = engine.answering
         described = engine.description
         self.description = replace(
             described,

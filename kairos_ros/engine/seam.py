@@ -1,10 +1,16 @@
 """The seam: what every engine is, whether it runs a policy or emulates one. Imports no torch."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.language.load import LanguageLoad
+from kairos_ros.transport.language_messages import (
+    LanguageFailure,
+    LanguageOutcome,
+    LanguageQuestion,
+)
 from kairos_ros.transport.messages import EngineDescription, InferOutcome, InferRequest
 
 Progress = Callable[[str], None]
@@ -19,12 +25,45 @@ PreparedBatch = Callable[[], list[InferOutcome]]
 """Computes the batch that it was made of; see `Engine.infer`."""
 
 
+class QuestionAnswering(Protocol):
+    """Answers questions in words from the observations that an engine is given for chunks. Used
+    from the engine's thread. Times are seconds of one monotonic clock."""
+
+    @property
+    def load(self) -> LanguageLoad: ...
+
+    def ask(
+        self, key: Hashable, question: LanguageQuestion, now_s: float
+    ) -> LanguageFailure | None:
+        """Takes a new question, which is answered from the next observation of its robot; or says
+        why not."""
+        ...
+
+    def withdraw(self, key: Hashable) -> None:
+        """Nobody waits for this answer any more. An unknown question changes nothing."""
+        ...
+
+    def go_on(self, now_s: float) -> list[tuple[Hashable, LanguageOutcome]]:
+        """Starts questions on the newest observations and decodes all of them a few tokens further;
+        to be called after every batch, and while there is none. Returns what has ended, each
+        question once, those that are out of time included.
+
+        Raises EngineLostError when no further call can succeed.
+        """
+        ...
+
+
 @runtime_checkable
 class Engine(Protocol):
     """Turns observations of different robots into chunks. Used from one thread, but for
     `prepare`."""
 
     description: EngineDescription
+
+    @property
+    def answering(self) -> QuestionAnswering | None:
+        """None: this engine answers no questions."""
+        ...
 
     def prepare(self, requests: Sequence[InferRequest]) -> PreparedBatch:
         """Does what can be done while another batch is computed: checks, and decodes pictures.
@@ -63,3 +102,5 @@ class EngineOptions:
     """Real-time chunking: a chunk is guided to begin with what its robot has committed."""
     compile: bool = False
     """What every sampler step calls goes through torch.compile; loading takes minutes longer."""
+    language_mib: int = 0
+    """Memory for questions that the policy answers in words, MiB; 0: it answers none."""

@@ -13,7 +13,7 @@ from kairos_ros.document.faults import did_you_mean
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.engine.registry import OWN
 from kairos_ros.fleet.fleet_file import SECTIONS, FleetFile, Monitor, Safety, TaskClass
-from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, folder_of, policy_of
+from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, SYSTEM1, folder_of, policy_of
 
 EMBEDDED_MODELS: Mapping[str, Collection[Component]] = {
     "embedded:metaworld_flow": {Component.SYSTEM1},
@@ -27,10 +27,17 @@ SCHEMES: Mapping[str, Collection[Component]] = {
     IN_PROCESS: set(Component) - {Component.SYSTEM1},
 }
 """Prefixes that say how a model is run, and what it can be then."""
+ASKED_ITSELF = {
+    Component.SYSTEM1: f"{SYSTEM1!r} is what a monitor or planner may ask; name the action model",
+    Component.SAFETY: f"safety cannot be {SYSTEM1!r}: a policy is asked about the observations "
+    "that it is sent, and a robot that holds sends none",
+}
+"""What cannot be `system1`, and why."""
 ROS_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_]*")
 HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 LARGEST_OPTION = 256
 """Threads of an engine, and robots in one of its batches."""
+LARGEST_MIB = 1_000_000
 NODE_NAME = re.compile(r"kairos|serving|recorder|viz|(safety|monitor|planner)(_\d+)?")
 """What the other processes of a fleet are called: one robot more of that name would hide them."""
 
@@ -72,7 +79,8 @@ def unlocated(fleet: FleetFile) -> dict[str, list[str]]:
     for name, task in fleet.tasks.items():
         for component, one in task.components.used.items():
             located = fleet.located(one.model)
-            if component is not Component.SYSTEM1 and HUB_ID.fullmatch(located):
+            named = located != SYSTEM1 and HUB_ID.fullmatch(located)
+            if component is not Component.SYSTEM1 and named:
                 users.setdefault(one.model, []).append(f"{name}.{component}")
     return users
 
@@ -138,11 +146,14 @@ def _models(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
 
 
 def _says_where(model: str) -> bool:
-    return model.startswith((EMBEDDED, *SCHEMES)) or folder_of(model, Path()) is not None
+    here = model == SYSTEM1 or model.startswith((EMBEDDED, *SCHEMES))
+    return here or folder_of(model, Path()) is not None
 
 
 def _wrong_model(model: str, component: Component, folder: Path) -> str:
     """Why `component` cannot be this model; empty if it can, as far as its name tells."""
+    if model == SYSTEM1:
+        return ASKED_ITSELF.get(component, "")
     if model.startswith(EMBEDDED + "/") and component in PERIODIC:
         place = Path(model.removeprefix(EMBEDDED))
         return "" if place.is_dir() else f"model {model!r}: there is no folder {place}"
@@ -217,7 +228,6 @@ def _schedulers(fleet: FleetFile) -> Iterator[Problem]:
 
 def _engine_options(fleet: FleetFile) -> Iterator[Problem]:
     """A model is served by one engine, whichever tasks use it."""
-    kinds = {bool: "true or false", int: f"a whole number, 1 to {LARGEST_OPTION}", str: "a text"}
     first: dict[str, tuple[str, Mapping[str, object]]] = {}
     for name, task in fleet.tasks.items():
         system1 = task.components.system1
@@ -225,12 +235,15 @@ def _engine_options(fleet: FleetFile) -> Iterator[Problem]:
         other, theirs = first.setdefault(system1.model, (name, system1.options))
         for option, value in system1.options.items():
             kind = OWN.get(option)
+            largest = LARGEST_MIB if option.endswith("_mib") else LARGEST_OPTION
             if kind is None:
                 hint = did_you_mean(option, OWN)
                 text = f"there is no option {option!r}{hint}; an engine has: {', '.join(OWN)}"
                 yield Problem((*here, option), text)
-            elif type(value) is not kind or (kind is int and not 1 <= int(value) <= LARGEST_OPTION):
-                yield Problem((*here, option), f"{value!r} must be {kinds[kind]}")
+            elif type(value) is not kind or (kind is int and not 1 <= int(value) <= largest):
+                number = f"a whole number, 1 to {largest}"
+                wanted = {bool: "true or false", int: number, str: "a text"}[kind]
+                yield Problem((*here, option), f"{value!r} must be {wanted}")
         if system1.options != theirs:
             text = (
                 f"{dict(system1.options)} differs from {dict(theirs)} of task {other}, whose model "

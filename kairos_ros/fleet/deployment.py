@@ -1,5 +1,6 @@
 """From a fleet plan to what a serving node serves, with as little change as can be to what runs."""
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,10 +17,14 @@ GPU = "gpu"
 
 
 def served_plan(
-    path: Path, fleet: FleetFile, plan: Plan, device: Callable[[int], str]
+    path: Path,
+    fleet: FleetFile,
+    plan: Plan,
+    device: Callable[[int], str],
+    running: ServedPlan | None = None,
 ) -> ServedPlan:
     """System 1 of a plan. path: of the fleet file. device: of GPU number i on this host: cpu or
-    cuda:N."""
+    cuda:N. running: what stands by there goes on to, if it can."""
     system1 = [task.components.system1 for task in fleet.tasks.values()]
     names = policy_names(one.model for one in system1)
     options = {one.model: one.options for one in system1}
@@ -39,6 +44,7 @@ def served_plan(
         )
         for server in sorted(servers, key=lambda one: int(one.gpu.removeprefix(GPU)))
     )
+    engines += _standby(plan, engines, running, device)
     hz_of = {one.name: one.requests_hz for one in plan.classes}
     periods = {
         robot: round(1 / hz_of[name], 6)
@@ -48,6 +54,37 @@ def served_plan(
         if hz_of[name] > 0
     }
     return ServedPlan(fleet_name(path), policies, engines, periods)
+
+
+def _standby(
+    plan: Plan,
+    engines: Sequence[PlannedEngine],
+    running: ServedPlan | None,
+    device: Callable[[int], str],
+) -> tuple[PlannedEngine, ...]:
+    """Engines that stand by: of the policies whose robots have the fewest of them, on GPUs that
+    nothing runs on."""
+    total = plan.gpus + plan.standby
+    used = {server.gpu for server in plan.servers}
+    free = [gpu for i in reversed(range(total)) if (gpu := f"{GPU}{i}") not in used]
+    before = {one.gpu: one.policy for one in running.engines if one.standby} if running else {}
+    free.sort(key=lambda gpu: gpu not in before)
+    robots = Counter({one.policy: 0 for one in engines})
+    for one in engines:
+        robots[one.policy] += len(one.robots)
+    wanted: Counter[str] = Counter()
+    for _ in range(plan.standby):
+        wanted[max(robots, key=lambda policy: robots[policy] / (1 + wanted[policy]))] += 1
+    found = []
+    for gpu in free[: plan.standby]:
+        policy = before.get(gpu, "")
+        if not wanted[policy]:
+            policy = next(policy for policy in wanted if wanted[policy])
+        wanted[policy] -= 1
+        batch = max(one.batch for one in engines if one.policy == policy)
+        where = device(int(gpu.removeprefix(GPU)))
+        found.append(PlannedEngine(gpu, where, policy, batch, (), standby=True))
+    return tuple(found)
 
 
 def fleet_name(path: Path) -> str:
@@ -60,8 +97,9 @@ def like_running(plan: Plan, fleet: FleetFile, running: ServedPlan) -> Plan:
     as much as possible stays: a model on its GPU, and a robot at its engine."""
     names = policy_names([task.components.system1.model for task in fleet.tasks.values()])
     system1 = list(plan.servers_of(Component.SYSTEM1))
-    gpus = [f"{GPU}{i}" for i in range(plan.gpus)]
-    pairs = _pairs(system1, [old for old in running.engines if old.gpu in gpus], names)
+    gpus = [f"{GPU}{i}" for i in range(plan.gpus + plan.standby)]
+    serve = [old for old in running.engines if old.gpu in gpus and not old.standby]
+    pairs = _pairs(system1, serve, names)
     robots = _kept_robots(system1, pairs)
     stay = {i: old.gpu for i, old in pairs.items()}
     free = [gpu for gpu in gpus if gpu not in stay.values()]
@@ -135,7 +173,7 @@ def devices(plan: Plan, found: int, wanted: str) -> Callable[[int], str]:
     Raises ConfigError for a plan that uses more GPUs than there are."""
     if wanted == "cpu" or (wanted == "auto" and not found):
         return lambda _: "cpu"
-    needed = 1 + max(int(one.gpu.removeprefix(GPU)) for one in plan.servers)
+    needed = plan.standby + 1 + max(int(one.gpu.removeprefix(GPU)) for one in plan.servers)
     if needed > found:
         raise ConfigError(
             f"the plan uses {needed} GPUs and this host has {found}; plan for those with --gpus "

@@ -42,6 +42,19 @@ class ServerCluster(_Section):
     gpu_memory_gb: Annotated[
         float | None, Field(gt=0, le=100_000, description="of each GPU; not looked at without it")
     ] = None
+    hot_standby: Annotated[
+        int,
+        Field(ge=0, le=1000, description="of num_servers: kept loaded for when another one dies"),
+    ] = 0
+
+    @model_validator(mode="after")
+    def _some_serve(self) -> Self:
+        if self.hot_standby >= self.num_servers:
+            raise ValueError(
+                f"{self.hot_standby} of {self.num_servers} servers stand by; at least one has to "
+                "serve"
+            )
+        return self
 
 
 class RobotGroup(_Section):

@@ -17,10 +17,10 @@ from kairos_ros.core.pipeline import Component
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.engine.emulated import parse_emulated
 from kairos_ros.engine.policies.saved_policy import PREFIX
-from kairos_ros.engine.policies.served import not_guided
+from kairos_ros.engine.policies.served import not_guided, not_speaking
 from kairos_ros.fleet.checks import Problem, unlocated
 from kairos_ros.fleet.fleet_file import FleetFile
-from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, policy_of
+from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, SYSTEM1, policy_of
 from kairos_ros.host.extras import lacking
 
 ENDPOINT = "openai:"
@@ -36,7 +36,7 @@ JUDGES_NEED = {
 
 def obstacles(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
     """Everything that keeps its nodes from running here. folder: where the fleet file stands."""
-    for path, text in (*_system1(fleet, folder), *_judges(fleet), *_robots(fleet)):
+    for path, text in (*_system1(fleet, folder), *_judges(fleet, folder), *_robots(fleet)):
         yield Problem(path, text)
 
 
@@ -85,6 +85,15 @@ def _not_guided(policy: str) -> str:
     return not_guided(kind) if isinstance(kind, str) else ""
 
 
+def _not_speaking(policy: str) -> str:
+    """Why a policy whose type is known here cannot be asked by a monitor or planner."""
+    if policy.startswith(PREFIX):
+        return f"{SYSTEM1}: an emulated policy has no words"
+    kind = (_configuration(policy) or {}).get("type")
+    why = not_speaking(kind) if isinstance(kind, str) else ""
+    return f"{SYSTEM1}: {why.partition(': ')[2]}" if why else ""
+
+
 def chunk_size(policy: str) -> int | None:
     """Of a policy folder or an emulated policy; None where its configuration names none."""
     if policy.startswith(PREFIX):
@@ -102,15 +111,20 @@ def _configuration(policy: str) -> dict[str, object] | None:
     return None
 
 
-def _judges(fleet: FleetFile) -> Iterator[tuple[FieldPath, str]]:
+def _judges(fleet: FleetFile, folder: Path) -> Iterator[tuple[FieldPath, str]]:
     nowhere = unlocated(fleet)
     told = set()
     for name, task in fleet.tasks.items():
         for component, one in task.components.used.items():
+            path: FieldPath = (name, "components", component.value, "model")
+            if component is not Component.SYSTEM1 and fleet.located(one.model) == SYSTEM1:
+                served = policy_of(fleet.located(task.components.system1.model), folder)
+                if why := _not_speaking(served):
+                    yield path, why
+                continue
             if component is Component.SYSTEM1 or one.model in told:
                 continue
             told.add(one.model)
-            path: FieldPath = (name, "components", component.value, "model")
             if one.model in nowhere:
                 users = ", ".join(nowhere[one.model])
                 yield (

@@ -9,6 +9,8 @@ from kairos_ros.host.share import share
 
 EMBEDDED = "embedded:"
 IN_PROCESS = "transformers:"
+SYSTEM1 = "system1"
+"""As the model of a monitor or planner: the action model of its task is asked itself."""
 NOT_IN_NAMES = re.compile(r"[^A-Za-z0-9_.]+")
 LONGEST_NAME = 50
 

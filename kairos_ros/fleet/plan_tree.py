@@ -55,6 +55,8 @@ def plan_tree(plan: Plan) -> Tree:
             branch.add(_server(server))
     if plan.spare:
         tree.add(f"{plan.spare} GPUs are free")
+    if plan.standby:
+        tree.add(f"besides, {plan.standby} stand by with a model of system1 loaded")
     return tree
 
 

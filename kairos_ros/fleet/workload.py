@@ -104,7 +104,10 @@ def _cluster(fleets: Sequence[tuple[Path, FleetFile]]) -> Cluster:
             )
     memory = ours.gpu_memory_gb
     return Cluster(
-        ours.num_servers, ours.gpu_type, math.inf if memory is None else memory * GIB_PER_GB
+        ours.num_servers - ours.hot_standby,
+        ours.gpu_type,
+        math.inf if memory is None else memory * GIB_PER_GB,
+        ours.hot_standby,
     )
 
 

@@ -3,18 +3,16 @@
 Messages are JSON objects, one a line.
 """
 
-import contextlib
 import json
 import os
 import socket
-import stat
 import struct
-import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
+from kairos_ros.host.user_folder import user_folder
 
 LONGEST = 32 * 1024 * 1024
 """Bytes of a message: a fleet of ten thousand robots has a few."""
@@ -156,13 +154,6 @@ def _where() -> str:
 
 
 def _path(namespace: str) -> Path:
-    """In a folder that only this user can enter. Raises ConfigError where that is another's."""
-    base = os.environ.get("XDG_RUNTIME_DIR") or tempfile.gettempdir()
-    folder = Path(base) / f"kairos-fleets-{os.getuid()}"
-    with contextlib.suppress(FileExistsError):
-        folder.mkdir(mode=0o700)
-    found = folder.lstat()
-    if not stat.S_ISDIR(found.st_mode) or found.st_uid != os.getuid() or found.st_mode & 0o077:
-        raise ConfigError(f"{folder} must be a folder that only you can enter; remove it")
+    """Raises ConfigError where its folder is another's."""
     name = namespace.strip("/").replace("/", ".") or "fleet"
-    return folder / f"{os.environ.get('ROS_DOMAIN_ID') or 0}.{name}.sock"
+    return user_folder("kairos-fleets") / f"{os.environ.get('ROS_DOMAIN_ID') or 0}.{name}.sock"

@@ -19,7 +19,7 @@ from kairos_ros.nodes.vlm.side_node import SideNode
 SERVING = "serving"
 FRESH_S = 3.0
 """A fleet state that is older says nothing of now."""
-UP = ("ready", "busy")
+UP = ("ready", "busy", "standby")
 
 
 class FleetClient:

@@ -1,5 +1,6 @@
 """Whether robots can be added to a planned fleet: as it is placed now, by another plan, or not."""
 
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from math import inf
 from typing import Literal
@@ -23,23 +24,21 @@ class Admission:
     """With the new robots; None for `no`."""
 
 
-def admit(planner: Planner, task: str, robots: int, gpus: int | None = None) -> Admission:
-    """Whether so many more robots of a class can join, and every SLO of everybody still holds.
+def admit(planner: Planner, now: Plan, joining: Mapping[str, tuple[str, ...]]) -> Admission:
+    """Whether more robots can join, and every SLO of everybody still holds.
+
+    planner: of the fleet as it is. now: its plan. joining: class -> names of the new robots.
 
     `as placed`: all servers stay as they are, all robots keep their rates, and the new ones have
     those of their class. `other plan`: the fleet has to be planned again, by which rates change.
 
-    Raises ConfigError for an unknown class, and ClusterTooSmallError where the GPUs do not carry
-    the fleet as it is.
+    Raises ConfigError for an unknown class.
     """
-    names = [one.name for one in planner.workload.classes]
-    if task not in names:
-        raise ConfigError(f"there is no task {task!r}; tasks are {', '.join(names)}")
-    now = planner.plan(gpus, explain=False)
-    which = names.index(task)
-    grown = _grown(planner.workload, which, robots)
-    new = grown.classes[which].robots[-robots:]
-    placed = _placed(planner, now, which, new)
+    grown = with_robots(planner.workload, joining)
+    placed: Plan | str = now
+    for task, new in joining.items():
+        if isinstance(placed, Plan):
+            placed = _placed(planner, placed, task, new)
     if isinstance(placed, Plan):
         return Admission("as placed", "", placed)
     try:
@@ -49,19 +48,77 @@ def admit(planner: Planner, task: str, robots: int, gpus: int | None = None) -> 
     return Admission("other plan", placed, other)
 
 
-def _grown(workload: Workload, which: int, robots: int) -> Workload:
+def forced(planner: Planner, now: Plan, task: str, robot: str) -> Plan:
+    """The same servers with one robot more on the emptiest of each of its components, whatever
+    becomes of the SLOs; their batches, latencies and limits stay as they were planned."""
+    which = _index(planner.workload, task)
+    one, told = planner.workload.classes[which], now.classes[which]
+    servers = {server.gpu: server for server in now.servers}
+    for component, need in one.needs.items():
+        mine = [s for s in servers.values() if (s.model, s.component) == (need.model, component)]
+        server = min(mine, key=lambda server: server.load)
+        robots = {**server.robots, task: (*server.robots.get(task, ()), robot)}
+        rate_hz = server.rate_hz + _rates(told).get(component, need.hz)
+        servers[server.gpu] = replace(server, robots=robots, rate_hz=rate_hz)
+    classes = list(now.classes)
+    classes[which] = replace(told, robots=told.robots + 1)
+    value_hz = now.value_hz + one.value * told.actions_hz
+    return replace(now, classes=tuple(classes), servers=tuple(servers.values()), value_hz=value_hz)
+
+
+def without(planner: Planner, now: Plan, robots: Set[str]) -> Plan:
+    """The same servers, without robots that have left; everybody else keeps his rates.
+
+    planner: of the fleet with them. now: its plan."""
+    servers = []
+    for server in now.servers:
+        rate_hz, left = server.rate_hz, {}
+        for name, members in server.robots.items():
+            which = _index(planner.workload, name)
+            need = planner.workload.classes[which].needs[server.component]
+            hz = _rates(now.classes[which]).get(server.component, need.hz)
+            left[name] = tuple(robot for robot in members if robot not in robots)
+            rate_hz -= hz * (len(members) - len(left[name]))
+        servers.append(replace(server, robots=left, rate_hz=max(0.0, rate_hz)))
+    classes, value_hz = [], now.value_hz
+    for one, told in zip(planner.workload.classes, now.classes, strict=True):
+        gone = len(set(one.robots) & robots)
+        classes.append(replace(told, robots=told.robots - gone))
+        value_hz -= gone * one.value * told.actions_hz
+    return replace(now, classes=tuple(classes), servers=tuple(servers), value_hz=value_hz)
+
+
+def unused_names(workload: Workload, task: str, robots: int) -> tuple[str, ...]:
+    """Names for so many more robots of a class. Raises ConfigError for an unknown class."""
+    _index(workload, task)
     taken = {robot for one in workload.classes for robot in one.robots}
-    one = workload.classes[which]
-    names = (f"{one.name}_{i}" for i in range(1, len(taken) + robots + 1))
-    new = [name for name in names if name not in taken][:robots]
+    names = (f"{task}_{i}" for i in range(1, len(taken) + robots + 1))
+    return tuple([name for name in names if name not in taken][:robots])
+
+
+def with_robots(workload: Workload, joining: Mapping[str, tuple[str, ...]]) -> Workload:
+    """The same with more robots, each with the floor of its class's others. joining: class -> their
+    names. Raises ConfigError for an unknown class."""
     classes = list(workload.classes)
-    classes[which] = replace(one, robots=(*one.robots, *new))
+    for task, new in joining.items():
+        which = _index(workload, task)
+        one = classes[which]
+        floor_hz = one.floor_per_robot_hz * (one.count + len(new))
+        classes[which] = replace(one, robots=(*one.robots, *new), floor_hz=floor_hz)
     return replace(workload, classes=tuple(classes))
 
 
-def _placed(planner: Planner, now: Plan, which: int, new: tuple[str, ...]) -> Plan | str:
+def _index(workload: Workload, task: str) -> int:
+    names = [one.name for one in workload.classes]
+    if task not in names:
+        raise ConfigError(f"there is no task {task!r}; tasks are {', '.join(names)}")
+    return names.index(task)
+
+
+def _placed(planner: Planner, now: Plan, task: str, new: tuple[str, ...]) -> Plan | str:
     """The same servers with each new robot on the emptiest of each of its components, or why one
     finds no room."""
+    which = _index(planner.workload, task)
     one, told = planner.workload.classes[which], now.classes[which]
     servers = {server.gpu: server for server in now.servers}
     for component, need in one.needs.items():

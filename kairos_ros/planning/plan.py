@@ -78,6 +78,8 @@ class Plan:
     """Σ v_c K_c f_c, eq. 1."""
     bound_hz: float | None
     """No plan of this kind is worth more; None where it was not computed."""
+    standby: int = 0
+    """GPUs besides those that have a model of System 1 loaded for when another one dies."""
     limits: str = ""
     """What limits the fleet, and what would help."""
 

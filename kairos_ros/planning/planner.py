@@ -222,6 +222,7 @@ class Planner:
             spare=gpus - len(made),
             value_hz=self.search.value(rates),
             bound_hz=None,
+            standby=self.cluster.standby,
         )
 
     # What limits it, and what keeps it from being

@@ -71,6 +71,8 @@ class Cluster:
     gpus: int
     device: str
     memory_mib: float = math.inf
+    standby: int = 0
+    """Further ones, which have a model loaded and serve nobody until another one dies."""
 
 
 @dataclass(frozen=True, slots=True)

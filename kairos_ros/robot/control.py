@@ -309,6 +309,7 @@ class Controller:
             case ResetBody():
                 self._reset_body()
             case Act() if self._loop.is_late(_now()):
+                self._loop.was_late()
                 self._did = None
                 self._guard.held()
                 self._adapter.hold()

@@ -38,6 +38,9 @@ class Admission:
         """The request as the policy of its task reads it, or why it cannot be answered. The first
         request of a task decides its policy; weights that it names later are found by any name."""
         key = session.task_key
+        why, decided = self._engines.why_not_admitted(session.robot)
+        if why:
+            return Refusal(RefusalCode.NOT_ADMITTED, why, 0 if decided else SECOND_NS)
         if session.policy is not None and self._policies.has_changed(
             session.policy, request.policy
         ):

@@ -5,7 +5,7 @@ caller to carry out: an `Answer` to send to its robot, or a `Submit` to hand to 
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Literal
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
@@ -164,14 +164,22 @@ class Dispatcher:
         return self._engines.add(name, tier, network_ns, policy, device, memory, standby)
 
     def follow(
-        self, routes: Mapping[str, str], periods_ns: Mapping[str, int], batches: Mapping[str, int]
+        self,
+        routes: Mapping[str, str],
+        periods_ns: Mapping[str, int],
+        batches: Mapping[str, int],
+        refused: Mapping[str, str] | None = None,
+        standby: Set[str] = frozenset(),
     ) -> None:
         """From now on by a plan. routes: robot -> engine that serves it while that is up.
-        periods_ns: robot -> least time between its requests. batches: engine -> its largest."""
-        self._engines.routes = routes
+        periods_ns: robot -> least time between its requests. batches: engine -> its largest.
+        refused: robots that asked to join, and why they cannot; robots without a route are not
+        served then. None: they are. standby: engines that serve only while others are down."""
+        self._engines.routes, self._engines.refused = routes, refused
         self.rates.follow(periods_ns)
         for name, batch in batches.items():
             self.engines[name].limit(batch)
+            self.engines[name].standby = name in standby
 
     def route_of(self, robot: str) -> str:
         """The engine that the plan routes a robot to; empty: any of its policy."""
@@ -347,6 +355,8 @@ class Dispatcher:
         """Why the last decision about this robot was what it was."""
         if session.misfit:
             return session.misfit
+        if why := self._engines.why_not_admitted(session.robot)[0]:
+            return f"not admitted: {why}"
         waits = self._batching.why_waiting(session.task_key)
         if waits:
             return waits

@@ -3,12 +3,15 @@
 Every server tells its state each second. One that is active keeps the robots until it leaves or
 falls silent; of two that are active, as after a network was split, the one that has been so longer
 goes on. Whoever is in doubt serves nobody: robots hold for a second, and never get two answers.
+
+A standby takes over sooner than others would: it says after how much silence, and the server that
+has the robots then tells its state more often.
 """
 
 from collections.abc import Sequence
 
 from kairos_ros.core.name_patterns import overlap
-from kairos_ros.core.server_status import ReceivedStatus, ServerState, ServerStatus
+from kairos_ros.core.server_status import SILENT_NS, ReceivedStatus, ServerState, ServerStatus
 
 TIE_NS = 1_000_000_000
 """Two that became active within this time did so at once: the smaller identity goes on."""
@@ -23,15 +26,20 @@ MOST_SERVERS = 64
 """Remembered; a fleet has a handful. Further ones are not heard."""
 TURN_NS = 3_000_000_000
 """Several that wait take their turn: the smallest identity at once, the others after this."""
+WAITING = (ServerState.CONFLICT, ServerState.STANDBY)
 
 
 class OtherServers:
     """What the other servers of a fleet say. Not thread safe."""
 
-    def __init__(self, server: str, robots: Sequence[str]) -> None:
-        """robots: name patterns of one's own robots; empty: all."""
+    def __init__(self, server: str, robots: Sequence[str], standby_after_ns: int = 0) -> None:
+        """robots: name patterns of one's own robots; empty: all. standby_after_ns: not 0: this one
+        is a standby, and takes over after so long a silence."""
         self._server = server
         self._robots = tuple(robots)
+        self._standby_after_ns = standby_after_ns
+        self._had_owner = False
+        """Another server was heard to serve the robots."""
         self._heard: dict[str, ReceivedStatus] = {}
         self._active_since: dict[str, int] = {}
         """When a server that is active was first heard to be so."""
@@ -46,6 +54,19 @@ class OtherServers:
     def known(self) -> int:
         """How many other servers were heard and have not left or fallen silent since."""
         return len(self._heard)
+
+    @property
+    def silent_after_ns(self) -> int:
+        """After so long a silence of this server it is gone: sooner where a standby waits for it,
+        or where it is one itself."""
+        wished = [self._standby_after_ns]
+        wished += [h.status.standby_after_ns for h in self._overlapping_ones()]
+        return min([SILENT_NS, *filter(None, wished)])
+
+    def stood_still(self, now_ns: int, for_ns: int) -> None:
+        """The caller could hear nobody for so long; what others said meanwhile comes late."""
+        for heard in self._heard.values():
+            heard.at_ns = min(now_ns, heard.at_ns + for_ns)
 
     def heard(self, status: ServerStatus, now_ns: int) -> None:
         """A status arrived; one's own is ignored."""
@@ -72,10 +93,13 @@ class OtherServers:
         active_since_ns: since when this one has served them; None while it does not.
         """
         self._forget_silent(now_ns)
-        overlapping = [h for h in self._heard.values() if self._overlaps(h.status)]
+        overlapping = self._overlapping_ones()
         owner = next(
             (h.status for h in overlapping if self._keeps(h, now_ns, active_since_ns)), None
         )
+        self._had_owner |= owner is not None
+        if owner is None and self._standby_after_ns and not self._had_owner:
+            owner = next((h.status for h in overlapping if _is_about_to_serve(h.status)), None)
         if owner is not None:
             self._free_ns = None
             return owner
@@ -93,11 +117,11 @@ class OtherServers:
         return [
             heard.status
             for heard in self._heard.values()
-            if heard.status.state is ServerState.CONFLICT and self._overlaps(heard.status)
+            if heard.status.state in WAITING and self._overlapping[heard.status.server]
         ]
 
-    def _overlaps(self, status: ServerStatus) -> bool:
-        return self._overlapping[status.server]
+    def _overlapping_ones(self) -> list[ReceivedStatus]:
+        return [h for h in self._heard.values() if self._overlapping[h.status.server]]
 
     def _forget(self, server: str) -> None:
         for known in (self._heard, self._active_since, self._overlapping):
@@ -124,6 +148,12 @@ class OtherServers:
         return older_ns > -(TIE_NS + DOUBT_NS)
 
     def _is_before_us_in_turn(self, status: ServerStatus) -> bool:
-        """It waits as well, could serve at once, and has the smaller identity."""
-        waits = status.state is ServerState.CONFLICT and status.policy
-        return bool(waits) and status.server < self._server
+        """It waits as well, could serve at once, and is no standby, or has the smaller identity."""
+        waits = status.state in WAITING and status.policy
+        before = bool(status.standby_after_ns), status.server
+        return bool(waits) and before < (bool(self._standby_after_ns), self._server)
+
+
+def _is_about_to_serve(status: ServerStatus) -> bool:
+    """It loads, and is no standby: a standby that was started with it leaves the robots to it."""
+    return status.state is ServerState.STARTING and not status.standby_after_ns

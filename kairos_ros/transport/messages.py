@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from kairos_ros.core.errors import RefusalCode, WireError
 from kairos_ros.core.exchange import Observation, no_actions
+from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.transport.field_checks import (
     Check,
@@ -43,7 +44,7 @@ MAX_ECHO = 131_072
 """Bytes: about what a full batch answers."""
 OLDER = (
     *("any_image_size", "images_optional", "observations", "history_bytes", "replicas"),
-    *("memory_mib", "keyframe_stride", "task_actions"),
+    *("memory_mib", "keyframe_stride", "task_actions", "language"),
 )
 """Fields that peers of earlier versions do not send."""
 
@@ -152,6 +153,8 @@ class EngineDescription:
     memory_mib: int = 0
     """Most memory that its worker has taken until it was warm, of the device that computes, with
     what states of tasks may come to take; 0: it is not known."""
+    language: bool = False
+    """It answers questions in words (`language_messages`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +177,8 @@ class WorkerStatus:
     """The number of the ping that this answers."""
     replicas: int = 1
     """Batches that are computed at once; a pool's replicas that are ready now."""
+    language: LanguageLoad | None = None
+    """Of the policy that was asked about; None: it answers no questions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,10 +321,14 @@ def read_status(message: Message) -> WorkerStatus:
     busy = message.fields.get("busy_batch")
     if busy is not None and type(busy) is not int:
         raise WireError("busy_batch is neither a number nor nil")
+    load = message.fields.get("language")
+    if load is not None and not isinstance(load, dict):
+        raise WireError("language is neither a map nor nil")
+    language = None if load is None else LanguageLoad(**_plain(LanguageLoad, load))
     plain = _plain(WorkerStatus, message.fields)
     if plain.get("replicas", 1) > MAX_REPLICAS:
         raise WireError(f"replicas is {plain['replicas']}, the most is {MAX_REPLICAS}")
-    return WorkerStatus(**plain, busy_batch=busy, ping=ping_of(message))
+    return WorkerStatus(**plain, busy_batch=busy, ping=ping_of(message), language=language)
 
 
 def description_message(description: EngineDescription) -> Message:
@@ -413,7 +422,7 @@ def _plain(kind: type, given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 CHECKS: Mapping[type, Mapping[str, Check]] = {
-    kind: checks_of(kind) for kind in (InferRequest, WorkerStatus, EngineDescription)
+    kind: checks_of(kind) for kind in (InferRequest, WorkerStatus, EngineDescription, LanguageLoad)
 }
 """The plain fields of each kind; the others are checked by hand, above."""
 

@@ -11,6 +11,8 @@ from kairos_ros.vlm.embedded.planner import RulePlanner
 from kairos_ros.vlm.judge import Judge
 
 EMBEDDED, ENDPOINT, IN_PROCESS = "embedded:", "openai:", "transformers:"
+SYSTEM1 = "system1"
+"""The policy of the robots itself; `system1:NAME` where its serving node has several."""
 KEY = "KAIROS_VLM_KEY"
 """Environment variable with the key of an endpoint; keys do not belong into a fleet file."""
 
@@ -21,7 +23,8 @@ def load_judge(model: str, timeout_s: float = 2.0) -> Judge:
     `embedded:planner` is the planner that ships, any other `embedded:NAME` models/NAME of the
     installed package, `embedded:/FOLDER` any such folder;
     `openai:http://HOST:PORT/v1#MODEL` an OpenAI-compatible endpoint, `transformers:FOLDER` a
-    vision-language model in this process. `timeout_s` bounds each call of an endpoint.
+    vision-language model in this process, `system1` or `system1:NAME` the policy that a serving
+    node of this host serves. `timeout_s` bounds each call of an endpoint and of a policy.
 
     Raises ConfigError for other names and for a model that does not load.
     """
@@ -43,7 +46,11 @@ def load_judge(model: str, timeout_s: float = 2.0) -> Judge:
         from kairos_ros.vlm.in_process import InProcessJudge
 
         return InProcessJudge(Path(model.removeprefix(IN_PROCESS)).expanduser())
+    if model == SYSTEM1 or model.startswith(f"{SYSTEM1}:"):
+        from kairos_ros.vlm.system1_judge import System1Judge
+
+        return System1Judge(model.removeprefix(SYSTEM1).removeprefix(":"), timeout_s)
     raise ConfigError(
         f"judge {model!r} is unknown; use {EMBEDDED}factory_judge, {ENDPOINT}http://HOST:PORT/v1#MODEL"
-        f" or {IN_PROCESS}FOLDER"
+        f", {IN_PROCESS}FOLDER or {SYSTEM1}"
     )

@@ -481,6 +481,10 @@ def test_an_action_that_a_pause_keeps_from_its_body_is_late():
     ticked = bench.now - PERIOD
     assert not bench.loop.is_late(ticked + 500 * MS)
     assert bench.loop.is_late(ticked + 501 * MS)
+    assert (bench.loop.executed, bench.loop.execution(bench.now).executed) == (1, 1)
+    bench.loop.was_late()
+    told = bench.loop.execution(bench.now)
+    assert (bench.loop.executed, told.executed, told.started) == (0, 0, False)
 
 
 def test_an_answer_that_was_asked_for_before_a_pause_is_not_used_after_it():

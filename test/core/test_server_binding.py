@@ -245,3 +245,20 @@ def test_a_robot_is_held_against_the_policy_that_it_asks_for_and_what_stands_in_
         binding.look(0)
         assert binding.bound == "s"
         assert bool(binding.misfit) is misfit, (swapped, asked)
+
+
+def test_a_task_goes_on_with_the_standby_as_soon_as_the_other_has_said_it_would_be_gone():
+    soon = status("a", silent_after_ns=S)
+    robot = Robot().in_task_with("a").hears(soon, status("b", ServerState.STANDBY))
+    robot.later(0.9).hears(status("b"))
+    assert robot.looks() == (False, "")
+    assert robot.binding.bound == "a"
+    robot.later(0.2)
+    assert robot.looks() == (True, "")
+    assert (robot.binding.bound, robot.binding.rebound) == ("b", 1)
+
+
+def test_a_server_that_stands_by_has_its_robots_no_more():
+    robot = Robot().in_task_with("a").hears(status("a", ServerState.STANDBY), status("b"))
+    assert robot.looks() == (True, "")
+    assert robot.binding.bound == "b"

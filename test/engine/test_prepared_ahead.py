@@ -8,7 +8,8 @@ import pytest
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.engine.seam import EngineLostError
-from kairos_ros.engine.worker.link import Job
+from kairos_ros.engine.worker.jobs import Job
+from kairos_ros.engine.worker.questions import Questions
 from kairos_ros.engine.worker.work_loop import PreparedAhead, WorkReport, work
 
 
@@ -41,7 +42,7 @@ class Link:
 
 
 def run(link, prepare):
-    with PreparedAhead(prepare, link) as jobs:
+    with PreparedAhead(prepare, link, Questions({}, link)) as jobs:
         work(jobs, link, WorkReport(0.0))
 
 

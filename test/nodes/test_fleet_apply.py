@@ -1,11 +1,14 @@
 """A planned fleet of real processes, and its change to other plans while its arms are in tasks."""
 
+import contextlib
 import os
+import re
 import signal
 import subprocess
 import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -14,7 +17,8 @@ import typer
 import yaml
 from wire import Operator, until
 
-from kairos_ros.commands.planned import apply_command, status_command
+from kairos_ros.bringup import plan as bringup
+from kairos_ros.commands.planned import apply_command, join_command, status_command
 from kairos_ros.core.errors import KairosError
 from kairos_ros.planning.planner import ClusterTooSmallError
 from kairos_ros.robot.body_log import read_body_log
@@ -246,6 +250,68 @@ def test_robots_come_and_go_with_the_plan_and_nobody_else_stops(fleet):
     assert {r: fleet.wire.status_of(r).session for r in sessions} == sessions
     assert fleet.gap_s(began_s, sessions) < LONGEST_GAP_S
     until(agrees, what="for the fleet to agree with its plan")
+
+
+def test_a_standby_serves_at_once_and_takes_the_place_of_an_engine_that_stays_down(fleet, capfd):
+    cluster = {"num_servers": 4, "hot_standby": 1, "gpu_type": "CPU slot"}
+    data = yaml.safe_load(Path(fleet.file(3)).read_text())["robot_fleet"]
+    data[0]["num_robots"], data[1]["num_robots"] = 1, 2
+    apply_command(fleet.file(3, robot_fleet=data, server_cluster=cluster))
+    (spare,) = (name for name, state in fleet.engines().items() if state == "standby")
+    assert spare == "gpu3/emulated-drive"
+    known = set(fleet.workers())
+    policy = next(e.policy for e in fleet.wire.fleet[-1].engines if e.engine == spare)
+    drives = [
+        int(pid) for pid in re.findall(rf"engine\[(\d+)\] INFO serving {policy}", fleet.said())
+    ]
+    victim = next(pid for pid in drives if pid in known)  # the standby is the newest
+    began_s = time.monotonic()
+
+    def repaired():
+        """Whatever is started in the place of the victim dies, too."""
+        for pid in {victim, *fleet.workers()} - (known - {victim}):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        return re.search(f"repair: {spare} takes the place of (.*), which stands", fleet.said())
+
+    dead = until(repaired, what="for the standby to take its place")[1]
+    assert fleet.gap_s(began_s, ["swing_1", "drive_1"]) < LONGEST_GAP_S
+    until(lambda: fleet.engines().get(dead) == "standby", what="for the other one to stand by")
+    until(agrees, what="for the fleet to agree with its plan")
+
+
+def test_a_robot_that_is_started_elsewhere_joins_or_is_told_why_not(fleet, start, capfd):
+    """After the test before this one: swing_1, drive_1 and drive_2 are in the plan."""
+    began_s, engines = time.monotonic(), fleet.engines().keys()
+    body = {"control_rate_hz": 10.0, "adapter_options": ["env_id=MountainCarContinuous-v0"]}
+    for name in ("drive_far", "stranger"):
+        node = bringup.robot(name, policy="emulated-drive", request_images=False, **body)
+        start(replace(node, params_file=fleet.folder / "robot.yaml"))
+    drives, strange = Operator(fleet.wire, "drive_far"), Operator(fleet.wire, "stranger")
+    try:
+        result = drives.result(drives.give(instruction="go", max_actions=30))
+        assert (result.outcome, result.actions) == ("max_actions", 30)
+        told = {r.robot: r for r in fleet.wire.fleet[-1].robots}["drive_far"]
+        assert told.planned_engine.endswith("emulated-drive")
+        assert told.planned_period_s > 0
+        outcome = strange.result(strange.give(instruction="go", max_actions=30)).outcome
+        assert outcome.startswith("refused: its task is not known; name it TASK_NAME")
+    finally:
+        drives.close()
+        strange.close()
+    assert "drive_far joins for drive, served by" in fleet.said()
+    assert fleet.engines().keys() == engines
+    assert fleet.gap_s(began_s, ["swing_1", "drive_1"]) < LONGEST_GAP_S
+    with pytest.raises(typer.Exit):
+        join_command("drive_far")
+    assert "drive_far is in the fleet already, served by" in capfd.readouterr().err
+    join_command("swing_later")
+    assert "swing_later joins for swing, served by" in capfd.readouterr().out
+    join_command("lift_it", task="drive", force=True)
+    assert "lift_it joins for drive by force" in capfd.readouterr().out
+    with pytest.raises(typer.Exit):
+        join_command("nobody")
+    assert "its task is not known" in capfd.readouterr().err
 
 
 def test_without_a_planned_fleet_there_is_nothing_to_change():

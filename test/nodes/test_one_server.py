@@ -130,21 +130,46 @@ def test_a_second_server_with_another_policy_serves_nobody_says_so_and_takes_ove
     assert policies.isdisjoint(chunk.policy for chunk in heard if chunk.server == ours)
 
 
-def test_a_task_goes_on_with_the_server_that_stood_by_with_the_same_policy(
+def test_a_task_goes_on_with_the_standby_of_a_server_that_stands_still_and_of_one_that_dies(
     start, serve, wire, operator, tmp_path
 ):
-    first, _ = serve(ONE)
+    first, ours = serve(ONE)
     start(pendulum("bob", tmp_path, control_rate_hz=10.0))
     bob = operator("bob")
-    goal = bob.give(instruction="swing", max_actions=150)
+    goal = bob.give(instruction="swing", max_actions=400)
     moved(wire, "bob", 10)
-    _, theirs = serve(ONE, ServerStatus.CONFLICT)
-    first.stop(signal.SIGKILL)
-    result = bob.result(goal)
-    assert (result.outcome, result.actions) == ("max_actions", 150)
+    second, theirs = serve(ONE, ServerStatus.STANDBY, standby_after_s=1.0)
+    assert "stands by: /kairos/serving on" in wire.servers[theirs].reason
+    until(lambda: wire.servers[ours].silent_after_s == pytest.approx(1.0))
+    until(lambda: "kairos serving: server that stands by" in wire.reports)
+    stands_by = wire.reports["kairos serving: server that stands by"]
+    assert stands_by.level == DiagnosticStatus.OK
+    of_second = f"(pid {second.process.pid})"
+    until(lambda: of_second in wire.diagnostic("kairos serving: server", "standby"))
+
+    first.process.send_signal(signal.SIGSTOP)
+    try:
+        until(lambda: wire.status_of("bob").server == theirs, what="for the standby")
+    finally:
+        first.process.send_signal(signal.SIGCONT)
+    until(lambda: wire.servers[ours].state == ServerStatus.STANDBY)
+    moved(wire, "bob", wire.status_of("bob").actions_executed + 10)
     assert wire.status_of("bob").server == theirs
+
+    second.stop(signal.SIGKILL)
+    result = bob.result(goal)
+    assert (result.outcome, result.actions) == ("max_actions", 400)
+    assert wire.status_of("bob").server == ours
+    assert len(executed(tmp_path, "bob")) == 400
     key = "tasks continued with another server"
-    until(lambda: wire.diagnostic("kairos: bob", key) == "1")
+    until(lambda: wire.diagnostic("kairos: bob", key) == "2")
+
+
+def test_a_standby_that_would_take_over_too_soon_ends_with_one_line(start):
+    node = start(serving(policy=ONE, standby_after_s=0.2))
+    assert node.process.wait(60) == 1
+    assert "standby_after_s is 0.2; a standby takes over 1 to 3.5 s after" in node.output()
+    assert "Traceback" not in node.output()
 
 
 def test_a_task_ends_where_only_another_policy_is_left_to_serve_it(

@@ -12,7 +12,7 @@ from workloads import ALL, flat, profile, robot_class, workload
 
 from kairos_ros.commands.cli import app
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.planning.admission import admit
+from kairos_ros.planning.admission import admit, unused_names
 from kairos_ros.planning.planner import ClusterTooSmallError, Planner
 from kairos_ros.planning.workload import Cluster, PlanOptions
 
@@ -21,10 +21,15 @@ def planner(work, gpus, options=SYNCHRONOUS, memory_mib=8000.0):
     return Planner(work, Cluster(gpus, "GPU", memory_mib), options)
 
 
+def joins(now, task, robots):
+    plan, new = now.plan(explain=False), unused_names(now.workload, task, robots)
+    return admit(now, plan, {task: new})
+
+
 def test_a_robot_joins_a_server_with_room_and_nobody_is_slowed_down():
     """1 / 0.25 actions/s of each robot, and the server answers 100/s within the SLO."""
     now = planner(workload([robot_class("pick", 4)], flat(S1, 0.05, 100)), 1)
-    answer = admit(now, "pick", 3)
+    answer = joins(now, "pick", 3)
     assert (answer.how, answer.why) == ("as placed", "")
     (server,) = answer.plan.servers
     assert len(server.robots["pick"]) == 7
@@ -35,7 +40,7 @@ def test_a_robot_joins_a_server_with_room_and_nobody_is_slowed_down():
 def test_a_full_server_takes_a_robot_if_all_are_slowed_down():
     work = workload([robot_class("pick", 4)], profile(S1, (5, 15), (0.05, 0.07), (0.1, 0.3)))
     now = planner(work, 1)
-    answer = admit(now, "pick", 1)
+    answer = joins(now, "pick", 1)
     assert answer.how == "other plan"
     assert "no server of system1" in answer.why
     assert "the emptiest, gpu0, is at 99 % with 4 of pick" in answer.why
@@ -46,14 +51,14 @@ def test_a_full_server_takes_a_robot_if_all_are_slowed_down():
 def test_too_few_gpus_are_a_no_that_says_what_fails():
     four = workload([robot_class("pick", 4, ALL)], *(flat(c, 0.01, 4) for c in ALL))
     gpus = planner(four, 100).least_gpus
-    answer = admit(planner(four, gpus), "pick", 4)
+    answer = joins(planner(four, gpus), "pick", 4)
     assert (answer.how, answer.plan) == ("no", None)
     assert f"{gpus} GPUs are too few" in answer.why
 
 
 def test_a_task_that_is_none_is_refused():
     with pytest.raises(ConfigError, match="there is no task 'lift'; tasks are pick"):
-        admit(planner(workload([robot_class("pick", 1)], flat(S1, 0.05, 100)), 1), "lift", 1)
+        joins(planner(workload([robot_class("pick", 1)], flat(S1, 0.05, 100)), 1), "lift", 1)
 
 
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
@@ -64,7 +69,7 @@ def test_whoever_joins_everybody_keeps_every_slo(work, gpus, robots, execution, 
     try:
         now = planner(work, gpus, options, memory)
         before = now.plan(explain=False)
-        answer = admit(now, task, robots)
+        answer = joins(now, task, robots)
     except ClusterTooSmallError:
         return
     if answer.plan is None:

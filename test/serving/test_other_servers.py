@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from kairos_ros.core.server_status import FleetServer, ServerState, ServerStatus
+from kairos_ros.core.server_status import HEARTBEATS, FleetServer, ServerState, ServerStatus
 from kairos_ros.serving.other_servers import MOST_SERVERS, PROBATION_NS, OtherServers
 
 S = 1_000_000_000
@@ -20,13 +20,14 @@ class Node:
     offset_ns: int = 0
     wants: bool = True
     loaded: bool = True
+    standby_after_ns: int = 0
     since_ns: int | None = None
     state: ServerState = ServerState.STARTING
     owner: str = ""
     others: OtherServers = field(init=False)
 
     def __post_init__(self):
-        self.others = OtherServers(self.name, self.robots)
+        self.others = OtherServers(self.name, self.robots, self.standby_after_ns)
 
     def turn(self, now_ns):
         """As the node does several times a second; returns its status."""
@@ -34,7 +35,8 @@ class Node:
         owner = self.others.before(now_ns, self.since_ns) if self.wants else None
         self.owner = owner.server if owner else ""
         if owner:
-            self.state = ServerState.CONFLICT
+            stands_by = self.standby_after_ns or owner.standby_after_ns
+            self.state = ServerState.STANDBY if stands_by else ServerState.CONFLICT
         elif not self.wants:
             self.state = ServerState.INACTIVE
         else:
@@ -49,6 +51,8 @@ class Node:
             robots=self.robots,
             policy="p" if self.loaded else "",
             active_for_ns=now_ns - self.since_ns if self.since_ns is not None else 0,
+            silent_after_ns=self.others.silent_after_ns,
+            standby_after_ns=self.standby_after_ns,
         )
 
 
@@ -83,9 +87,17 @@ class Fleet:
             self.both_s = max(self.both_s, self._together_s)
         return self
 
+    def loads(self, node):
+        """One more, which hears the others while it loads."""
+        node.loaded = False
+        self.nodes.append(node)
+        self.run(2)
+        node.loaded = True
+        return self.run(20)
+
     def _tell(self, node, status):
         before, at_ns = self._told.get(node.name, (None, -S))
-        if status.state is before and self.now_ns - at_ns < S:
+        if status.state is before and self.now_ns - at_ns < status.silent_after_ns / HEARTBEATS:
             return
         self._told[node.name] = status.state, self.now_ns
         self.send(node, status)
@@ -133,6 +145,51 @@ def test_the_waiting_one_serves_when_the_other_leaves_or_falls_silent(names):
         getattr(fleet, go)(first)
         fleet.run(within_s)
         assert fleet.active == [second.name]
+
+
+@pytest.mark.parametrize("names", [("a", "b"), ("b", "a")])
+@pytest.mark.parametrize("seed", range(5))
+def test_a_standby_takes_over_soon_and_the_next_one_stands_by_for_it(names, seed):
+    first, second = Node(names[0]), Node(names[1], offset_ns=-9 * S, standby_after_ns=S)
+    fleet = Fleet(first, seed=seed).run(5).loads(second)
+    assert (fleet.active, second.state) == ([first.name], ServerState.STANDBY)
+    fleet.kill(first)
+    fleet.run(1.5)
+    assert fleet.active == [second.name]
+    next_one = Node("c")
+    fleet.run(5).loads(next_one)
+    assert (fleet.active, next_one.state) == ([second.name], ServerState.STANDBY)
+    fleet.kill(second)
+    fleet.run(1.5)
+    assert fleet.active == ["c"]
+    assert fleet.both_s == 0.0
+
+
+def test_a_standby_that_starts_with_the_server_leaves_the_robots_to_it():
+    first, second = Node("b", loaded=False), Node("a", standby_after_ns=S)
+    fleet = Fleet(first).loads(second)
+    assert (fleet.active, second.state) == ([], ServerState.STANDBY)
+    first.loaded = True
+    fleet.run(3)
+    assert (fleet.active, fleet.both_s) == (["b"], 0.0)
+
+
+def test_a_standby_serves_where_the_server_dies_while_it_loads():
+    first, second = Node("b", loaded=False), Node("a", standby_after_ns=S)
+    fleet = Fleet(first).loads(second)
+    fleet.kill(first)
+    assert fleet.run(5).active == ["a"]
+
+
+def test_a_standby_that_stood_still_itself_does_not_take_the_other_one_for_dead():
+    others = OtherServers("z", (), standby_after_ns=S)
+    others.heard(claim("a", silent_after_ns=S), 0)
+    others.stood_still(5 * S, 5 * S)
+    assert others.before(5 * S + S // 2, None).server == "a"
+    assert others.before(6 * S + 1, None) is None
+    others.heard(claim("a", silent_after_ns=S), 7 * S)
+    others.stood_still(7 * S, 60 * S)  # it loaded meanwhile, and heard the other one all the same
+    assert others.before(8 * S + 1, None) is None
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -219,8 +276,9 @@ def test_tools_show_the_state_of_the_server_that_serves():
     assert shown.shows("b", 16 * S, active=False)  # the other one is gone
 
 
-def claim(server, age_s=1e6):
-    return ServerStatus(server, ServerState.ACTIVE, active_for_ns=round(age_s * S), policy="p")
+def claim(server, age_s=1e6, **fields):
+    age_ns = round(age_s * S)
+    return ServerStatus(server, ServerState.ACTIVE, active_for_ns=age_ns, policy="p", **fields)
 
 
 def test_what_a_newcomer_claims_about_its_age_takes_no_robots_from_one_that_serves():

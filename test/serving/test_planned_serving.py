@@ -10,12 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from small_engine import SMALL_ENGINE
 
+from kairos_ros.core.errors import RefusalCode
 from kairos_ros.core.exchange import (
     Actions,
     Announcement,
     Answer,
     Execution,
     Observation,
+    Refusal,
     Request,
     RequestId,
 )
@@ -244,3 +246,28 @@ def test_another_plan_changes_the_rate_with_the_next_answer() -> None:
     served.ask("a", 2)
     served.wait(150 * MS)
     assert served.told["a"] == 200 * MS
+
+
+def test_a_robot_that_is_not_in_the_plan_waits_to_be_admitted_or_is_told_why_not() -> None:
+    cell = Served("abc", {"a": "gpu0/p"})
+    cell.dispatcher.follow({"a": "gpu0/p"}, {}, {}, {"c": "no server has room"})
+    refused = {}
+    for robot in "abc":
+        asked = Request(
+            RequestId(robot, "s", "t", 1, 0),
+            instruction="open the door",
+            execution=Execution(round=0, period_ns=50 * MS),
+            observation=Observation(np.zeros(3, np.float32)),
+        )
+        for effect in cell.dispatcher.request(cell.now_ns, asked):
+            if isinstance(effect, Answer) and isinstance(effect.body, Refusal):
+                refused[effect.id.robot] = effect.body
+    assert refused.keys() == {"b", "c"}
+    assert {one.code for one in refused.values()} == {RefusalCode.NOT_ADMITTED}
+    assert refused["b"].retry_after_ns == SECOND  # it is not decided yet
+    assert (refused["c"].retry_after_ns, refused["c"].reason) == (0, "no server has room")
+    reasons = [cell.dispatcher.reason(cell.dispatcher.sessions[robot]) for robot in "bc"]
+    assert reasons[1] == "not admitted: no server has room"
+    cell.dispatcher.follow({"a": "gpu0/p", "b": "gpu1/p"}, {}, {}, {"c": "no server has room"})
+    cell.ask("b", 2)
+    assert cell.served[-1][1:] == ("b", "gpu1/p")

@@ -262,6 +262,12 @@ class Loop:
         for a time that is over. The next tick notices the pause."""
         return now_ns - self._ticked_ns > self._longest_pause_ns
 
+    def was_late(self) -> None:
+        """The action that the last tick decided was not executed, since it was late."""
+        if self._run is not None and self._run.chunk is not None:
+            self._run.uncount_action(self._run.chunk)
+            self.executed -= 1
+
     @property
     def _longest_pause_ns(self) -> int:
         return max(self.config.max_pause_ns, MOST_PERIODS * self.config.period_ns)

@@ -231,6 +231,16 @@ class Run:
         self.stalled_before_ns = self.stalled_ns(now_ns)
         self.holding_since_ns = None
 
+    def uncount_action(self, chunk: Chunk) -> None:
+        """The action that was counted last was not executed."""
+        chunk.executed -= 1
+        self.executed_of[chunk.record] -= 1
+        self.executed -= 1
+        if chunk.executed == 0:
+            self.moved_of[chunk.record] = None
+        if self.keyframe_stride:
+            self.done.pop()
+
     def execution(self, now_ns: int, period_ns: int) -> Execution:
         chunk = self.chunk
         started = chunk if chunk is not None and chunk.executed > 0 else None

@@ -13,7 +13,7 @@ from kairos_ros.core.fit import PolicyInterface, RobotInterface, misfit
 from kairos_ros.core.name_patterns import matches
 from kairos_ros.core.server_status import ReceivedStatus, ServerState, ServerStatus
 
-GONE = (ServerState.CONFLICT, ServerState.LEAVING)
+GONE = (ServerState.CONFLICT, ServerState.STANDBY, ServerState.LEAVING)
 """States in which a server does not have its robots any more."""
 MOST_SERVERS = 64
 """Remembered; a fleet has a handful."""

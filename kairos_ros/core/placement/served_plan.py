@@ -8,7 +8,7 @@ import json
 import math
 import re
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -35,6 +35,8 @@ class PlannedEngine:
     """Largest batch."""
     robots: tuple[str, ...]
     """That are routed here."""
+    standby: bool = False
+    """It is loaded, and serves nobody until another engine of its policy is down."""
 
     @property
     def name(self) -> str:
@@ -54,6 +56,10 @@ class ServedPlan:
     engines: tuple[PlannedEngine, ...]
     periods_s: Mapping[str, float]
     """Robot -> least time between two of its requests."""
+    refused: Mapping[str, str] = field(default_factory=dict)
+    """Robots that asked to join and do not fit, and why, for people."""
+    forced: tuple[str, ...] = ()
+    """Robots that were let in although they do not fit."""
 
     def __post_init__(self) -> None:
         for name in (self.fleet, *self.policies, *(one.gpu for one in self.engines)):
@@ -67,7 +73,7 @@ class ServedPlan:
         for name, options in self.policies.items():
             if not isinstance(options.get("policy"), str) or not options["policy"]:
                 raise ConfigError(f"plan: policy {name!r} does not say where it is")
-            if not any(one.policy == name for one in self.engines):
+            if not any(one.policy == name and not one.standby for one in self.engines):
                 raise ConfigError(f"plan: no engine serves policy {name!r}")
         gpus: set[str] = set()
         for one in self.engines:
@@ -76,6 +82,8 @@ class ServedPlan:
             gpus.add(one.gpu)
             if one.policy not in self.policies:
                 raise ConfigError(f"plan: {one.name} serves a policy that is not in the plan")
+            if one.standby and one.robots:
+                raise ConfigError(f"plan: {one.name} stands by, and robots are routed to it")
             if not DEVICE.fullmatch(one.device) or not 1 <= one.batch <= LARGEST_BATCH:
                 raise ConfigError(
                     f"plan: {one.name} has device {one.device!r} and batches up to {one.batch}; a "
@@ -85,6 +93,8 @@ class ServedPlan:
         if len(set(routed)) < len(routed):
             twice = next(robot for robot in routed if routed.count(robot) > 1)
             raise ConfigError(f"plan: robot {twice!r} is routed to two engines")
+        if both := self.refused.keys() & set(routed):
+            raise ConfigError(f"plan: robot {min(both)!r} is routed to an engine, and refused")
         for robot, period_s in self.periods_s.items():
             if not (math.isfinite(period_s) and 0 < period_s <= 3600):
                 raise ConfigError(f"plan: robot {robot!r} cannot ask every {period_s} s")
@@ -122,11 +132,14 @@ def read_served_plan(text: str) -> ServedPlan:
                 str(one["policy"]),
                 int(one["batch"]),
                 tuple(str(robot) for robot in one["robots"]),
+                one.get("standby") is True,
             )
             for one in data["engines"]
         )
         periods = {str(robot): float(s) for robot, s in data["periods_s"].items()}
-        return ServedPlan(str(data["fleet"]), policies, engines, periods)
+        refused = {str(robot): str(why) for robot, why in data.get("refused", {}).items()}
+        forced = tuple(str(robot) for robot in data.get("forced", ()))
+        return ServedPlan(str(data["fleet"]), policies, engines, periods, refused, forced)
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         if isinstance(error, ConfigError):
             raise

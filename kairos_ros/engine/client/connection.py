@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import zmq
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.engine.client.remote_spec import RemoteSpec
 from kairos_ros.transport.endpoint import Insecure
 from kairos_ros.transport.frames import Message, decode
@@ -40,6 +41,7 @@ class PeerState:
     """Since when nothing was heard, in words, once that is worth telling."""
     replicas: int = 1
     complaint: str = ""
+    language: LanguageLoad | None = None
 
 
 class WorkerConnection:

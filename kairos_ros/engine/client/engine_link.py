@@ -26,6 +26,7 @@ from kairos_ros.engine.client.events import (
     EngineLoading,
     EngineReady,
     EngineUnreachable,
+    LanguageChanged,
     LinkChanged,
 )
 from kairos_ros.engine.client.link_monitor import LinkMonitor, LinkTiming
@@ -317,6 +318,9 @@ class EngineLink:
             if segments is not None:
                 self._monitor.segments(*segments)
         peer.replicas = status.replicas
+        if status.language and status.language != peer.language:
+            peer.language = status.language
+            self._emit(LanguageChanged(status.language))
         match status.state:
             case "ready":
                 peer.complaint = ""

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 
 from kairos_ros.core.errors import RefusalCode
+from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.transport.link_estimate import LinkState
 from kairos_ros.transport.messages import EngineDescription, InferOutcome
 
@@ -84,6 +85,13 @@ class LinkChanged:
     state: LinkState
 
 
+@dataclass(frozen=True, slots=True)
+class LanguageChanged:
+    """What questions the engine has."""
+
+    load: LanguageLoad
+
+
 EngineEvent = (
     EngineLoading
     | EngineUnreachable
@@ -93,4 +101,5 @@ EngineEvent = (
     | EngineDown
     | EngineDraining
     | LinkChanged
+    | LanguageChanged
 )

@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 Step = tuple[Any, str]
 """An object and the name of the method of it that every sampler step calls."""
+Points = tuple[tuple[int, float], ...]
+"""(batch size, seconds), ascending."""
 SHAPES = 64
 """Sets of shapes that one step may be compiled for; torch gives up after 8 unless told."""
 
@@ -81,6 +83,16 @@ def require_same(compiled: torch.Tensor, eager: torch.Tensor, tolerance: float) 
             f"compiled, its actions differ by {difference:.2g} normalised units from those without "
             f"(at most {tolerance:g} is allowed); leave compile out"
         )
+
+
+def faster(eager: Points, compiled: Points) -> str:
+    """For the log: batch, seconds without and with compilation."""
+    before = dict(eager)
+    return ", ".join(
+        f"batch {size} takes {1e3 * seconds:.1f} ms (uncompiled {1e3 * before[size]:.1f})"
+        for size, seconds in compiled
+        if size in before
+    )
 
 
 def _kept(compiled: Callable[..., Any]) -> Callable[..., Any]:

@@ -3,6 +3,7 @@
 import logging
 import time
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, cast
@@ -14,9 +15,14 @@ from kairos_ros.core.errors import PolicyError, RefusalCode
 from kairos_ros.core.profile import SATURATION_GAIN, saturation
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.engine.policies.batch_tensors import BatchTensors, CopiedRows
-from kairos_ros.engine.policies.compiled import bucket, compile_step, require_same
+from kairos_ros.engine.policies.compiled import bucket, compile_step, faster, require_same
 from kairos_ros.engine.policies.device_memory import MIB, most_taken_mib
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
+from kairos_ros.engine.policies.language.unified_decoder import (
+    UnifiedDecoder,
+    prefill_tap,
+    unified_decoder,
+)
 from kairos_ros.engine.policies.policy import LEAVE_OUT, LoadedPolicy, load_policy
 from kairos_ros.engine.policies.policy_folder import one_line
 from kairos_ros.engine.policies.rows import Row, RowReader
@@ -45,10 +51,6 @@ MEASURED = 3
 PASSES_S = 2.0
 WARM_UP_S = 10.0
 """Larger batches are tried while they bring something, and otherwise for so long."""
-
-
-Points = tuple[tuple[int, float], ...]
-"""(batch size, seconds), ascending."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,8 +128,18 @@ class PolicyEngine:
             self._check_guidance(options)
         if self._keeping:
             self._check_affine(options, "it is told what was executed")
+        self._tap = prefill_tap(loaded, options)
+        self.answering: UnifiedDecoder | None = None
         steps = self.warm_up(1)
-        self.description = replace(self.description, steps=steps, action_scale=self._scale())
+        if self._tap:
+            like, budget = self._tap.take(), options.language_mib * MIB
+            self.answering = unified_decoder(loaded, like, budget)
+        self.description = replace(
+            self.description,
+            steps=steps,
+            action_scale=self._scale(),
+            language=self.answering is not None,
+        )
 
     @property
     def state_features(self) -> tuple[str, ...]:
@@ -243,7 +255,7 @@ class PolicyEngine:
         require_same(after, before, TOLERANCE[loaded.dtype])
         step.learning = False
         self.description = replace(self.description, eager=eager)
-        log.info("compiled: %s", _faster(eager, self.description.warmup))
+        log.info("compiled: %s", faster(eager, self.description.warmup))
 
     def measure(self, progress: Progress, largest: int | None = None) -> None:
         """Warms batches of 1, 2, 4, ... `largest` (default: `max_batch`) up, and notes in the
@@ -317,7 +329,14 @@ class PolicyEngine:
             reason = f"the policy failed: {type(error).__name__}: {error}"
             return [InferFailure(RefusalCode.ENGINE_FAILED, reason)]
         anew = self._begun_anew
-        return [_outcome(chunk[row], updates[:, row], anew) for row in range(len(rows))]
+        outcomes = [_outcome(chunk[row], updates[:, row], anew) for row in range(len(rows))]
+        if self._tap and self.answering:
+            seen = [
+                row.request if isinstance(outcome, InferResult) else None
+                for row, outcome in zip(rows, outcomes, strict=True)
+            ]
+            self.answering.frame(seen, self._tap.take())
+        return outcomes
 
     @torch.inference_mode()
     def _forward(self, copied: CopiedRows, count: int) -> tuple[np.ndarray, np.ndarray]:
@@ -332,7 +351,8 @@ class PolicyEngine:
         """Chunk float32 [B, N, D] and updates [K, B, N, D] in the model's units."""
         loaded = self._loaded
         batch = loaded.preprocess(self._tensors.batch(copied))
-        with torch.autocast(loaded.device.type, torch.bfloat16, enabled=loaded.autocast):
+        autocast = torch.autocast(loaded.device.type, torch.bfloat16, enabled=loaded.autocast)
+        with autocast, self._tap or nullcontext():
             chunk, updates = self._sample(batch, [row.request for row in copied.rows])
         return chunk.float(), updates
 
@@ -368,16 +388,6 @@ def _outcome(chunk: np.ndarray, updates: np.ndarray, begun_anew: str) -> InferOu
     if np.isfinite(chunk).all() and np.isfinite(updates).all():
         return InferResult(np.ascontiguousarray(chunk), np.ascontiguousarray(updates), begun_anew)
     return InferFailure(RefusalCode.ENGINE_FAILED, "the policy gave NaN or infinity")
-
-
-def _faster(eager: Points, compiled: Points) -> str:
-    """For the log: batch, seconds without and with compilation."""
-    before = dict(eager)
-    return ", ".join(
-        f"batch {size} takes {1e3 * seconds:.1f} ms (uncompiled {1e3 * before[size]:.1f})"
-        for size, seconds in compiled
-        if size in before
-    )
 
 
 def _device_name(device: torch.device) -> str:

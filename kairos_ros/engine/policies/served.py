@@ -324,6 +324,18 @@ def not_guided(kind: str) -> str:
     return f"rtc: policies of type {kind!r} cannot be guided, those of {able} can"
 
 
+SPEAKING = frozenset({"pi0", "pi05"})
+"""Types that answer questions in words from the prefill of a chunk (`language/`)."""
+
+
+def not_speaking(kind: str) -> str:
+    """Why a policy of this type answers no questions; empty where it does."""
+    if kind in SPEAKING:
+        return ""
+    able = ", ".join(sorted(SPEAKING))
+    return f"language_mib: policies of type {kind!r} answer no questions, those of {able} do"
+
+
 def tokenizer_of(kind: str) -> tuple[str, str]:
     """`Family.tokenizer` of a policy type, also of a plugin's."""
     return FAMILIES[kind].tokenizer if kind in FAMILIES else TOKENIZER

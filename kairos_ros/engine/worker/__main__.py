@@ -24,6 +24,7 @@ from kairos_ros.engine.seam import EngineLostError, EngineOptions, PreparedBatch
 from kairos_ros.engine.worker.link import WorkerLink
 from kairos_ros.engine.worker.loading import load_registry
 from kairos_ros.engine.worker.process import WorkerExit
+from kairos_ros.engine.worker.questions import Questions
 from kairos_ros.engine.worker.work_loop import PreparedAhead, WorkReport, work
 from kairos_ros.host.orphan import die_with_parent
 from kairos_ros.transport.endpoint import Insecure, is_local
@@ -51,6 +52,8 @@ class WorkerPlan:
     """Connect to a serving node that listens, instead of listening."""
     exit_if_silent_s: float = 0.0
     """0: a worker without clients waits for some."""
+    questions: str = ""
+    """Local endpoint where judges ask, besides a local `endpoint`."""
     report_s: float = 0.0
     """How often what was done is logged, while something is; 0: never."""
     pool: RayPlan | None = None
@@ -74,12 +77,17 @@ def main(argv: list[str] | None = None) -> int:
         allowed_steps=args.allowed_steps,
         rtc=args.rtc,
         compile=args.compile,
+        language_mib=args.language_mib,
     )
     try:
         if args.parent_pid:
             die_with_parent(args.parent_pid)
         plan = WorkerPlan(
-            args.listen, {"": options}, _security(args), exit_if_silent_s=args.exit_if_silent_s
+            args.listen,
+            {"": options},
+            _security(args),
+            exit_if_silent_s=args.exit_if_silent_s,
+            questions=args.questions,
         )
     except KairosError as error:
         log.error("cannot listen on %s: %s", args.listen, error)
@@ -89,7 +97,13 @@ def main(argv: list[str] | None = None) -> int:
 
 def run_worker(plan: WorkerPlan) -> WorkerExit:
     """Serves until a signal or a failure. Finishes what runs then, and answers the rest."""
-    link = WorkerLink(plan.endpoint, plan.exit_if_silent_s, plan.security, dial=plan.dial)
+    link = WorkerLink(
+        plan.endpoint,
+        plan.exit_if_silent_s,
+        plan.security,
+        dial=plan.dial,
+        questions=plan.questions,
+    )
     try:
         link.start()
     except (KairosError, zmq.ZMQError) as error:
@@ -146,7 +160,7 @@ def _serve(plan: WorkerPlan, link: WorkerLink) -> WorkerExit:
 
     report = WorkReport(plan.report_s)
     try:
-        with PreparedAhead(prepare, link) as jobs:
+        with PreparedAhead(prepare, link, Questions(engines, link)) as jobs:
             work(jobs, link, report)
     except EngineLostError as error:
         log.error("%s", error)
@@ -208,6 +222,15 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--compile", action="store_true", help="compile the sampler; loading takes minutes longer"
+    )
+    parser.add_argument(
+        "--language-mib",
+        type=int,
+        default=0,
+        help="memory for questions that the policy answers in words; 0: it answers none",
+    )
+    parser.add_argument(
+        "--questions", default="", help="ipc://PATH where judges ask, besides an ipc:// endpoint"
     )
     parser.add_argument("--key", default="", help="server key of this host, where it has several")
     parser.add_argument(

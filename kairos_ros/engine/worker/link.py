@@ -7,21 +7,28 @@ import queue
 import threading
 import time
 import uuid
-from collections.abc import Buffer, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Buffer, Callable, Mapping, Sequence
 
 import zmq
 
 from kairos_ros.core.errors import KairosError, RefusalCode, WireError
+from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.engine.worker.clients import SILENT_S, Clients
+from kairos_ros.engine.worker.jobs import Job, QuestionJob
 from kairos_ros.engine.worker.process import WorkerExit
 from kairos_ros.transport.endpoint import Insecure, is_local
 from kairos_ros.transport.frames import Message, decode, encode
 from kairos_ros.transport.inbox import Inbox
+from kairos_ros.transport.language_messages import (
+    LanguageFailure,
+    LanguageOutcome,
+    question_number_of,
+    read_ask,
+    said_message,
+)
 from kairos_ros.transport.messages import (
     BatchError,
     EngineDescription,
-    InferRequest,
     WorkerStatus,
     batch_of,
     description_message,
@@ -53,17 +60,6 @@ MAX_QUEUED = 64
 """Batches that may wait in a worker; the queue proper is in front of it, where it is ordered."""
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Job:
-    """A batch to infer, and whom to answer. Equal to itself only."""
-
-    client: bytes
-    policy: str
-    """Name in the worker's registry."""
-    batch: int
-    requests: tuple[InferRequest, ...]
-
-
 class WorkerLink:
     """Owns the ROUTER socket. Those who infer, in any number of threads, take batches with
     `next_job`, say when they `begin`, and answer with `finish` or `refuse`."""
@@ -76,10 +72,17 @@ class WorkerLink:
         rate: RateLimit | None = None,
         *,
         dial: bool = False,
+        questions: str = "",
     ) -> None:
         """`rate` limits every client; on the network it has a default. `dial`: connect to the
-        endpoint, where a client listens, instead of listening there."""
+        endpoint, where a client listens, instead of listening there. `questions`: a local endpoint
+        to listen on besides a local one, where judges ask."""
         self.clients = Clients()
+        self.on_question: Callable[[QuestionJob], None] | None = None
+        """Called in the link's thread with each question, which `say` answers later. None: there is
+        nobody to answer any."""
+        self.language: Mapping[str, LanguageLoad] = {}
+        """Of the policies that answer questions."""
         self.replicas = 1
         """Batches that are computed at once, now. 0: none is accepted."""
         self._jobs: queue.SimpleQueue[Job | None] = queue.SimpleQueue()
@@ -89,6 +92,7 @@ class WorkerLink:
         self._exit_if_silent_s = exit_if_silent_s
         self._security = security
         self._dial = dial
+        self._questions = questions
         self._worker = uuid.uuid4().hex
         self._rate = rate or (None if is_local(endpoint) else RateLimit())
         self._authenticator: ZapAuthenticator | None = None
@@ -119,6 +123,10 @@ class WorkerLink:
             else:
                 assert not isinstance(security, CurveClient)
                 self._router = bind_router(self._context, self._endpoint, security=security)
+            if self._questions:
+                assert is_local(self._endpoint), "the security of one socket holds for both"
+                assert is_local(self._questions)
+                self._router.bind(self._questions)
         except (KairosError, zmq.ZMQError):
             if self._authenticator is not None:
                 self._authenticator.close()
@@ -185,6 +193,13 @@ class WorkerLink:
     def refuse(self, job: Job, code: RefusalCode, reason: str) -> None:
         """Answers a batch that is not inferred."""
         self.finish(job, error_message(BatchError(job.batch, code, reason)))
+
+    def say(self, job: QuestionJob, outcome: LanguageOutcome) -> None:
+        """Posts what came of a question."""
+        self.clients.told(job.client)
+        with self._lock:
+            message = said_message(job.number, outcome)
+            self._outbox.send_multipart([job.client, *encode(message)])
 
     def refuse_waiting(self, reason: str) -> None:
         """Answers all batches that wait: their clients have them inferred elsewhere."""
@@ -288,8 +303,11 @@ class WorkerLink:
                     if wants_receipt(message):
                         self._send(client, encode(received_message(job.batch)))
                     return self._accept(job)
+                case "ask":
+                    return self._take_question(client, message)
                 case kind:
-                    raise WireError(f"unknown message {kind!r:.40}; known are hello, ping, infer")
+                    known = "hello, ping, infer, ask"
+                    raise WireError(f"unknown message {kind!r:.40}; known are {known}")
         except WireError as error:
             log.warning("refused a message: %s", error)
             return error_message(BatchError(batch, RefusalCode.MALFORMED, str(error)))
@@ -324,6 +342,7 @@ class WorkerLink:
                 self.clients.others(client),
                 ping,
                 self.replicas,
+                self.language.get(policy or ""),
             )
         )
 
@@ -355,3 +374,25 @@ class WorkerLink:
             self._jobs.put(job)
             return None
         return error_message(BatchError(job.batch, code, reason))
+
+    def _take_question(self, client: bytes, message: Message) -> Message | None:
+        """Passes the question on (its answer comes later), or says why not. Raises WireError for
+        one without a number."""
+        try:
+            job = QuestionJob(client, policy_of(message), *read_ask(message))
+        except WireError as error:
+            if (number := question_number_of(message)) is None:
+                raise
+            log.warning("refused a question: %s", error)
+            return said_message(number, LanguageFailure(RefusalCode.MALFORMED, str(error)))
+        if self._state != "ready":
+            reason = f"the engine is {self._state}"
+        elif self._described(job.policy) is None:
+            reason = self._unserved(job.policy)
+        elif self.on_question is None:
+            reason = "this worker answers no questions"
+        else:
+            self.clients.asked(client)
+            self.on_question(job)
+            return None
+        return said_message(job.number, LanguageFailure(RefusalCode.ENGINE_DOWN, reason))

@@ -58,9 +58,9 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
         pace = parse_paced(options.policy)
         return PacedEngine(load_engine(replace(options, policy=pace.policy), progress), pace)
     if options.policy.startswith(PREFIX):
-        for name in ("rtc", "compile"):
+        for name, lacks in (("rtc", "sampler"), ("compile", "sampler"), ("language_mib", "words")):
             if getattr(options, name):
-                raise ConfigError(f"{name}: an emulated policy has no sampler; leave it out")
+                raise ConfigError(f"{name}: an emulated policy has no {lacks}; leave it out")
         engine = EmulatedEngine(options.policy, options.max_batch)
         time.sleep(parse_emulated(options.policy).load_s)
         return engine

@@ -49,6 +49,8 @@ class WorkerSpec:
     """Added to the worker's environment, for example CUDA_VISIBLE_DEVICES."""
     log: Path | None = None
     """File that gets what the worker prints; None: the standard error of this process."""
+    questions: str = ""
+    """Endpoint where judges of this host ask its policy (`host.question_endpoint`); empty: none."""
     exit_if_silent_s: float = 60.0
     """The worker leaves when its client has said nothing for so long."""
 
@@ -82,6 +84,8 @@ def _command(spec: WorkerSpec, endpoint: str) -> list[str]:
         *("--allowed-steps", options.allowed_steps),
         *(["--rtc"] if options.rtc else []),
         *(["--compile"] if options.compile else []),
+        *("--language-mib", str(options.language_mib)),
+        *(["--questions", spec.questions] if spec.questions else []),
         *("--parent-pid", str(os.getpid())),
         *("--exit-if-silent-s", str(spec.exit_if_silent_s)),
     ]

@@ -11,7 +11,10 @@ from functools import partial
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.engine.seam import EngineLostError, PreparedBatch
-from kairos_ros.engine.worker.link import Job, WorkerLink
+from kairos_ros.engine.worker.jobs import Job, QuestionJob
+from kairos_ros.engine.worker.link import WorkerLink
+from kairos_ros.engine.worker.questions import Questions
+from kairos_ros.transport.language_messages import LanguageFailure
 from kairos_ros.transport.messages import BatchResult, InferOutcome, InferRequest, result_message
 
 log = logging.getLogger(__name__)
@@ -94,25 +97,31 @@ def one_by_one(infer: Infer, link: WorkerLink) -> Iterator[PreparedJob]:
 
 
 class PreparedAhead:
-    """The batches of a worker, one of them prepared while the one before it is computed.
+    """The batches of a worker, one of them prepared while the one before it is computed. Questions
+    are answered in between.
 
     A context: what was prepared but not taken when it is left is answered as not served.
     """
 
-    def __init__(self, prepare: Prepare, link: WorkerLink) -> None:
-        self._prepare, self._link = prepare, link
-        self._prepared: queue.SimpleQueue[PreparedJob | Exception | None] = queue.SimpleQueue()
+    def __init__(self, prepare: Prepare, link: WorkerLink, questions: Questions) -> None:
+        self._prepare, self._link, self._questions = prepare, link, questions
+        self._prepared: queue.SimpleQueue[PreparedJob | QuestionJob | Exception | None] = (
+            queue.SimpleQueue()
+        )
         """None comes last."""
         self._room = threading.Semaphore(1)
         self._leaving = False
         self._thread = threading.Thread(target=self._run, name="prepare", daemon=True)
 
     def __enter__(self) -> Iterator[PreparedJob]:
+        self._link.on_question = self._prepared.put
         self._thread.start()
         return self._jobs()
 
     def __exit__(self, *_: object) -> None:
         self._leaving = True
+        self._link.on_question = None
+        self._questions.refuse("the engine stops")
         self._room.release()
         self._link.dismiss()
         self._thread.join()
@@ -121,16 +130,31 @@ class PreparedAhead:
                 left = self._prepared.get_nowait()
                 if isinstance(left, PreparedJob):
                     self._refuse(left.job)
+                elif isinstance(left, QuestionJob):
+                    why = "the engine stops"
+                    self._link.say(left, LanguageFailure(RefusalCode.ENGINE_DOWN, why))
 
     def _jobs(self) -> Iterator[PreparedJob]:
-        while (prepared := self._prepared.get()) is not None:
-            if isinstance(prepared, Exception):
-                raise prepared
+        while (prepared := self._next()) is not None:
             self._room.release()
             if self._link.stopping:
                 self._refuse(prepared.job)
             else:
                 yield prepared
+
+    def _next(self) -> PreparedJob | None:
+        """Waits for the next batch, and answers questions meanwhile. Raises what preparing it
+        raised, and EngineLostError."""
+        while True:
+            try:
+                found = self._prepared.get(timeout=self._questions.go_on())
+            except queue.Empty:
+                continue
+            if isinstance(found, Exception):
+                raise found
+            if not isinstance(found, QuestionJob):
+                return found
+            self._questions.ask(found)
 
     def _refuse(self, job: Job) -> None:
         self._link.refuse(job, RefusalCode.ENGINE_DOWN, "the engine stops")

@@ -21,6 +21,7 @@ from kairos_ros.lab.drill.hostile_clients import (
 from kairos_ros.lab.drill.policy_swap import policy_swap
 from kairos_ros.lab.drill.proof.verdict import FaultLimits
 from kairos_ros.lab.drill.rival_servers import rogue_publisher, second_server
+from kairos_ros.lab.drill.standby_server import frozen_with_standby, standby_takes_over
 from kairos_ros.lab.testbed.cloud import NAME, WAN
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder
@@ -304,6 +305,20 @@ FAULTS = (
         "serving node killed",
         serving_killed,
         FaultLimits(wait_s=240.0),
+        needs=KILLS,
+    ),
+    DrillFault(
+        "standby_takes_over",
+        "serving node killed, with a standby",
+        standby_takes_over,
+        FaultLimits(wait_s=5.0),
+        needs=KILLS,
+    ),
+    DrillFault(
+        "frozen_with_standby",
+        "serving node frozen for 6 s, with a standby",
+        frozen_with_standby,
+        FaultLimits(wait_s=5.0),
         needs=KILLS,
     ),
     DrillFault("second_server", "second serving node", second_server, quick=True, needs=ANSWERS),

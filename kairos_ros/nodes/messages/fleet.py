@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
 from kairos_ros.core.placement.served_plan import ServedPlan
+from kairos_ros.core.server_status import ServerState, ServerStatus
 from kairos_ros.msg import EngineState, FleetState, RobotState
 from kairos_ros.serving.dispatcher import Dispatcher
 from kairos_ros.serving.engines.slot import EngineSlot
@@ -177,6 +178,8 @@ def plan_diagnostic(
     """Which plan is followed, and what became of the last change."""
     values = [(one.name, f"{len(one.robots)} robots, batches up to {one.batch}")
               for one in applied.engines]  # fmt: skip
+    values += [(f"not admitted, {robot}", why) for robot, why in applied.refused.items()]
+    values += [("admitted by force", ", ".join(applied.forced))] if applied.forced else []
     text = f"follows {applied.identity}"
     if staged:
         text += f"; changes to {staged.identity}: {reason}"
@@ -185,19 +188,26 @@ def plan_diagnostic(
     return _status("plan", DiagnosticStatus.OK, text, values)
 
 
-def server_diagnostic(problem: str, waiting: str, served: Iterable[str]) -> DiagnosticStatus:
+def server_diagnostic(
+    problem: str, waiting: Iterable[ServerStatus], served: Iterable[str], *, stands_by: bool
+) -> DiagnosticStatus:
     """Whether this server has its robots for itself.
 
     problem: why it serves nobody although it should. waiting: other servers that want the robots.
-    served: name patterns of its robots.
+    served: name patterns of its robots. stands_by: it is to serve nobody for now.
     """
-    values = [("robots", ", ".join(served) or "all")]
+    standby = [str(one) for one in waiting if one.state is ServerState.STANDBY]
+    kept_out = [str(one) for one in waiting if one.state is not ServerState.STANDBY]
+    values = [("robots", ", ".join(served) or "all"), ("standby", "; ".join(standby))]
+    if stands_by:
+        return _status("server that stands by", DiagnosticStatus.OK, problem, values)
     if problem:
         return _status("server that serves nobody", DiagnosticStatus.ERROR, problem, values)
-    if waiting:
-        message = f"another server wants the same robots and is kept out: {waiting}"
+    if kept_out:
+        message = f"another server wants the same robots and is kept out: {'; '.join(kept_out)}"
         return _status("server", DiagnosticStatus.WARN, message, values)
-    return _status("server", DiagnosticStatus.OK, "the only one of its robots", values)
+    message = f"{'; '.join(standby)} stands by" if standby else "the only one of its robots"
+    return _status("server", DiagnosticStatus.OK, message, values)
 
 
 def _engine_status(now_ns: int, slot: EngineSlot, warn_load: float) -> DiagnosticStatus:
@@ -219,6 +229,13 @@ def _engine_status(now_ns: int, slot: EngineSlot, warn_load: float) -> Diagnosti
             ("loss", f"{link.loss:.4f}"),
             ("bytes per request", f"{link.request_bytes:.0f}"),
             ("in flight", len(slot.flight)),
+        ]
+    if asked := slot.language:
+        values += [
+            ("questions waiting", asked.waiting),
+            ("questions being answered", f"{asked.answering} of {asked.slots}"),
+            ("questions put off", asked.put_off),
+            ("questions begun anew", asked.restarts),
         ]
     trouble = slot.trouble(now_ns)
     if trouble or slot.state in ("down", "refused", "unreachable"):

@@ -6,7 +6,13 @@ from typing import Any
 
 from kairos_ros.core.errors import WireError
 from kairos_ros.core.fit import PolicyInterface, camera_name
-from kairos_ros.core.server_status import ServedPolicy, ServerState, ServerStatus
+from kairos_ros.core.server_status import (
+    LEAST_STANDBY_NS,
+    SILENT_NS,
+    ServedPolicy,
+    ServerState,
+    ServerStatus,
+)
 from kairos_ros.core.wire_check import NAME_CHARS, OBSERVATIONS
 from kairos_ros.msg import ServedPolicy as ServedPolicyMessage
 from kairos_ros.msg import ServerStatus as ServerStatusMessage
@@ -106,6 +112,8 @@ def server_message(status: ServerStatus) -> ServerStatusMessage:
         reason=status.reason,
         robots=list(status.robots),
         active_for_s=status.active_for_ns / 1e9,
+        silent_after_s=status.silent_after_ns / 1e9,
+        standby_after_s=status.standby_after_ns / 1e9,
         policy=status.policy,
         state_dim=status.state_dim,
         action_dim=status.action_dim,
@@ -133,8 +141,10 @@ def server_from(message: ServerStatusMessage) -> ServerStatus:
     if max(map(len, message.robots), default=0) > NAME_CHARS:
         raise WireError(f"a server status with a pattern of more than {NAME_CHARS} characters")
     cameras = _cameras(message, [*texts, *message.cameras])
-    if not (math.isfinite(message.active_for_s) and message.active_for_s >= 0):
-        raise WireError(f"active_for_s is {message.active_for_s}; a duration is finite")
+    for name in ("active_for_s", "silent_after_s", "standby_after_s"):
+        seconds = getattr(message, name)
+        if not (math.isfinite(seconds) and seconds >= 0):
+            raise WireError(f"{name} is {seconds}; a duration is finite")
     return ServerStatus(
         server=message.server,
         state=ServerState(message.state),
@@ -144,6 +154,8 @@ def server_from(message: ServerStatusMessage) -> ServerStatus:
         reason=message.reason,
         robots=tuple(message.robots),
         active_for_ns=round(message.active_for_s * 1e9),
+        silent_after_ns=_clipped(message.silent_after_s) or SILENT_NS,
+        standby_after_ns=_clipped(message.standby_after_s),
         policy=message.policy,
         state_dim=message.state_dim,
         action_dim=message.action_dim,
@@ -155,3 +167,9 @@ def server_from(message: ServerStatusMessage) -> ServerStatus:
         keyframe_stride=message.keyframe_stride,
         policies=tuple(map(_policy_from, message.policies)),
     )
+
+
+def _clipped(silence_s: float) -> int:
+    """In ns, 0 if it is 0; whatever a message claims, nobody is given up after one lost message,
+    and nobody is waited for longer than usual."""
+    return min(max(round(silence_s * 1e9), LEAST_STANDBY_NS), SILENT_NS) if silence_s else 0

@@ -9,9 +9,16 @@ from typing import Any, cast
 from rclpy.duration import Duration
 from rclpy.node import Node
 
-from kairos_ros.core.errors import WireError
+from kairos_ros.core.errors import ConfigError, WireError
 from kairos_ros.core.name_patterns import check_patterns
-from kairos_ros.core.server_status import ServedPolicy, ServerState, ServerStatus
+from kairos_ros.core.server_status import (
+    HEARTBEATS,
+    LEAST_STANDBY_NS,
+    SILENT_NS,
+    ServedPolicy,
+    ServerState,
+    ServerStatus,
+)
 from kairos_ros.msg import ServerStatus as ServerStatusMessage
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import subscribe
@@ -20,10 +27,11 @@ from kairos_ros.nodes.messages.server import described, server_from, server_mess
 from kairos_ros.serving.other_servers import OtherServers
 from kairos_ros.transport.messages import EngineDescription
 
-HEARTBEAT_NS = 1_000_000_000
 LISTEN_NS = 1_500_000_000
 """From its start a server listens for so long before it serves: nobody is served twice while DDS
 still finds who is there. Loading an engine takes longer."""
+STANDBY_LISTENS_NS = 10_000_000_000
+"""A standby listens longer: the server that it is to stand by may be started with it."""
 LISTEN_LONGER_NS = 1_500_000_000
 """For so long at most it listens on while a publisher of the topic has been found and not heard."""
 WANTS = (ServerState.STARTING, ServerState.ACTIVE)
@@ -33,11 +41,22 @@ WANTS = (ServerState.STARTING, ServerState.ACTIVE)
 class ServerAnnouncement:
     """Told on every change and each second, for as long as `update` is called often.
 
-    Raises ConfigError for a pattern of `robots` that matches no robot.
+    Raises ConfigError for a pattern of `robots` that matches no robot, and a standby that would
+    take over too soon or too late.
     """
 
-    def __init__(self, node: Node, server: str, robots: list[str]) -> None:
+    def __init__(
+        self, node: Node, server: str, robots: list[str], standby_after_s: float = 0.0
+    ) -> None:
+        """standby_after_s: not 0: this one is a standby, as in ServerStatus.msg."""
         check_patterns(robots)
+        self._standby_after_ns = round(standby_after_s * 1e9)
+        if self._standby_after_ns and not (LEAST_STANDBY_NS <= self._standby_after_ns <= SILENT_NS):
+            raise ConfigError(
+                f"parameter standby_after_s is {standby_after_s:g}; a standby takes over "
+                f"{LEAST_STANDBY_NS / 1e9:g} to {SILENT_NS / 1e9:g} s after it heard the other "
+                "server; 0: this one is no standby"
+            )
         self.phase = ServerState.INACTIVE
         """What the lifecycle says: STARTING, ACTIVE or INACTIVE."""
         self.owner: ServerStatus | None = None
@@ -45,12 +64,13 @@ class ServerAnnouncement:
         self._node = node
         self._robots = tuple(robots)
         self.server = server
-        self._others = OtherServers(server, robots)
+        self._others = OtherServers(server, robots, self._standby_after_ns)
         self._active_since_ns: int | None = None
-        self._listens_until_ns = time.monotonic_ns() + LISTEN_NS
+        listens_ns = STANDBY_LISTENS_NS if self._standby_after_ns else LISTEN_NS
+        self._listens_until_ns = time.monotonic_ns() + listens_ns
         self._listens = True
-        self._was: tuple[bool, bool] = (False, False)
-        """In conflict, serving: when it was last told."""
+        self._was: tuple[ServerState | None, bool] = (None, False)
+        """State and whether it served, when that was last told."""
         self._told: tuple[object, ...] | None = None
         self._told_ns = 0
         topic = fleet_of(node).common("server_status")
@@ -63,7 +83,7 @@ class ServerAnnouncement:
         """Other robots, from now on. Only while inactive. Raises ConfigError as at construction."""
         check_patterns(robots)
         self._robots = tuple(robots)
-        self._others = OtherServers(self.server, robots)
+        self._others = OtherServers(self.server, robots, self._standby_after_ns)
 
     @property
     def clear(self) -> bool:
@@ -71,9 +91,15 @@ class ServerAnnouncement:
         return self.owner is None and not self._listens
 
     @property
-    def in_conflict(self) -> bool:
+    def waits(self) -> bool:
         """It is to serve robots that another server has."""
         return self.owner is not None and self.phase in WANTS
+
+    @property
+    def stands_by(self) -> bool:
+        """It waits, and somebody wanted one of the two to."""
+        wanted = self._standby_after_ns or (self.owner and self.owner.standby_after_ns)
+        return self.waits and bool(wanted)
 
     @property
     def serving(self) -> bool:
@@ -83,7 +109,13 @@ class ServerAnnouncement:
     @property
     def reason(self) -> str:
         """Why no robot is served, for people; empty while robots are."""
-        if self.owner is not None and self.phase in WANTS:
+        if self.owner is not None and self.stands_by:
+            loads = "" if self.phase is ServerState.ACTIVE else "the engine is loading; then it "
+            return (
+                f"{loads}stands by: {self.owner} has {_named(self.owner.robots)}; this server "
+                f"takes over {self.owner.silent_after_ns / 1e9:.1f} s after it last heard of it"
+            )
+        if self.owner is not None and self.waits:
             return (
                 f"{self.owner} serves {_named(self.owner.robots)} already; stop one of the two, or "
                 "give each its own robots with parameter robots"
@@ -94,9 +126,18 @@ class ServerAnnouncement:
             return "looking for other servers" if self._listens else ""
         return "not activated"
 
-    def waiting(self) -> str:
-        """Other servers that want the same robots and serve nobody for it, for people."""
-        return "; ".join(map(str, self._others.waiting(time.monotonic_ns())))
+    def waiting(self) -> list[ServerStatus]:
+        """Other servers that want the same robots and serve nobody for it."""
+        return self._others.waiting(time.monotonic_ns())
+
+    def stood_still(self, for_ns: int) -> None:
+        """The node could hear nobody for so long. Where a standby may have taken over meanwhile, it
+        listens as at its start before it serves again."""
+        self.take()
+        silent_after_ns = self._others.silent_after_ns
+        if self.serving and for_ns > silent_after_ns and silent_after_ns < SILENT_NS:
+            self._listens, self._listens_until_ns = True, time.monotonic_ns() + LISTEN_NS
+        self._others.stood_still(time.monotonic_ns(), for_ns)
 
     def take(self) -> None:
         """Hears what came, where no executor spins."""
@@ -122,8 +163,9 @@ class ServerAnnouncement:
             self._active_since_ns = None
         elif self._active_since_ns is None:
             self._active_since_ns = now_ns
-        told = self._state, self.reason, engine, policies
-        if told != self._told or now_ns - self._told_ns >= HEARTBEAT_NS:
+        silent_after_ns = self._others.silent_after_ns
+        told = self._state, self.reason, engine, policies, silent_after_ns
+        if told != self._told or now_ns - self._told_ns >= silent_after_ns / HEARTBEATS:
             self._told, self._told_ns = told, now_ns
             self._publisher.publish(server_message(self._status(now_ns, engine, policies)))
         return self.clear != was_clear
@@ -143,8 +185,10 @@ class ServerAnnouncement:
 
     @property
     def _state(self) -> ServerState:
-        if self.in_conflict:
+        if self.waits and not self.stands_by:
             return ServerState.CONFLICT
+        if self.waits and self.phase is ServerState.ACTIVE:
+            return ServerState.STANDBY
         looking = self.phase is ServerState.ACTIVE and self._listens
         return ServerState.STARTING if looking else self.phase
 
@@ -166,6 +210,8 @@ class ServerAnnouncement:
             self._state,
             reason=self.reason,
             active_for_ns=now_ns - since_ns,
+            silent_after_ns=self._others.silent_after_ns,
+            standby_after_ns=self._standby_after_ns,
             policies=policies,
             **self._who,
             **(described(engine) if engine else {}),
@@ -181,11 +227,13 @@ class ServerAnnouncement:
         self._node.get_logger().warning(f"ignored {error}", throttle_duration_sec=5.0)
 
     def _log(self, before: ServerStatus | None) -> None:
-        logger, (was_in_conflict, was_serving) = self._node.get_logger(), self._was
-        self._was = self.in_conflict, self.serving
-        if self.in_conflict and not was_in_conflict:
+        logger, (was, was_serving) = self._node.get_logger(), self._was
+        self._was = self._state, self.serving
+        if self._state is ServerState.STANDBY and was is not self._state:
+            logger.info(self.reason)
+        if self._state is ServerState.CONFLICT and was is not self._state:
             logger.error(f"serves no robot: {self.reason}")
-        if was_in_conflict and self.owner is None:
+        if was in (ServerState.STANDBY, ServerState.CONFLICT) and self.owner is None:
             logger.warning(f"{before} does not serve these robots any more")
         if self.serving and not was_serving:
             logger.info("active: robots are served")

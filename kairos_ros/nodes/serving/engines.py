@@ -25,6 +25,7 @@ from kairos_ros.engine.client.events import (
     EngineLoading,
     EngineReady,
     EngineUnreachable,
+    LanguageChanged,
     LinkChanged,
 )
 from kairos_ros.engine.client.remote_spec import NamedRemote
@@ -32,6 +33,7 @@ from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker.loading import memory_needed
 from kairos_ros.engine.worker.process import WorkerSpec
+from kairos_ros.host.question_endpoint import question_endpoint
 from kairos_ros.nodes.serving.parameters import EDGE, engine_options, remote_policy
 from kairos_ros.serving.batching import Effect, Submit
 from kairos_ros.serving.dispatcher import Dispatcher
@@ -157,7 +159,10 @@ class ServingEngines:
 
     def _load(self, name: str) -> None:
         """A worker of this host is started; its link tells the rest."""
-        worker = WorkerSupervisor(WorkerSpec(self._here[name][1]))
+        policy, options = self._here[name]
+        asked = options.language_mib and not self._values["plan"]
+        questions = question_endpoint(policy) if asked else ""
+        worker = WorkerSupervisor(WorkerSpec(options, questions=questions))
         self._dispatcher.engines[name].state = "starting"
         self._clients[name] = engine = EngineLink(worker, partial(self._queue, name))
         engine.start()
@@ -281,6 +286,8 @@ class ServingEngines:
                 dispatcher.engine_draining(now_ns, name, event.reason)
             case LinkChanged():
                 self._carry_out(dispatcher.link_changed(now_ns, name, event.state))
+            case LanguageChanged():
+                dispatcher.engines[name].language = event.load
 
     def _ready(self, now_ns: int, name: str, event: EngineReady) -> None:
         profile = self._profile(name, event)
@@ -301,11 +308,15 @@ class ServingEngines:
         self._carry_out(effects)
 
     def _chosen(self, name: str) -> str:
-        """Which of rtc and compile an engine of this host runs with."""
+        """Which of rtc, compile and language_mib an engine of this host runs with."""
         if name not in self._here:
             return ""
         options = self._here[name][1]
-        chosen = {"real-time chunking": options.rtc, "compiled": options.compile}
+        chosen = {
+            "real-time chunking": options.rtc,
+            "compiled": options.compile,
+            f"{options.language_mib} MiB for questions": options.language_mib,
+        }
         return "".join(f", {what}" for what, is_on in chosen.items() if is_on)
 
     def _profile(self, name: str, ready: EngineReady) -> EngineProfile:

@@ -63,7 +63,9 @@ class ServingNode(ManagedNode):
         remote_engines(self.values)  # what is wrong is said at once
         self.options = serving_options(self.values)
         self.server = uuid.uuid4().hex
-        self.announcement = ServerAnnouncement(self, self.server, self.values["robots"])
+        self.announcement = ServerAnnouncement(
+            self, self.server, self.values["robots"], self.values["standby_after_s"]
+        )
         self.dispatcher = Dispatcher(self.options)
         self.dispatcher.policies.swap(policy_swaps(self.values["policy_swaps"]))
         self.values.on_change(self._on_parameters)
@@ -128,6 +130,7 @@ class ServingNode(ManagedNode):
         while not self._engines.can_serve():
             if self.interrupted():
                 raise KairosError("interrupted while the engine was loading")
+            self._ticked_ns = time.monotonic_ns()  # others are heard meanwhile
             self.announcement.take()
             self._announce()
             time.sleep(0.05)
@@ -320,12 +323,13 @@ class ServingNode(ManagedNode):
         return min([0.2, *(max(0.0, (at - now_ns) / 1e9) for at in due if at is not None)])
 
     def tick(self) -> None:
-        self._announce()
-        self.telemetry.diagnose_if_due(self.dispatcher)
         now_ns = time.monotonic_ns()
         stood_still_ns, self._ticked_ns = now_ns - self._ticked_ns, now_ns
         if stood_still_ns > STOOD_STILL_NS:
             self.dispatcher.stood_still(stood_still_ns)
+            self.announcement.stood_still(stood_still_ns)
+        self._announce()
+        self.telemetry.diagnose_if_due(self.dispatcher)
         if self.configured:
             self._engines.keep_to_budget(now_ns)
             self.plans.look()
@@ -340,7 +344,7 @@ class ServingNode(ManagedNode):
 
 
 LAST_CALLBACKS = 10
-STOOD_STILL_NS = 1_000_000_000
+STOOD_STILL_NS = 500_000_000
 """Between two ticks: the host was busy with something else, or asleep."""
 MOST_WARNED = 1000
 NOT_ACTIVE = Refusal(RefusalCode.NOT_ACTIVE, "the serving node is not activated", 1_000_000_000)

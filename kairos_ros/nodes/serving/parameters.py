@@ -39,7 +39,7 @@ SERVING_PARAMETERS = (
         "policy_options",
         STRINGS,
         "NAME.OPTION=VALUE: for one of policies alone; OPTION is dtype, threads, max_batch, "
-        "tokenizer, allowed_steps, rtc or compile",
+        "tokenizer, allowed_steps, rtc, compile or language_mib",
     ),
     ParameterSpec(
         "plan",
@@ -89,6 +89,13 @@ SERVING_PARAMETERS = (
     ParameterSpec("allowed_steps", "", "Further processor steps the policy may load: A,B"),
     ParameterSpec("rtc", False, "Guide chunks to begin with what their robots have committed"),
     ParameterSpec("compile", False, "Compile the sampler: loading takes minutes longer"),
+    ParameterSpec(
+        "language_mib",
+        0,
+        "Memory for questions that the policy answers in words, MiB; 0: it answers none",
+        0,
+        10_000_000,
+    ),
     ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options", live=True),
     ParameterSpec(
         "horizon",
@@ -123,6 +130,14 @@ SERVING_PARAMETERS = (
     ParameterSpec("max_robots", ROBOTS, "More at a time are ignored", 1, 10_000),
     ParameterSpec(
         "robots", STRINGS, "Names of the robots to serve, such as 'left_*'; empty: every robot"
+    ),
+    ParameterSpec(
+        "standby_after_s",
+        0.0,
+        "Not 0: this node stands by, and takes over the robots of another serving node that was "
+        "silent for so long (1 to 3.5)",
+        0.0,
+        3.5,
     ),
     ParameterSpec("fleet_state_hz", 5.0, "Rate of /kairos/fleet_state", 0.1, 50.0, live=True),
     ParameterSpec("warn_queued_s", 1.0, "Longer in the queue is a warning", 0.0, 3600.0, live=True),

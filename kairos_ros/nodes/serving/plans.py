@@ -153,6 +153,8 @@ class Plans:
             {robot: names[engine] for robot, engine in plan.routes.items()},
             {robot: round(1e9 * s) for robot, s in plan.periods_s.items()},
             {names[one.name]: one.batch for one in plan.engines},
+            plan.refused,
+            {names[one.name] for one in plan.engines if one.standby},
         )
 
     def _drop_others(self) -> None:

@@ -92,7 +92,7 @@ class ServingTelemetry:
         the other one says has the same names."""
         self._diagnosed_s = time.monotonic()
         announcement, values = self._announcement, self._values
-        out = announcement.reason if announcement.in_conflict else ""
+        out = announcement.reason if announcement.waits else ""
         deaf = self._why_deaf()
         statuses = diagnostics(
             time.monotonic_ns(),
@@ -106,7 +106,12 @@ class ServingTelemetry:
         if applied:
             statuses.append(plan_diagnostic(applied, staged, self._plans.reason))
         self._diagnosed = dispatcher.counters + self.counters
-        who = server_diagnostic(out or deaf, announcement.waiting(), values["robots"])
+        who = server_diagnostic(
+            out or deaf,
+            announcement.waiting(),
+            values["robots"],
+            stands_by=announcement.stands_by,
+        )
         self._diagnostics.publish([who] if out else [who, *statuses])
 
     def _why_deaf(self) -> str:

@@ -10,7 +10,7 @@ from typing import Any
 
 import rclpy
 
-from kairos_ros.core.errors import KairosError
+from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.core.fleet_names import COMMON
 from kairos_ros.core.pipeline import Component
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
@@ -30,8 +30,10 @@ from kairos_ros.nodes.vlm.parameters import (
 from kairos_ros.vlm.judge import Judge
 from kairos_ros.vlm.judge_threads import JudgeThreads
 from kairos_ros.vlm.judgement_queue import order_called
-from kairos_ros.vlm.loading import ENDPOINT, load_judge
+from kairos_ros.vlm.loading import ENDPOINT, SYSTEM1, load_judge
 
+SYSTEM1_IN_FLIGHT = 16
+"""Questions at a time to a policy, each about another robot."""
 ALL = (Component.SAFETY, Component.MONITOR, Component.SYSTEM2)
 
 
@@ -67,7 +69,14 @@ class VlmNode(ManagedNode):
         """Loads the models. Raises KairosError for one that does not load."""
         try:
             for component in self._components:
-                self._judges_of(component_values(self.values, component, self._components)["model"])
+                model = component_values(self.values, component, self._components)["model"]
+                if component is Component.SAFETY and model.startswith(SYSTEM1):
+                    raise ConfigError(
+                        f"parameter model is {model}: a policy is asked about the observations "
+                        "that it is sent, and a robot that holds sends none; safety needs a judge "
+                        "that looks at its cameras"
+                    )
+                self._judges_of(model)
         except KairosError:
             self.take_down()
             raise
@@ -99,10 +108,12 @@ class VlmNode(ManagedNode):
     def _judges_of(self, model: str) -> JudgeThreads:
         if model not in self._judge_threads:
             values = self.values
-            judges = [self._judge(model) for _ in range(values["in_flight"])]
+            # at a policy, a question waits for an observation of its robot, and not for the others
+            at_once = values["in_flight"] if not model.startswith(SYSTEM1) else SYSTEM1_IN_FLIGHT
+            judges = [self._judge(model) for _ in range(at_once)]
             order = order_called(values["order"])
             # an endpoint's judge sends the questions of a batch side by side, as so many requests
-            batch = 1 if model.startswith(ENDPOINT) else values["batch"]
+            batch = 1 if model.startswith((ENDPOINT, SYSTEM1)) else values["batch"]
             self._judge_threads[model] = JudgeThreads(judges, batch=batch, order=order)
         return self._judge_threads[model]
 

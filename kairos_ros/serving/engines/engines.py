@@ -26,6 +26,8 @@ class Engines:
         self.slots: dict[str, EngineSlot] = {}
         self.routes: Mapping[str, str] = {}
         """Robot -> the engine that serves it, where a plan says so."""
+        self.refused: Mapping[str, str] | None = None
+        """Robots that asked to join the plan and do not fit, and why; None: all are served."""
 
     def add(
         self,
@@ -84,6 +86,14 @@ class Engines:
         if slot is None or slot.policy != entry.policy:
             return ""
         return slot.name if any(slot is one for one in self.in_service) else ""
+
+    def why_not_admitted(self, robot: str) -> tuple[str, bool]:
+        """Why the plan does not have a robot, and whether that is decided; empty where it has it,
+        and where there is no plan."""
+        if self.refused is None or robot in self.routes:
+            return "", True
+        undecided = "the fleet runs by a plan that does not have this robot (yet)"
+        return self.refused.get(robot, undecided), robot in self.refused
 
     def round_cost_s(self, policy: str) -> tuple[str, float] | None:
         """Where the rounds of a policy are computed, and which share of that one round per second

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from itertools import islice
 from typing import Literal
 
+from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.core.placement.overflow import EngineCapacity, Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.serving.engines.batches import UNCAPPED, Running, SlotMemory
@@ -98,6 +99,8 @@ class EngineSlot:
     """Name of the policy that it serves."""
     device: str = ""
     """What computes its batches, one at a time with those of its mates; empty: one of its own."""
+    language: LanguageLoad | None = None
+    """Questions that it answers besides; None: it answers none."""
     memory: SlotMemory | None = None
     """None: there is no budget for it."""
     standby: bool = False

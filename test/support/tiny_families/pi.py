@@ -44,11 +44,13 @@ def config(folder: Path) -> dict[str, Any]:
 
 
 @contextmanager
-def small_pi(gemma=TINY_GEMMA, vision=TINY_VISION, vocabulary=VOCABULARY):
-    """pi0 and pi05 with the backbone's sizes cut down (LeRobot accepts two hard-coded sizes)."""
+def small_pi(gemma=TINY_GEMMA, vision=TINY_VISION, vocabulary=VOCABULARY, expert=None):
+    """pi0 and pi05 with the backbone's sizes cut down (LeRobot accepts two hard-coded sizes).
+    `expert`: what is different in the action expert."""
 
-    def size(_variant):
-        return modeling_pi05.GemmaConfig(**gemma)
+    def size(variant):
+        own = (expert or {}) if variant == "gemma_300m" else {}
+        return modeling_pi05.GemmaConfig(**gemma | own)
 
     def small_vlm(module):
         build = module.PaliGemmaForConditionalGenerationWithPiGemma

@@ -79,6 +79,8 @@ class SeenServer:
     state: int
     """As in ServerStatus.msg."""
     reason: str
+    policy: str = ""
+    """Empty before an engine was up."""
 
 
 @dataclass(slots=True)

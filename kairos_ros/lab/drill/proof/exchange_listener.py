@@ -65,8 +65,9 @@ def listen_to_exchange(client: FleetClient, exchange: Exchange, *, pulses: bool 
             )
 
     def on_server(message: ServerStatus) -> None:
-        word = SeenServer(time.monotonic(), message.pid, message.state, message.reason)
-        exchange.servers[message.server] = word
+        exchange.servers[message.server] = SeenServer(
+            time.monotonic(), message.pid, message.state, message.reason, message.policy
+        )
 
     def on_diagnostics(message: DiagnosticArray) -> None:
         for status in message.status:

@@ -1,0 +1,1 @@
+"""One prefill, two kinds of answers: action chunks, and language that goes on over later frames."""
