@@ -35,8 +35,9 @@ def read_server(message: Message) -> ServerStatus:
     plain = _plain(_STATUS, fields)
     if not plain["server"]:
         raise WireError("a server status without the identity of its server")
-    if plain["active_for_ns"] > LONGEST_S * 1e9:
-        raise WireError(f"active_for_ns is {plain['active_for_ns']}; at most {LONGEST_S:g} s")
+    for name, value in plain.items():
+        if name.endswith("_ns") and value > LONGEST_S * 1e9:
+            raise WireError(f"{name} is {value}; a duration is at most {LONGEST_S:g} s")
     robots = list_of(fields, "robots", is_text, "texts")
     policies = list_of(fields, "policies")
     if max(len(robots), len(policies)) > MOST_ENTRIES:
