@@ -349,4 +349,6 @@ def _check_brings_no_code(built_on: Any, publisher: str) -> None:
 
 def _plugins() -> bool:
     """Whether a package is installed that may register further types."""
-    return any((d.metadata["Name"] or "").startswith(PLUGINS) for d in distributions())
+    names = {d.metadata["Name"] or "" for d in distributions()}
+    types = {name.removeprefix(PLUGINS) for name in names if name.startswith(PLUGINS)}
+    return bool(types - REFUSED.keys())
