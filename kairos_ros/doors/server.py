@@ -7,6 +7,8 @@ openpi's client, where there is an observation map for it.
 import asyncio
 import http
 import logging
+import math
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -22,6 +24,7 @@ from websockets.typing import Subprotocol
 from kairos_ros.doors.access import Access, AccessDeniedError
 from kairos_ros.doors.clients import Clients, NameTakenError
 from kairos_ros.doors.dialogue import SEND_S, Dialogue
+from kairos_ros.doors.grpc_refusal import PREFACE, TEXT, GrpcRefusal
 from kairos_ros.doors.native.robot_dialogue import RobotDialogue
 from kairos_ros.doors.observation_map import ObservationMap
 from kairos_ros.doors.openpi.openpi_dialogue import OpenpiDialogue
@@ -44,6 +47,8 @@ class Connection(ServerConnection):
     """Knows where to count, since refusals come before there is a client."""
 
     robot: str = ""
+    _heard: bool = False
+    _grpc: GrpcRefusal | None = None
 
 
 class DoorsServer:
@@ -57,6 +62,7 @@ class DoorsServer:
         self._clients, self._map = clients, read
         self._access, self._most = access, most_sockets
         self._sockets = 0
+        self._grpc_s = -math.inf
 
     @property
     def counters(self) -> Counter[str]:
@@ -97,11 +103,32 @@ class DoorsServer:
                     owner.counters["refused_connections"] += 1
                     self.transport.abort()
 
+            def data_received(self, data: bytes) -> None:
+                if not self._heard and data.startswith(PREFACE[:14]):
+                    self._grpc = GrpcRefusal()
+                    owner._note_grpc(self)
+                self._heard = True
+                if self._grpc is None:
+                    super().data_received(data)
+                    return
+                said, over = self._grpc.answer(data)
+                self.transport.write(said)
+                if over:
+                    self.transport.close()
+
             def connection_lost(self, exc: Exception | None) -> None:
                 owner._sockets -= 1
                 super().connection_lost(exc)
 
         return Counted
+
+    def _note_grpc(self, connection: ServerConnection) -> None:
+        """Such clients come again and again: one in ten seconds is told of."""
+        self.counters["refused_clients"] += 1
+        now_s = time.monotonic()
+        if now_s - self._grpc_s > 10.0:
+            self._grpc_s = now_s
+            LOG.warning("refused a client from %s: %s", _peer(connection), TEXT)
 
     def _admit(self, connection: ServerConnection, handshake: Handshake) -> Response | None:
         """None: it may be a client."""
