@@ -61,7 +61,7 @@ def planned_fleet(data: Mapping[str, Any]) -> PlannedFleet:
         served = read_served_plan(data["served"])
         guests = {str(robot): str(task) for robot, task in data["guests"].items()}
         return PlannedFleet(str(data["file"]), specs, served, dict(data["choices"]), guests)
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"this is no planned fleet: {error}") from None
 
 

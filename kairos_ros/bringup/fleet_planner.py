@@ -121,14 +121,17 @@ class FleetPlanner:
         return Joined(self._deployed(then, plan, running, left), plan, text)
 
     def _with(self, guests: Mapping[str, str]) -> "tuple[FleetFile, dict[str, str]]":
-        """The file with further robots, and which of them it does not have itself."""
-        from kairos_ros.fleet.fleet_file import RobotGroup
+        """The file with further robots, and which of them it does not have itself. Raises
+        ConfigError for a name that no robot can have."""
+        from kairos_ros.fleet.fleet_file import RobotGroup, check_robot_name
 
         mine = {
             robot: task
             for robot, task in guests.items()
             if task in self._fleet.tasks and robot not in self._fleet.robots
         }
+        for robot in mine:
+            check_robot_name(robot)
         groups = [
             *self._fleet.robot_fleet,
             *(RobotGroup(task=task, names=[robot]) for robot, task in mine.items()),

@@ -164,7 +164,7 @@ class PlannedFleetRunner:
 
     def _ask_to_join(self, connection: FleetConnection, message: Mapping[str, Any]) -> None:
         """Raises KairosError."""
-        robot, task = str(message.get("robot")), str(message.get("task") or "")
+        robot, task = (str(message.get(field) or "") for field in ("robot", "task"))
         force = message.get("force") is True
         self._admissions.put(Question(robot, task, force, connection), self.running)
         if self._work is not None:
@@ -186,6 +186,7 @@ class PlannedFleetRunner:
             connection.close()
             if connection is self._for:
                 self._hung_up()
+            self._admissions.withdraw(connection)
 
     def _do(self, connection: FleetConnection, message: dict[str, Any]) -> None:
         match message.get("do"):
@@ -206,6 +207,8 @@ class PlannedFleetRunner:
                     connection.send({"refused": str(error)})
             case "cancel" if connection is self._for and not self._committed:
                 self._stop("it was interrupted")
+            case "cancel" if self._admissions.withdraw(connection):
+                connection.send({"refused": "it was interrupted, and nothing was changed"})
             case "cancel":
                 pass  # it is too late, and what is left is told
             case other:
@@ -266,6 +269,7 @@ class PlannedFleetRunner:
         work = self._work
         if work is not None and not self._committed:
             work.close()  # type: ignore[attr-defined]  # a generator
+            self._joined = None  # a robot that it was for may ask again
             self._refused(f"the change was called off: {why}")
 
     def _refused(self, why: str) -> None:
