@@ -106,6 +106,12 @@ class RobotAdmissions:
             return True
         return len(self._questions) < asked
 
+    def answer_all(self, why: str) -> None:
+        """Tells everybody who asks, and has no answer yet, that the robot cannot join."""
+        for one in [*self._questions, *filter(None, [self._question])]:
+            one.asker.send({"refused": f"{one.robot} cannot join: {why}"})
+            self.withdraw(one.asker)
+
     def look(self, robots: Iterable[str], running: PlannedFleet) -> None:
         """robots: that are here. Begins to decide where one is not in the plan, or has left it."""
         here, now_s = set(robots), time.monotonic()

@@ -304,6 +304,20 @@ def test_a_question_that_is_withdrawn_changes_nothing(file):
     admissions.close()
 
 
+def test_without_a_serving_node_everybody_who_asks_is_told_so(file):
+    planner = FleetPlanner(file(), PlanChoices())
+    running, plan = planner.plan()
+    admissions = RobotAdmissions(planner, plan, running)
+    askers = {name: Asker() for name in ("swing_8", "swing_9")}
+    for name, asker in askers.items():
+        admissions.put(Question(name, "", False, asker), running)
+    admissions.look([], running)
+    admissions.answer_all("serving was killed")
+    for name, asker in askers.items():
+        assert asker.told == [{"refused": f"{name} cannot join: serving was killed"}]
+    admissions.close()
+
+
 def test_where_the_file_has_changed_the_place_of_one_that_left_is_kept_and_others_are_heard(
     file, monkeypatch
 ):

@@ -314,6 +314,15 @@ def test_a_robot_that_is_started_elsewhere_joins_or_is_told_why_not(fleet, start
     assert "its task is not known" in capfd.readouterr().err
 
 
+def test_without_its_serving_node_a_fleet_lets_nobody_join_and_says_so(fleet, capfd):
+    (server,) = [p for p in children(fleet.process.pid) if "serving" in command(p)]
+    os.kill(server, signal.SIGKILL)
+    with pytest.raises(typer.Exit) as ended:
+        join_command("swing_11")
+    assert ended.value.exit_code == 1
+    assert "serving was killed by SIGKILL" in capfd.readouterr().err
+
+
 def test_without_a_planned_fleet_there_is_nothing_to_change():
     with pytest.raises(KairosError, match=r"no planned fleet of this user runs in ROS domain"):
         apply_command(str(EMULATED), namespace="nowhere")
