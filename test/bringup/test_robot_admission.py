@@ -39,7 +39,12 @@ def test_a_robot_that_fits_joins_and_nothing_changes_for_the_others(file):
     running, plan = planner.plan()
     joined = planner.join(running, plan, "drive_far", "drive")
     served = joined.fleet.served
-    assert joined.text == "drive_far joins for drive, served by gpu2/emulated-drive"
+    # a robot that names no policy gets the first one of the file
+    assert joined.text == (
+        "drive_far joins for drive, served by gpu2/emulated-drive (start it with "
+        "policy:=emulated-drive)"
+    )
+    assert "policy:=" not in planner.join(running, plan, "swing_far", "swing").text
     assert served.routes["drive_far"] == "gpu2/emulated-drive"
     assert served.periods_s["drive_far"] == served.periods_s["drive_1"]
     assert {r: s for r, s in served.periods_s.items() if r != "drive_far"} == (
