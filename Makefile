@@ -54,7 +54,7 @@ endif
 .PHONY: all demo drill lint check test bench lock clean
 all: $(VENV)/.built
 
-$(VENV)/.deps: $(LOCK) tools/overrides.txt tools/setup.sh
+$(VENV)/.deps: $(LOCK) tools/overrides.txt tools/setup.sh lerobot_policy_kairos/pyproject.toml
 	@tools/setup.sh
 
 INTERFACES := $(wildcard msg/*.msg srv/*.srv action/*.action)

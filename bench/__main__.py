@@ -17,6 +17,7 @@ import signal
 import subprocess
 import sys
 import time
+from difflib import get_close_matches
 from pathlib import Path
 from types import FrameType
 
@@ -130,7 +131,11 @@ def main() -> int:
     if own := set(arguments.names) & set(PROGRAMS):
         parser.error(f"`python -m bench {min(own)}` is a program of its own")
     if unknown := set(arguments.names) - set(names):
-        parser.error(f"unknown benchmark {', '.join(sorted(unknown))}; known are {names}")
+        first = min(unknown)
+        known = (*names, *PROGRAMS)
+        close = get_close_matches(first, known, n=1)
+        hint = f" (did you mean {close[0]}?)" if close else ""
+        parser.error(f"unknown benchmark {first!r}{hint}; known are {', '.join(known)}")
     chosen = arguments.names or names
     if {"overhead", "fleet", "hop"} & set(chosen) and importlib.util.find_spec("grpc") is None:
         parser.error("LeRobot's PolicyServer needs grpc: install the dependency group 'bench'")

@@ -48,4 +48,6 @@ fi
 echo "setup: installing the locked dependencies (about 6 GB on disk, torch included)"
 # not "pip sync": some ROS wheels carry the metadata of a second distribution, which it would remove
 "$uv" pip install --python "$venv"/bin/python --overrides tools/overrides.txt -r "$lock"
+# linked, so that LeRobot finds policy type kairos; by the setuptools of the lock file
+"$uv" pip install --python "$venv"/bin/python --no-deps --no-build-isolation -e ./lerobot_policy_kairos
 touch "$venv"/.deps

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from typing import Any, Literal
 
+from kairos_ros.core.execution.latency import lead_actions
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.lab.sim.arrivals import TraceTask, trace_tasks
 from kairos_ros.lab.sim.fleet_options import FleetOptions
@@ -20,7 +21,6 @@ from kairos_ros.lab.study.simulated import asking
 from kairos_ros.lab.testbed.link_proxy import Conditions
 from kairos_ros.recording.runs.run import FleetRun
 from kairos_ros.recording.runs.trace import Trace
-from kairos_ros.robot.latency import lead_actions
 from kairos_ros.serving.options import ServingOptions
 
 Mode = Literal["edge", "cloud", "hybrid"]

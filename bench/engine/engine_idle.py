@@ -30,6 +30,7 @@ from PIL import Image
 from rich.console import Console
 from rich.table import Table
 
+from bench.support.arguments import positive_int
 from bench.support.camera import picture
 from bench.support.camera_policy import INSTRUCTION, PLUGIN
 from bench.support.servers import ROOT
@@ -209,7 +210,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench engine_idle", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
     parser.add_argument("--latency", default="60+15b", help="milliseconds per batch [60+15b]")
-    parser.add_argument("--blocks", type=int, default=5, help="per way of sending [5]")
+    parser.add_argument("--blocks", type=positive_int, default=5, help="per way of sending [5]")
     parser.add_argument("--block-s", type=float, default=10.0, help="length of one [10]")
     parser.add_argument("--policy", help="a policy folder in the place of the small, paced one")
     parser.add_argument("--device", default="auto", help="auto, cpu or cuda [auto]")

@@ -31,6 +31,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.engine.gpu_report import write_report
+from bench.support.arguments import positive_ints
 from bench.support.servers import ROOT
 
 FAMILIES = ("pi05", "smolvla", "act", "diffusion", "xvla", "pi0")
@@ -233,12 +234,12 @@ def parse() -> argparse.Namespace:
     )
     parser.add_argument("--device", default="cuda", help="cuda, cuda:N or cpu [cuda]")
     parser.add_argument("--size", choices=("real", "tiny"), default="real", help="[real]")
-    parser.add_argument("--batches", default="", help="sizes [1,2,4,8,16,32; tiny: 1,2]")
+    parser.add_argument("--batches", type=positive_ints, help="sizes [1,2,4,8,16,32; tiny: 1,2]")
     parser.add_argument("--retry", action="store_true", help="run slices again that failed")
     options = parser.parse_args()
-    default = "1,2,4,8,16,32" if options.size == "real" else "1,2"
+    default = [1, 2, 4, 8, 16, 32] if options.size == "real" else [1, 2]
+    options.batches = sorted({1, *(options.batches or default)})
     try:
-        options.batches = sorted({1, *map(int, (options.batches or default).split(","))})
         options.slices = chosen_slices(options.slices, options.size)
     except ValueError as error:
         parser.error(str(error))

@@ -18,6 +18,7 @@ from lerobot.policies.diffusion.configuration_diffusion import DiffusionConfig
 from lerobot.policies.diffusion.modeling_diffusion import DiffusionPolicy
 from lerobot.policies.factory import make_pre_post_processors
 
+from bench.support.arguments import positive_int
 from bench.support.camera import picture
 from kairos_ros.core.exchange import Observation
 from kairos_ros.engine.policies.policy_engine import load_policy_engine
@@ -131,7 +132,7 @@ def cost() -> tuple[float, int]:
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m bench history", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--steps", type=int, default=2000, help="of training [2000]")
+    parser.add_argument("--steps", type=positive_int, default=2000, help="of training [2000]")
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -27,6 +27,7 @@ from rich.console import Console
 from rich.table import Table
 
 from bench.engine.load_side import DTYPES, SIDES, SIZES
+from bench.support.arguments import positive_int
 from bench.support.servers import ROOT
 
 MIB = 1 << 20
@@ -84,7 +85,9 @@ def main() -> int:
         default="small",
         help="small: 170 million, medium: 330 million [small]",
     )
-    parser.add_argument("--repeats", type=int, default=3, help="loads per side and dtype [3]")
+    parser.add_argument(
+        "--repeats", type=positive_int, default=3, help="loads per side and dtype [3]"
+    )
     parser.add_argument("--json", type=Path, help="everything measured, written there")
     arguments = parser.parse_args()
     console = Console(width=None if sys.stdout.isatty() else 120)

@@ -22,7 +22,11 @@ from typing import Any
 import numpy as np
 
 from bench.horizons.rtc_cell import run_cell
+from bench.support.arguments import positive_int
 from bench.support.report import new_figure
+from kairos_ros.bringup.plan import calibrated
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.policies import parse_horizon
 from kairos_ros.lab.horizons.dominance import Difference, Outcomes, difference
 from kairos_ros.lab.metrics.cells import Key, run_cells, source_version
 from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
@@ -85,10 +89,15 @@ def main() -> None:
         default=(0.0,),
         help="noise on every motion of the hand, standard deviation in action units",
     )
-    parser.add_argument("--episodes", type=int, default=128, help="of each task in a row")
-    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--episodes", type=positive_int, default=128, help="of each task in a row")
+    parser.add_argument("--processes", type=positive_int, default=2)
     parser.add_argument("--out", type=Path, default=Path("runs/rtc"))
     arguments = parser.parse_args()
+    try:
+        for horizon in arguments.horizons:
+            parse_horizon(horizon, calibrated(str(arguments.policy)))
+    except ConfigError as error:
+        parser.error(str(error))
     rows = [
         (horizon, disturbance, lead)
         for disturbance in arguments.disturbance

@@ -5,6 +5,7 @@ import signal
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
+from itertools import chain, count
 from pathlib import Path
 from typing import IO, Annotated
 
@@ -91,9 +92,20 @@ def show(known: Mapping[str, tuple[str, str]]) -> None:
         typer.echo(f"{name}:={default}\n    {text}")
 
 
-def run_folder(out: Path, name: str) -> Path:
-    """Where a run that begins now is kept."""
-    return out / datetime.now().strftime(f"{name}_%Y-%m-%d_%H-%M-%S")
+def run_folder(out: Path, name: str = "") -> Path:
+    """Makes the folder of a run that begins now: `NAME_DATE_TIME` in `out`, with a number behind it
+    where another run began in the same second. Raises ConfigError where it cannot be made."""
+    began = datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
+    for ending in chain([""], map("_{}".format, count(2))):
+        folder = out / f"{name}{'_' if name else ''}{began}{ending}"
+        try:
+            folder.mkdir(parents=True)
+            break
+        except FileExistsError:
+            continue
+        except OSError as error:
+            raise ConfigError(f"no folder can be made in {out}: {error.strerror}") from error
+    return folder
 
 
 def run(fleet: Fleet, turn: Callable[[], None] = lambda: time.sleep(0.1)) -> int:

@@ -19,7 +19,7 @@ def dashboard_command(
         str,
         typer.Option(
             help="HOST:PORT to listen on. Beyond this host, clients need the token that is printed "
-            "with the address. Port 0: any free port."
+            "with the address, or that of $KAIROS_DASHBOARD_TOKEN. Port 0: any free port."
         ),
     ] = "127.0.0.1:8370",
     domain: Annotated[
@@ -37,7 +37,8 @@ def dashboard_command(
 ) -> None:
     """Show the fleet in a browser: states, horizons, waits and reasons, objectives, cameras.
 
-    Read only: nothing on the page changes the fleet. Ctrl-C ends it.
+    The same in numbers is at /metrics, for Prometheus. Read only: nothing on the page changes the
+    fleet. Ctrl-C ends it.
     """
     names = FleetNames.below(namespace)
     host, port = address_of(listen)
@@ -52,7 +53,9 @@ def dashboard_command(
     panel = GatewayPanel(gateway) if gateway else None
     bound = bind(host, port)
     port = bound.getsockname()[1]
-    token = "" if is_loopback(host) else secrets.token_urlsafe(16)
+    token = os.environ.get("KAIROS_DASHBOARD_TOKEN", "")
+    if not token and not is_loopback(host):
+        token = secrets.token_urlsafe(16)
     hosts = ["*"] if token else ["127.0.0.1", "localhost", "[::1]"]
     shown = f"[{host}]" if ":" in host else host
     if ipaddress.ip_address(host).is_unspecified:

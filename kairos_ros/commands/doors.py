@@ -23,12 +23,13 @@ SPARE_FILES = 256
 
 def doors_command(
     observation_map: Annotated[
-        str,
+        str | None,
         typer.Argument(
-            metavar="MAP",
-            help="Observation map: a file, or one that ships: aloha, droid, libero, so101.",
+            metavar="[MAP]",
+            help="Observation map of openpi's clients: a file, or one that ships: aloha, droid, "
+            "libero, so101. LeRobot's policy type kairos needs none.",
         ),
-    ],
+    ] = None,
     listen: Annotated[
         str,
         typer.Option(
@@ -62,14 +63,14 @@ def doors_command(
     ] = None,
     namespace: NamespaceOption = "",
 ) -> None:
-    """Serve robots that run openpi's client: each is a robot of the fleet.
+    """Serve robots that run openpi's client or LeRobot: each is a robot of the fleet.
 
     Runs beside the serving node and asks it as a robot node does. Ctrl-C ends it.
     """
     require("websockets", "PIL")
     host, port = address_of(listen)
-    path = map_path(observation_map)
-    read = read_map(path)
+    path = map_path(observation_map) if observation_map else Path()
+    read = read_map(path) if observation_map else None
     allowed = access(host, tokens, tls_cert, tls_key)
     if domain is not None:
         os.environ["ROS_DOMAIN_ID"] = str(domain)

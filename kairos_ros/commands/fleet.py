@@ -1,7 +1,6 @@
 """`kairos fleet check|schema|show|states|up`: fleet files."""
 
 import json
-from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -9,7 +8,14 @@ import typer
 
 from kairos_ros.bringup.fleet_files import fleet_path, read, runnable
 from kairos_ros.bringup.fleet_planner import PlanChoices
-from kairos_ros.bringup.foreground import FleetArgument, OutOption, RecordOption, RvizOption, run
+from kairos_ros.bringup.foreground import (
+    FleetArgument,
+    OutOption,
+    RecordOption,
+    RvizOption,
+    run,
+    run_folder,
+)
 from kairos_ros.bringup.plan import rviz_line, viz
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.plan import GpusOption, NetworkOption, ProfilesOption
@@ -100,16 +106,18 @@ def up_command(
     from kairos_ros.bringup.fleet import fleet_plan
 
     names, path = FleetNames.below(namespace), fleet_path(file)
-    folder = out / datetime.now().strftime("fleet_%Y-%m-%d_%H-%M-%S")
     how = PlanChoices(gpus, objective, network_ms, tuple(profiles or ()), device)
     if planned:
         if rviz:
             typer.echo(f"in rviz: {rviz_line(names)}")
+        folder = run_folder(out, "fleet")
         raise typer.Exit(up_planned(file, how, names, folder, record=record, rviz=rviz))
     if how != PlanChoices():
         raise ConfigError("--gpus, --objective, --network-ms, --profiles and --device plan the "
                           "fleet: give --planned, too")  # fmt: skip
-    specs = fleet_plan(runnable(path), path.parent, record=folder / "bag" if record else "")
+    fleet = runnable(path)
+    folder = run_folder(out, "fleet")
+    specs = fleet_plan(fleet, path.parent, record=folder / "bag" if record else "")
     if rviz:
         specs.append(viz())
         typer.echo(f"in rviz: {rviz_line(names)}")

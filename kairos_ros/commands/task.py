@@ -85,7 +85,7 @@ def send_command(
         try:
             result = client.send(
                 goal,
-                lambda feedback: progress.show(feedback, client.why_unserved),
+                lambda feedback: progress.show(feedback, client.why_unserved(policy)),
                 lambda: interrupt.requested,
             )
         finally:

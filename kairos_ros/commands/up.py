@@ -1,6 +1,5 @@
 """`kairos up`: a fleet in the foreground, its output in the terminal, until Ctrl-C."""
 
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -14,6 +13,7 @@ from kairos_ros.bringup.foreground import (
     arguments,
     no_cameras,
     run,
+    run_folder,
     show,
 )
 from kairos_ros.bringup.plan import check_horizon, plan, rviz_line
@@ -71,7 +71,7 @@ def up_command(
         parse_scheduling(serve["scheduling"])
     if "horizon" in serve and "policies" not in serve:
         check_horizon(serve["horizon"], serve.get("policy", ""))
-    folder = out / datetime.now().strftime("up_%Y-%m-%d_%H-%M-%S")
+    folder = run_folder(out, "up")
     specs = plan(
         robots,
         record=folder / "bag" if record else "",
@@ -79,7 +79,7 @@ def up_command(
         view=rviz,
         cameras=cameras,
     )
-    if serving and (notice := no_cameras(serve.get("policy", ""), cameras)):
+    if serving and robots and (notice := no_cameras(serve.get("policy", ""), cameras)):
         typer.echo(notice, err=True)
     specs = specs if serving else specs[1:]
     if not specs:

@@ -12,6 +12,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kairos_ros.dashboard.gateway_panel import GatewayPanel
+from kairos_ros.dashboard.metrics import CONTENT_TYPE, metrics
 from kairos_ros.dashboard.page import fleet, page
 from kairos_ros.dashboard.watch import Watch
 
@@ -26,7 +27,8 @@ HEADERS = {
 
 
 class Token:
-    """Lets in who brings the token, as `?token=` the first time and as a cookie from then on."""
+    """Lets in who brings the token: a browser as `?token=` the first time and as a cookie from then
+    on, a program as `Authorization: Bearer`."""
 
     def __init__(self, app: ASGIApp, token: str) -> None:
         self._app, self._token = app, token
@@ -36,7 +38,9 @@ class Token:
             return await self._app(scope, receive, send)
         request = Request(scope)
         answer: Response
-        if self._is(request.cookies.get(COOKIE, "")):
+        scheme, _, bearer = request.headers.get("authorization", "").partition(" ")
+        brought = bearer if scheme.lower() == "bearer" else request.cookies.get(COOKIE, "")
+        if self._is(brought):
             return await self._app(scope, receive, send)
         if self._is(request.query_params.get("token", "")):
             answer = RedirectResponse(request.url.path, 303)
@@ -77,6 +81,13 @@ def application(
             parts += await gateway.html()
         return HTMLResponse(parts, headers=HEADERS)
 
+    async def scraped(request: Request) -> Response:
+        if (lost := deaf()) is not None:
+            return lost
+        now_s = time.monotonic()
+        page = watch.read(lambda view: metrics(view, watch.refused, now_s))
+        return Response(page, media_type=CONTENT_TYPE, headers=HEADERS)
+
     async def camera(request: Request) -> Response:
         if (lost := deaf()) is not None:
             return lost
@@ -92,6 +103,7 @@ def application(
         routes=[
             Route("/", start),
             Route("/fleet", changing),
+            Route("/metrics", scraped),
             Route("/camera/{robot:path}/{key}.jpg", camera),
         ],
         middleware=[

@@ -37,8 +37,9 @@ class MarkedYamlError(Exception):
 class MarkedYaml:
     """One document: its plain data, and the place of every part of it.
 
-    Raises MarkedYamlError for bad syntax, a key that is given twice or is no text, and for aliases
-    that refer to themselves or multiply without end.
+    Raises MarkedYamlError for bad syntax, a key that is given twice or is no text, `NAME=VALUE`
+    without a value in a flow mapping (what a comma cut off a text such as emulated:a=1,b=2), and
+    for aliases that refer to themselves or multiply without end.
     """
 
     def __init__(self, text: str) -> None:
@@ -137,9 +138,13 @@ def _value(loader: yaml.SafeLoader, node: yaml.Node) -> Any:
                 _place(node.start_mark), f"{node.value[:40]!r} is no {node.tag}: {error}"
             ) from error
     seen: dict[str, Place] = {}
-    for key, _ in node.value:
+    for key, value in node.value:
         if not isinstance(key, yaml.ScalarNode):
             raise MarkedYamlError(_place(key.start_mark), "a key must be text")
+        empty = value.start_mark.index == value.end_mark.index
+        if node.flow_style and empty and "=" in key.value:
+            text = f"{key.value!r} has no value: inside {{}} a comma ends a text; quote all of it"
+            raise MarkedYamlError(_place(key.start_mark), text)
         if key.value in seen:
             first = seen[key.value].line
             text = f"{key.value!r} is given twice; the first one is in line {first}"

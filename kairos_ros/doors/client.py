@@ -13,13 +13,13 @@ import numpy as np
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.core.exchange import Actions, Answer, Execution, Observation, Request, RequestId
+from kairos_ros.core.execution.server_binding import ServerBinding
+from kairos_ros.core.execution.task import Task
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.server_status import ServerStatus
 from kairos_ros.doors.observation_map import WHOLE, ObservationMap
 from kairos_ros.robot.adapter import RobotSpec
 from kairos_ros.robot.control_report import Report
-from kairos_ros.robot.server_binding import ServerBinding
-from kairos_ros.robot.task import Task
 
 FINAL = (
     RefusalCode.BAD_STATE,
@@ -60,8 +60,23 @@ class Client:
         """Waited in this task."""
 
     @property
+    def dialect(self) -> str:
+        return self.map.dialect
+
+    @property
+    def cameras(self) -> tuple[str, ...]:
+        return tuple(self.map.images)
+
+    @property
+    def absent(self) -> tuple[str, ...]:
+        return tuple(self.map.absent_cameras)
+
+    @property
     def server(self) -> ServerStatus | None:
         return self.binding.server
+
+    def heard(self, status: ServerStatus, at_ns: int) -> None:
+        self.binding.heard(status, at_ns)
 
     @property
     def misfit(self) -> str:

@@ -12,7 +12,7 @@ EXTRAS = {
     "sim": ("mujoco", "gymnasium", "metaworld"),
     "vlm": ("httpx", "safetensors", "PIL"),
     "eval": ("rosbags", "mcap", "mcap_ros2", "matplotlib", "pandas", "plotly", "jinja2"),
-    "web": ("starlette", "uvicorn"),
+    "web": ("starlette", "uvicorn", "prometheus_client"),
     "doors": ("websockets",),
     "plan": ("scipy",),
     "cluster": ("ray",),

@@ -4,6 +4,7 @@ import contextlib
 import time
 import uuid
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from action_msgs.msg import GoalInfo
@@ -38,19 +39,24 @@ class TaskClient:
     """A node in the calling thread; every wait has an end. A context manager."""
 
     def __init__(self, robot: str, domain: int | None = None, names: FleetNames = ROOT) -> None:
-        """domain: ROS domain; None for that of the environment. names: of the robot's fleet."""
+        """robot: its name in the fleet, or the namespace of a fleet below that one and its name
+        there. domain: ROS domain; None for that of the environment. names: of the fleet."""
         self._robot = robot
         self._statuses: dict[tuple[str, str], RobotStatus] = {}
-        """By name and session: two nodes by mistake may have one name."""
+        """By name, as `robot`, and session: two nodes by mistake may have one name."""
         self._side = SideNode(f"task_client_{uuid.uuid4().hex[:8]}", domain, names)
         node = self._side.node
         action = names.robot(robot, "execute_task")
         self._client: ActionClient = ActionClient(node, ExecuteTask, action)
         self._canceler: Client = node.create_client(CancelGoal, f"{action}/_action/cancel_goal")
-        node.create_subscription(RobotStatus, names.common("robot_status"), self._on_status, ROSTER)
-        self._servers: dict[str, ReceivedStatus] = {}
-        servers = names.common("server_status")
-        node.create_subscription(ServerStatus, servers, self._on_server, ROSTER)
+        self._servers: dict[str, tuple[str, ReceivedStatus]] = {}
+        """By identity: the namespace of its fleet below `names`, and what it says."""
+        parts = robot.split("/")
+        for below in ("/".join(parts[:depth]) for depth in range(len(parts))):
+            fleet = FleetNames.below(f"{names.prefix}{below}")
+            on_status, on_server = partial(self._on_status, below), partial(self._on_server, below)
+            node.create_subscription(RobotStatus, fleet.common("robot_status"), on_status, ROSTER)
+            node.create_subscription(ServerStatus, fleet.common("server_status"), on_server, ROSTER)
 
     def __enter__(self) -> "TaskClient":
         return self
@@ -142,14 +148,26 @@ class TaskClient:
             return ""
         return before[0].instruction if before and before[0].instruction else "a task"
 
-    @property
-    def why_unserved(self) -> str:
-        """Why no serving node answers this robot; empty while one is heard that may."""
+    def why_unserved(self, policy: str) -> str:
+        """Why no serving node answers this robot; empty while one is heard that may.
+
+        policy: that the task asks for; empty: the robot's.
+        """
         now_ns = time.monotonic_ns()
-        heard = [one.status for one in self._servers.values() if not one.is_silent(now_ns)]
-        mine = [status for status in heard if matches(status.robots, self._robot)]
-        if any(status.state is ServerState.ACTIVE for status in mine):
-            return ""
+        mine = [
+            one.status
+            for below, one in self._servers.values()
+            for robot in self._sessions()
+            if not one.is_silent(now_ns)
+            and _full_name(below, robot.robot) == self._robot
+            and matches(one.status.robots, robot.robot)
+        ]
+        active = next((status for status in mine if status.state is ServerState.ACTIVE), None)
+        if active:
+            asked = policy or next((robot.policy for robot in self._sessions()), "")
+            served = asked in {one.name for one in active.policies}
+            loaded = not served or active.interface_of(asked) is not None
+            return "" if loaded else f"policy {asked} is not loaded yet"
         told = "; ".join(f"{status} is {status.state.name.lower()}" for status in mine)
         return told or "no serving node is heard"
 
@@ -173,16 +191,17 @@ class TaskClient:
             raise KairosError(f"{self._robot} does not answer; stop the arm by hand")
         return len(answer.result().goals_canceling)
 
-    def _on_status(self, message: RobotStatus) -> None:
+    def _on_status(self, below: str, message: RobotStatus) -> None:
+        robot = _full_name(below, message.robot)
         if message.state == RobotStatus.LEAVING:
-            self._statuses.pop((message.robot, message.session), None)
+            self._statuses.pop((robot, message.session), None)
         else:
-            self._statuses[message.robot, message.session] = message
+            self._statuses[robot, message.session] = message
 
-    def _on_server(self, message: ServerStatus) -> None:
+    def _on_server(self, below: str, message: ServerStatus) -> None:
         with contextlib.suppress(WireError):
             status = server_from(message)
-            self._servers[status.server] = ReceivedStatus(status, time.monotonic_ns())
+            self._servers[status.server] = below, ReceivedStatus(status, time.monotonic_ns())
 
     def _spin_until(self, condition: Callable[[], bool], within_s: float) -> bool:
         give_up = time.monotonic() + within_s
@@ -191,3 +210,8 @@ class TaskClient:
                 return False
             self._side.spin(0.1)
         return True
+
+
+def _full_name(below: str, robot: str) -> str:
+    """Of a robot in the fleet whose namespace is `below` that of the client's."""
+    return f"{below}/{robot}" if below else robot

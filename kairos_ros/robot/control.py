@@ -14,6 +14,8 @@ from typing import cast
 import numpy as np
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.execution.loop import Act, Finished, Hold, Look, Loop, Send
+from kairos_ros.core.execution.task import LIMITS, Task, TaskResult
 from kairos_ros.core.pipeline import Component
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.robot.adapter import Homing, RobotAdapter, TaskGoal
@@ -34,7 +36,6 @@ from kairos_ros.robot.control_events import (
 from kairos_ros.robot.control_report import ControlListener, Report, SupervisionListener
 from kairos_ros.robot.guard import ActionGuard
 from kairos_ros.robot.looks import Looks
-from kairos_ros.robot.loop import Act, Finished, Hold, Look, Loop, Send
 from kairos_ros.robot.motion_watch import MotionWatch
 from kairos_ros.robot.supervision.state import is_warned
 from kairos_ros.robot.supervision.state_events import (
@@ -54,7 +55,6 @@ from kairos_ros.robot.supervision.supervisor import (
     SupervisedEffect,
     Supervisor,
 )
-from kairos_ros.robot.task import LIMITS, Task, TaskResult
 
 STOPPED = "failed: the robot node was stopped"
 

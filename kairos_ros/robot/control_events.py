@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from kairos_ros.core.exchange import Answer
+from kairos_ros.core.execution.task import Task
 from kairos_ros.core.pipeline import Component
 from kairos_ros.core.server_status import ServerStatus
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.guard import GuardLimits
 from kairos_ros.robot.supervision.state_events import CellVerdict, Progress, Release, ResetDone
-from kairos_ros.robot.task import Task
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,12 +7,12 @@ from typing import Protocol
 import numpy as np
 
 from kairos_ros.core.exchange import Execution, Observation, Request
+from kairos_ros.core.execution.task import Task, TaskResult
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.server_status import ServerStatus
 from kairos_ros.robot.supervision.state_machine import Transition
 from kairos_ros.robot.supervision.state_table import Mode
 from kairos_ros.robot.supervision.supervisor import AskPlan
-from kairos_ros.robot.task import Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
+from kairos_ros.core.execution.early_request import CALM, Surprise
 from kairos_ros.core.horizons.surprise import Joint, SurpriseWatch, Trigger
-from kairos_ros.robot.early_request import CALM, Surprise
 from kairos_ros.robot.guard import GuardLimits
 
 

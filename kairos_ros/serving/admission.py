@@ -56,7 +56,8 @@ class Admission:
         served = self._policies.description(session.policy)
         if served is None:
             why = self._engines.why_not_up(now_ns, session.policy)
-            return Refusal(RefusalCode.ENGINE_DOWN, f"no engine is up yet: {why}", SECOND_NS)
+            of = f" of policy {session.policy}" if session.policy else ""
+            return Refusal(RefusalCode.ENGINE_DOWN, f"no engine{of} is up yet: {why}", SECOND_NS)
         if request.execution.round >= request.id.round:
             return Refusal(
                 RefusalCode.MALFORMED,

@@ -18,6 +18,7 @@ from wire import until
 
 from kairos_ros.bringup.arms import arm_plan
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
+from kairos_ros.bringup.foreground import run_folder
 from kairos_ros.bringup.launch_files import COMMON_ARGUMENTS, CommonValues, launch_description
 from kairos_ros.bringup.plan import (
     NodeSpec,
@@ -450,6 +451,15 @@ def worker_of(pid: int) -> int:
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
     found = [int(child) for task in tasks for child in task.read_text().split()]
     return found[0] if found else 0
+
+
+def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path):
+    made = [run_folder(tmp_path / "runs", "up") for _ in range(20)]
+    assert len(set(made)) == 20
+    assert all(folder.is_dir() and folder.name.startswith("up_20") for folder in made)
+    (tmp_path / "file").touch()
+    with pytest.raises(ConfigError, match="no folder can be made in"):
+        run_folder(tmp_path / "file")
 
 
 @pytest.mark.slow

@@ -97,6 +97,15 @@ def test_the_product_does_not_know_its_laboratory():
             assert not [name for name in imports(path) if name.startswith("kairos_ros.lab")], path
 
 
+def test_lerobots_plugin_knows_core_and_transport_only():
+    found = set()
+    for path in (ROOT / "lerobot_policy_kairos" / "src").rglob("*.py"):
+        names = {tuple(name.split(".")[:2]) for name in imports(path)}
+        assert not {name for name, *_ in names} & ROS, path
+        found |= {part for package, *part in names if package == "kairos_ros" for part in part}
+    assert found == {"core", "transport"}
+
+
 @pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
 def test_ros_and_torch_stay_where_they_belong(path):
     here = path.relative_to(PACKAGE).as_posix()

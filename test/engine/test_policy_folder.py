@@ -13,7 +13,7 @@ import torch
 from lerobot.processor import PolicyProcessorPipeline
 from observations import observation, options
 from safetensors.torch import load_file, save_file
-from tiny_policies import save_policy, small_pi
+from tiny_policies import CAMERA, save_policy, small_pi
 
 from kairos_ros.core.errors import ConfigError, PolicyError
 from kairos_ros.engine.policies import policy_folder
@@ -156,6 +156,57 @@ def test_a_clone_whose_weights_were_not_fetched_is_told_how_to_fetch_them(copy):
     assert "git lfs pull" in refused(copy)
 
 
+@pytest.mark.parametrize("part", ["model.safetensors", "policy_preprocessor_step"])
+@pytest.mark.parametrize("left", [0, 40, 300])
+def test_a_torn_file_is_named_before_torch_is_imported(copy, part, left):
+    (file,) = copy.glob(f"{part}*")
+    with file.open("r+b") as stream:
+        stream.truncate(left)
+    stages = []
+    with pytest.raises(PolicyError, match="copy or download it again") as error:
+        load_engine(options(copy), stages.append)
+    assert str(file) in str(error.value)
+    assert stages == []
+
+
+def test_weights_that_cannot_be_read_are_said_so_in_a_line_of_the_log_and_no_more(copy, caplog):
+    weights = copy / "model.safetensors"
+    weights.unlink()
+    weights.symlink_to("/proc/self/mem")  # opens, and no byte of it can be read
+    assert f"{weights} cannot be read: " in refused(copy)
+    assert caplog.text == ""
+    weights.unlink()
+    weights.symlink_to(weights.name)
+    assert "no model.safetensors: it is a symbolic link that leads to no file" in refused(copy)
+
+
+def test_a_configuration_of_another_type_is_refused_by_type_and_version(folder_of, tmp_path):
+    copy = Path(shutil.copytree(folder_of("act"), tmp_path / "policy"))
+    edit(copy / "config.json", lambda data: data.update(type="diffusion"))
+    said = refused(copy)
+    assert f"{copy}/config.json is not what LeRobot 0.6" in said
+    assert "saves for a policy of type 'diffusion': " in said
+
+
+def test_an_option_that_a_type_has_not_is_refused_before_torch_is_imported(folder_of):
+    stages = []
+    with pytest.raises(PolicyError, match="rtc: policies of type 'act' cannot be guided"):
+        load_engine(options(folder_of("act"), rtc=True), stages.append)
+    assert stages == []
+
+
+@pytest.mark.parametrize("path", ["/no/such", "./no/such", "../no", "~/no/such"])
+def test_a_path_that_leads_nowhere_is_not_taken_for_a_hub_id(folder_of, tmp_path, path):
+    for judge in (load_engine, lambda wanted, _: memory_needed(wanted)):
+        with pytest.raises(PolicyError, match=f"^there is no policy folder {path}$"):
+            judge(options(path), lambda _: None)
+    copy = Path(shutil.copytree(folder_of("lingbot_va"), tmp_path / "policy"))
+    edit(copy / "config.json", lambda data: data.update(wan_pretrained_path=path))
+    said = refused(copy)
+    assert f"built on '{path}', which is not on this host (there is no such folder); write" in said
+    assert "hf download" not in said
+
+
 def test_more_observations_than_robots_keep_are_refused_before_the_policy_is_made(copy):
     edit(copy / "config.json", lambda data: data.update(type="diffusion", n_obs_steps=10**9))
     assert "reads 1000000000 observations" in refused(copy)
@@ -242,6 +293,24 @@ def test_a_state_that_never_changed_in_training_is_served_as_lerobot_does_with_a
     scaled_by(copy, std=0.0)
     load_engine(options(copy), print)
     assert "observation.state never changed at [0]" in caplog.text
+
+
+def test_pictures_of_a_camera_that_was_renamed_in_the_configuration_only_are_warned_of(
+    folder_of, tmp_path, caplog
+):
+    copy = Path(shutil.copytree(folder_of("act"), tmp_path / "policy"))
+    edit(
+        copy / "config.json",
+        lambda data: data["input_features"].update(
+            {"observation.images.front": data["input_features"].pop(CAMERA)}
+        ),
+    )
+    for name in PROCESSORS:
+        text = (copy / name).read_text()
+        (copy / name).write_text(text.replace(CAMERA, "observation.images.front"))
+    load_engine(options(copy, max_batch=1), print)
+    assert "pictures of observation.images.front are not scaled" in caplog.text
+    assert f"but of {CAMERA};" in caplog.text
 
 
 @pytest.mark.parametrize("shape", [[32, 48, 3], [1, 32, 48], [4, 32, 48], [32, 48]])

@@ -92,6 +92,20 @@ def test_a_policy_without_weights_is_reported_by_name_and_not_retried(start, fol
     assert down.retry_in_s is None
 
 
+def test_why_a_policy_is_refused_is_an_event_and_no_line_of_worker_or_link_repeats_it(
+    links, tmp_path, caplog
+):
+    events, log = queue.Queue(), tmp_path / "worker.log"
+    supervisor = WorkerSupervisor(WorkerSpec(options("/no/such"), log=log), PATIENT)
+    link = EngineLink(supervisor, events.put)
+    links.append((link, supervisor))
+    link.start()
+    assert wait_for(events, EngineDown).reason == "there is no policy folder /no/such"
+    link.stop()
+    assert "/no/such" not in log.read_text()
+    assert "/no/such" not in caplog.text
+
+
 def test_a_worker_killed_while_it_loads_is_replaced(start, links, folder_of):
     _, events = start(folder_of("flow_mlp"))
     wait_for(events, EngineLoading)

@@ -298,13 +298,14 @@ def test_a_task_that_nobody_does_and_a_model_that_nobody_uses_are_faults(faults)
         ("server_cluster:\n  num_servers: 8\n gpu: x\n", 3, 2, "this is no YAML"),
         ("a: 1\nb: 2\na: 3\n", 3, 1, "'a' is given twice; the first one is in line 1"),
         ("a: &x [*x]\n", 1, 4, "refers to itself"),
+        ("a: {b: emulated:c=1,d=2, e: f}\n", 1, 21, "'d=2' has no value: inside {} a comma"),
         ("? [a]\n: 1\n", 1, 3, "a key must be text"),
         ("a: !!python/object:os.system x\n", 1, 4, "could not determine a constructor"),
         ("a: 2026-99-99\n", 1, 4, "month must be"),
         ("[" * 100_000, 1, 1, "nested too deeply"),
         ("x" * 1_000_001, 1, 1, "longer than"),
     ],
-    ids=range(11),
+    ids=range(12),
 )
 def test_what_is_no_yaml_mapping_is_told_with_its_place(faults, text, line, column, says):
     ((at_line, at_column, _, told),) = faults(text)

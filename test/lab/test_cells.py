@@ -165,7 +165,7 @@ def test_all_that_a_simulated_cell_imports_is_covered_by_the_version_of_its_sour
     files = {Path(file).relative_to(PACKAGE) for file in json.loads(said.stdout)}
     ours = {str(file) for file in files if file.name != "__init__.py"}
     covered = {file for file in ours if any(Path(file).is_relative_to(part) for part in DECIDES)}
-    assert "robot/run.py" in covered
+    assert "core/execution/run.py" in covered
     assert ours - covered == DECIDE_NOTHING
 
 

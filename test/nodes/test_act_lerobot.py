@@ -101,8 +101,10 @@ def operator(start_for_module, arm, cameras, wire, rounds, logs, tmp_path_factor
     for spec in arm_plan("so101", given):
         if spec.name == "robot":
             spec = replace(spec, parameters={**spec.parameters, "body_log": str(logs)})
+        if spec.name == "serving":  # there is one arm: no warm-up for sixteen
+            spec = replace(spec, parameters={**spec.parameters, "max_batch": 1})
         start_for_module(spec)
-    wire.serving_since(patience_s=150.0)  # it warms up for batches of VGA pictures
+    wire.serving_since(patience_s=150.0)  # it warms up with VGA pictures
     operator = Operator(wire, NAME)
     yield operator
     operator.close()

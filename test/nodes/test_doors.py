@@ -11,12 +11,14 @@ import threading
 import time
 from pathlib import Path
 
+import grpc
 import msgpack
 import numpy as np
 import pytest
 import websockets.exceptions
 import websockets.sync.client
 from kairos_ros.msg import RobotStatus
+from lerobot.transport import services_pb2, services_pb2_grpc
 from openpi_client import msgpack_numpy
 from openpi_client.action_chunk_broker import ActionChunkBroker
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
@@ -304,6 +306,19 @@ def test_handshakes_that_are_none_hurt_nobody(where, bystander):
             one.shutdown(socket.SHUT_WR)
             while one.recv(4096):
                 pass
+
+
+def test_a_grpc_client_of_lerobot_is_told_what_to_run_instead(where, process, bystander):
+    channel = grpc.insecure_channel(where.removeprefix("ws://"))
+    stub = services_pb2_grpc.AsyncInferenceStub(channel)
+    try:
+        with pytest.raises(grpc.RpcError) as told:
+            stub.Ready(services_pb2.Empty(), timeout=10.0)
+    finally:
+        channel.close()
+    assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
+    assert "run lerobot-rollout with --policy.type=kairos" in told.value.details()
+    until(lambda: "gRPC is not served here" in process.output())
 
 
 def test_who_floods_waits_for_itself(where, bystander):

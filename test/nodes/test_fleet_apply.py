@@ -25,10 +25,10 @@ from kairos_ros.robot.body_log import read_body_log
 
 KAIROS = Path(sys.prefix, "bin", "kairos")
 EMULATED = Path(__file__).parents[2] / "config" / "fleets" / "emulated.yaml"
-LOAD_S = 2
+LOAD_S = 3
 """That every engine takes to load: time for whatever happens meanwhile."""
 ROBOTS = ("swing_1", "swing_2", "drive_1")
-LONGEST_GAP_S = 1.0
+LONGEST_GAP_S = 2.5
 """Between two executed actions while a plan changes, on a machine that is busy with other tests. An
 arm that was stopped, or waits for an engine to load, has longer ones."""
 

@@ -1,10 +1,16 @@
 """One serving node whose policies do not fit into its memory together: real node, real workers."""
 
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 from kairos_ros.msg import ServerStatus
 from wire import WireRobot, until, until_served
 
 from kairos_ros.bringup.plan import serving
+from kairos_ros.bringup.robot import one_robot
 from kairos_ros.core.errors import RefusalCode
 
 OLD = "emulated:latency_ms=5,chunk=20,state=2,dim=2,memory_mib=300,load_s=0.5"
@@ -61,6 +67,22 @@ def test_policies_that_do_not_fit_together_are_loaded_when_they_are_needed_and_t
     until(lambda: any(name == n and taking_turns in m for n, _, m in wire.said), what="diagnostics")
     assert wire.diagnostic(name, "edge/new takes (MiB)") == "300"
     assert float(wire.diagnostic(name, "edge/new loads in (s)")) > 0.5
+
+
+def test_a_task_says_that_it_waits_for_its_policy_to_be_loaded(start, wire, domain_id):
+    pendulum = "emulated:latency_ms=5,chunk=20,state=3,dim=1,memory_mib=300,load_s=3"
+    policies = [f"old={pendulum}", f"new={pendulum}"]
+    start(serving(policies=policies, horizon="static:5", memory_budget_mib=500))
+    start(one_robot("arm_1", adapter_options="env_id=Pendulum-v1"))
+    wire.serving_since("")
+    wire.status_of("arm_1")
+    line = [Path(sys.executable).with_name("kairos"), "task", "send", "arm_1", "swing"]
+    line += ["--policy", "new", "--domain", str(domain_id)]
+    with subprocess.Popen(line, stdout=subprocess.PIPE, text=True) as sending:
+        why = "arm_1 holds, waiting for actions (policy new is not loaded yet)"
+        until(lambda: why in sending.stdout.readline(), what="for the reason")
+        until(lambda: "arm_1 moves" in sending.stdout.readline(), what="for the policy")
+        sending.send_signal(signal.SIGINT)
 
 
 def test_a_policy_that_is_greater_than_the_budget_ends_the_start(start, wire):

@@ -108,6 +108,12 @@ def test_commands_say_which_fleet_they_mean(heard, domain_id):
 
     done = kairos("task", "cancel", "cell_1/arm_2", "--namespace", "site_a")
     assert done.stdout == "cell_1/arm_2 does no task\n", done.stderr
+    done = kairos("task", "cancel", "site_a/cell_1/arm_2")
+    assert done.stdout == "site_a/cell_1/arm_2 does no task\n", done.stderr
+    swing = ("swing", "--max-duration", "3", "--horizon", "static:5")
+    done = kairos("task", "send", "/site_a/cell_1/arm_2", *swing)
+    assert "site_a/cell_1/arm_2 moves: round" in done.stdout, done.stderr
+    assert "no serving node" not in done.stdout
     done = kairos("policy", "swap", "a=b", "--namespace", "/building/site_b/")
     assert "/building/site_b/kairos/serving: " in done.stderr
     done = kairos("task", "cancel", "arm_1", "--namespace", "kairos")

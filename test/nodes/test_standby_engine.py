@@ -15,7 +15,7 @@ from wire import until, worker_of
 from kairos_ros.bringup.plan import serving
 
 POLICY = "emulated:latency_ms=30,chunk=20,state=2,dim=2"
-LONGEST_S = 1.0
+LONGEST_S = 3.0
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,7 @@ from observations import observation
 from sensor_msgs.msg import CompressedImage
 from tiny_pi_workers import tiny_pi_workers
 from tiny_policies import CAMERA, INSTRUCTIONS, save_policy
-from wire import WireRobot
+from wire import WireRobot, until
 
 from kairos_ros.bringup.plan import serving, vlm
 from kairos_ros.nodes import qos
@@ -81,7 +81,8 @@ def test_a_monitor_asks_the_policy_about_what_it_sees(start, wire, tmp_path):
     assert 1 / 3 <= told.probability <= 1.0
     assert told.task == robot.task
     assert np.isfinite(told.latency_s)
-    waiting = wire.diagnostic("kairos serving: edge", "questions waiting")
+    report = "kairos serving: edge"
+    waiting = until(lambda: wire.diagnostic(report, "questions waiting"), what="for diagnostics")
     assert int(waiting) <= 1, "one robot, one monitor"
 
 

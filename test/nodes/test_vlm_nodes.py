@@ -464,7 +464,7 @@ def test_an_arm_runs_while_its_cell_is_safe_and_holds_when_it_is_not(arm, wire, 
     assert (stop.component, stop.after, stop.trigger) == ("safety", "holding", "stop_and_replan")
     assert stop.effects[0] == "stop"
     assert "90% sure" in stop.reason
-    assert 0 < stop.reacted_s < 1.0  # measured at the robot; 1/30 s on an idle machine
+    assert 0 < stop.reacted_s < 3.0  # measured at the robot; 1/30 s on an idle machine
     assert stop.reacted_s < stop.frame_age_s < 60
     until(lambda: wire.status_of("arm_1").state == RobotStatus.HOLDING)
     held = executed(wire)

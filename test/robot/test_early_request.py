@@ -7,13 +7,13 @@ from hypothesis import strategies as st
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Actions, Answer, Refetch, Refusal
+from kairos_ros.core.execution.early_request import Surprise
+from kairos_ros.core.execution.latency import LatencyEstimate
+from kairos_ros.core.execution.loop import Act, Finished, Loop, LoopConfig, Send
+from kairos_ros.core.execution.task import Task
 from kairos_ros.nodes.robot.parameters import ROBOT_PARAMETERS, motion_watch
-from kairos_ros.robot.early_request import Surprise
 from kairos_ros.robot.guard import GuardLimits, Workspace
-from kairos_ros.robot.latency import LatencyEstimate
-from kairos_ros.robot.loop import Act, Finished, Loop, LoopConfig, Send
 from kairos_ros.robot.motion_watch import MotionWatch, watched_joints
-from kairos_ros.robot.task import Task
 
 PERIOD = 33_000_000
 LEAD = 3

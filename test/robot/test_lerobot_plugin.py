@@ -6,6 +6,9 @@ import numpy as np
 import pytest
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.execution.latency import LatencyEstimate
+from kairos_ros.core.execution.loop import Loop, LoopConfig
+from kairos_ros.core.execution.task import Task
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.lerobot.lerobot_torch import torch_deferred
 from kairos_ros.robot.adapters.registry import make_adapter
@@ -13,9 +16,6 @@ from kairos_ros.robot.body_error import BodyError
 from kairos_ros.robot.control import Controller
 from kairos_ros.robot.control_events import Start, StopControl
 from kairos_ros.robot.guard import ActionGuard
-from kairos_ros.robot.latency import LatencyEstimate
-from kairos_ros.robot.loop import Loop, LoopConfig
-from kairos_ros.robot.task import Task
 
 PLUGIN = """
 import threading

@@ -10,14 +10,14 @@ from kairos_ros.msg import ServerStatus as ServerStatusMessage
 
 from kairos_ros.core.errors import WireError
 from kairos_ros.core.exchange import Actions, Answer, Observation, Refetch
+from kairos_ros.core.execution.latency import LatencyEstimate
+from kairos_ros.core.execution.loop import Look, Loop, LoopConfig, Send
+from kairos_ros.core.execution.server_binding import ServerBinding
+from kairos_ros.core.execution.task import Task
 from kairos_ros.core.server_status import ServerState, ServerStatus
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.nodes.messages.server import server_from, server_message
-from kairos_ros.robot.latency import LatencyEstimate
 from kairos_ros.robot.looks import Looks
-from kairos_ros.robot.loop import Look, Loop, LoopConfig, Send
-from kairos_ros.robot.server_binding import ServerBinding
-from kairos_ros.robot.task import Task
 
 PERIOD = 33_000_000
 CONFIG = LoopConfig("arm_1", "now", 1, PERIOD, 0, 20 * PERIOD, 80 * PERIOD)

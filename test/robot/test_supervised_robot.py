@@ -11,6 +11,9 @@ pytest.importorskip("metaworld")
 from task_rules import rules
 
 from kairos_ros.core.exchange import Actions, Answer, Observation
+from kairos_ros.core.execution.latency import LatencyEstimate
+from kairos_ros.core.execution.loop import Loop, LoopConfig
+from kairos_ros.core.execution.task import Task
 from kairos_ros.core.pipeline import Fallback, TaskState
 from kairos_ros.robot.adapter import Homing, TaskGoal
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
@@ -19,13 +22,10 @@ from kairos_ros.robot.body_log import BodyLog, LoggedBody
 from kairos_ros.robot.control import Controller
 from kairos_ros.robot.control_events import Arrived, Cancel, Planned, Start, StopControl
 from kairos_ros.robot.guard import ActionGuard, GuardLimits
-from kairos_ros.robot.latency import LatencyEstimate
-from kairos_ros.robot.loop import Loop, LoopConfig
 from kairos_ros.robot.motion_watch import MotionWatch
 from kairos_ros.robot.supervision.state_events import CellVerdict, Progress, Release
 from kairos_ros.robot.supervision.state_table import HOLDING, RETRYING, RETURNING, RUNNING, WAITING
 from kairos_ros.robot.supervision.supervisor import Supervisor
-from kairos_ros.robot.task import Task
 
 pytestmark = pytest.mark.slow
 

@@ -8,9 +8,10 @@ from hypothesis import strategies as st
 from task_rules import MONITOR, MS, SAFETY, SYSTEM1, SYSTEM2, rules
 
 from kairos_ros.core.exchange import Actions, Answer
+from kairos_ros.core.execution.latency import LatencyEstimate
+from kairos_ros.core.execution.loop import Act, Finished, Hold, Loop, LoopConfig, Send
+from kairos_ros.core.execution.task import Task
 from kairos_ros.core.pipeline import Fallback, TaskState
-from kairos_ros.robot.latency import LatencyEstimate
-from kairos_ros.robot.loop import Act, Finished, Hold, Loop, LoopConfig, Send
 from kairos_ros.robot.supervision.state_events import (
     CellVerdict,
     Progress,
@@ -27,7 +28,6 @@ from kairos_ros.robot.supervision.supervisor import (
     ResetBody,
     Supervisor,
 )
-from kairos_ros.robot.task import Task
 
 PERIOD = 33 * MS
 HOME = -1.0

@@ -99,7 +99,7 @@ def test_a_policy_that_is_not_loaded_is_once_a_robot_asks_for_it():
     assert server.later(1) == NOTHING
     (refused,) = server.ask("a", "place")
     assert refused.body.code is RefusalCode.ENGINE_DOWN
-    assert refused.body.reason == "no engine is up yet: not loaded"
+    assert refused.body.reason == "no engine of policy place is up yet: not loaded"
     server.loads("place")
     assert server.answer(server.ask("a", "place"))[0].body.policy == "place-1"
 

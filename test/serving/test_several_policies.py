@@ -127,7 +127,7 @@ def test_a_policy_is_not_unknown_while_another_one_is_still_loading():
     refused = refusal_of(dispatcher.request(0, ask("b", "place")))
     assert (refused.code, refused.reason) == (
         RefusalCode.ENGINE_DOWN,
-        "no engine is up yet: there is none",
+        "no engine of policy place is up yet: there is none",
     )
 
 

@@ -9,8 +9,6 @@ import sys
 from pathlib import Path
 from types import ModuleType
 
-from kairos_ros.robot.adapters.sim.sim_cameras import render_off_screen
-
 TASK = "coffee-button-v3"
 AHEAD = [0.0, 1.0, 0.0, 0.0]
 """Reaches the button where that lies straight ahead."""
@@ -101,6 +99,8 @@ def theirs(policy: Path) -> dict:
 
 
 if __name__ == "__main__":
+    from kairos_ros.robot.adapters.sim.sim_cameras import render_off_screen
+
     render_off_screen()
     sys.path.insert(0, str(Path(__file__).parent))
     from act_scenes import save_act

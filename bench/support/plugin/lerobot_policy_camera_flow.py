@@ -32,6 +32,9 @@ class CameraFlowConfig(FlowMLPConfig):
         super().__post_init__()
         self.normalization_mapping["VISUAL"] = NormalizationMode.IDENTITY
 
+    def validate_features(self) -> None:
+        """Takes any cameras: flow_mlp's own check wants them together with flow_mlp's own eyes."""
+
 
 class CameraFlowPolicy(FlowMLPPolicy):
     """flow_mlp whose state is shifted by what the cameras see."""
@@ -41,6 +44,7 @@ class CameraFlowPolicy(FlowMLPPolicy):
 
     def __init__(self, config: CameraFlowConfig, **kwargs: Any) -> None:
         super().__init__(config, **kwargs)
+        self._cameras = []  # flow_mlp does not look: this class does
         seen = len(config.image_features) * 3 * POOLED * POOLED
         self.look = nn.Linear(seen, config.robot_state_feature.shape[0])
         path = os.environ.get("KAIROS_STOPWATCH")

@@ -383,9 +383,9 @@ class EngineLink:
         retry_in_s = None if over else retry_in_s
         self._connect_at = math.inf if retry_in_s is None else now + retry_in_s
         if supervisor is not None or before.description is not None or lost or over:
-            level = logging.INFO if self._stopping and not lost else logging.WARNING
-            with_it = f"; lost with it: {len(lost)} batches" if lost else ""
-            log.log(level, "engine %s is down: %s%s", self._name, reason, with_it)
+            # The event's receiver reports it. Who has stopped the link receives nothing any more.
+            level = logging.WARNING if self._stopping and lost else logging.DEBUG
+            log.log(level, "engine %s is down: %s; batches lost: %d", self._name, reason, len(lost))
             told = "stopped" if self._stopping else reason
             failures = supervisor.failures if supervisor else 0
             crashed = supervisor is not None

@@ -142,7 +142,7 @@ class FlowMLP(nn.Module):
         """Observes sampler steps, as in LeRobot's other flow policies, by `is_debug_enabled()` and
         `track(time=, x_t=, v_t=)`, and guides them if it has `denoise_step`."""
         tasks = len(config.instructions)
-        if config.image_features:
+        if config.sees:
             self.eyes = Eyes(config.looked_at, state_dim, tasks, config.sees)
         self.read_state = nn.Sequential(
             nn.Linear(state_dim + config.sees + tasks, width),

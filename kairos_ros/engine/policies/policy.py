@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from typing import Any
 
 import numpy as np
@@ -26,19 +27,18 @@ from kairos_ros.engine.policies.families import family_code
 from kairos_ros.engine.policies.policy_folder import (
     PolicyFolder,
     check_registered,
-    one_line,
     read_policy_folder,
     unserved,
 )
+from kairos_ros.engine.policies.policy_source import CONFIG, one_line
 from kairos_ros.engine.policies.sampler import FamilyCode
 from kairos_ros.engine.policies.saved_policy import PolicyInputs, saved_inputs
-from kairos_ros.engine.policies.served import FAMILIES, GUIDED, TOKENIZER, tokenizer_of
+from kairos_ros.engine.policies.served import FAMILIES, GUIDED, LEAVE_OUT, TOKENIZER, tokenizer_of
 from kairos_ros.engine.policies.unfilled import Unfilled
 from kairos_ros.engine.policies.weights import fingerprint, verify_weights
 from kairos_ros.engine.seam import EngineOptions, Progress
 
 log = logging.getLogger(__name__)
-LEAVE_OUT = "leave it out, or for this one of several policies in its own options"
 DTYPES = ("auto", "float32", "bfloat16")
 
 
@@ -89,7 +89,7 @@ def load_policy(options: EngineOptions, progress: Progress) -> LoadedPolicy:
     progress(f"reading {options.policy}")
     folder = read_policy_folder(options)
     _register_plugins(folder, options)
-    config = _third_party(options, PreTrainedConfig.from_pretrained, folder.path)
+    config = _read_config(folder)
     family = family_code(folder.type)
     dtype, autocast = _configure(config, device, options.dtype)
     family.configure(config)
@@ -222,16 +222,35 @@ def _check_statistics(pipeline: PolicyProcessorPipeline, options: EngineOptions)
             continue
         for key, feature in step.features.items():
             mode = step.norm_map.get(feature.type, NormalizationMode.IDENTITY)
-            pictures = feature.type == FeatureType.VISUAL  # those of cameras that do not exist, too
-            if mode != NormalizationMode.IDENTITY and not pictures and key not in step.stats:
+            if mode == NormalizationMode.IDENTITY:
+                continue
+            if feature.type == FeatureType.VISUAL and key not in step.stats:
+                _warn_of_renamed(key, step, options)  # cameras that do not exist have none, too
+            elif key not in step.stats:
                 raise PolicyError(
                     f"policy {options.policy} scales {key} by {mode.value}, and its processors "
                     "hold no statistics of it; save them with those of the data it was trained on "
                     "(make_pre_post_processors(config, dataset_stats=...)), or with "
                     "normalization_mapping IDENTITY where it was trained without"
                 )
-            if mode != NormalizationMode.IDENTITY and key in step.stats:
+            else:
                 _check_scale(key, step.stats[key], mode, options)
+
+
+def _warn_of_renamed(
+    key: str, step: NormalizerProcessorStep | UnnormalizerProcessorStep, options: EngineOptions
+) -> None:
+    """Of a camera whose pictures stay unscaled, while there are numbers for one of another name:
+    LeRobot does so, too, also while it trains with `rename_map`, so the policy is served."""
+    others = sorted(name for name in step.stats if "image" in name and name not in step.features)
+    if others:
+        log.warning(
+            "policy %s: pictures of %s are not scaled: the processors have no statistics of them, "
+            "but of %s; if config.json was edited, rename these, too",
+            options.policy,
+            key,
+            ", ".join(others),
+        )
 
 
 def _check_scale(
@@ -262,6 +281,17 @@ def _check_scale(
         )
 
 
+def _read_config(folder: PolicyFolder) -> PreTrainedConfig:
+    """Raises PolicyError where LeRobot cannot make its configuration class of config.json."""
+    try:
+        return PreTrainedConfig.from_pretrained(folder.path)
+    except Exception as error:  # many kinds, of draccus and of the class
+        raise PolicyError(
+            f"{folder.path / CONFIG} is not what LeRobot {version('lerobot')} saves for a policy "
+            f"of type {folder.type!r:.60}: {_said_by(error)}"
+        ) from error
+
+
 def _third_party(
     options: EngineOptions, call: Callable[..., Any], *args: Any, **kwargs: Any
 ) -> Any:
@@ -269,8 +299,9 @@ def _third_party(
     try:
         return call(*args, **kwargs)
     except Exception as error:
-        kind = type(error).__name__
-        why = f" ({one_line(error.__cause__)})" if error.__cause__ else ""
-        raise PolicyError(
-            f"policy {options.policy} does not load: {kind}: {one_line(error)}{why}"
-        ) from error
+        raise PolicyError(f"policy {options.policy} does not load: {_said_by(error)}") from error
+
+
+def _said_by(error: Exception) -> str:
+    why = f" ({one_line(error.__cause__)})" if error.__cause__ else ""
+    return f"{type(error).__name__}: {one_line(error)}{why}"

@@ -23,12 +23,12 @@ from kairos_ros.engine.policies.language.unified_decoder import (
     prefill_tap,
     unified_decoder,
 )
-from kairos_ros.engine.policies.policy import LEAVE_OUT, LoadedPolicy, load_policy
-from kairos_ros.engine.policies.policy_folder import one_line
+from kairos_ros.engine.policies.policy import LoadedPolicy, load_policy
+from kairos_ros.engine.policies.policy_source import one_line
 from kairos_ros.engine.policies.rows import Row, RowReader
 from kairos_ros.engine.policies.sampler import KeepingSampler, Sampler
 from kairos_ros.engine.policies.saved_policy import STATE_FEATURES
-from kairos_ros.engine.policies.served import not_guided
+from kairos_ros.engine.policies.served import LEAVE_OUT
 from kairos_ros.engine.seam import EngineLostError, EngineOptions, PreparedBatch, Progress
 from kairos_ros.transport.messages import (
     EngineDescription,
@@ -125,7 +125,7 @@ class PolicyEngine:
         """Why the newest pass began the state of its task anew."""
         self._compiled = False
         if self._rtc:
-            self._check_guidance(options)
+            self._check_affine(options, f"rtc: {LEAVE_OUT}")
         if self._keeping:
             self._check_affine(options, "it is told what was executed")
         self._tap = prefill_tap(loaded, options)
@@ -300,12 +300,6 @@ class PolicyEngine:
         scale = self._gain.abs()
         usable = bool(torch.isfinite(scale).all() and (scale > 0).all())
         return tuple(scale.tolist()) if usable else None
-
-    def _check_guidance(self, options: EngineOptions) -> None:
-        """Raises PolicyError for a policy that real-time chunking cannot serve."""
-        if why := not_guided(self._loaded.config.type):
-            raise PolicyError(f"{why}; {LEAVE_OUT}")
-        self._check_affine(options, f"rtc: {LEAVE_OUT}")
 
     def _check_affine(self, options: EngineOptions, why: str) -> None:
         """Raises PolicyError for a policy whose actions in robot units do not tell the model's."""

@@ -15,23 +15,33 @@ from typing import Any
 
 from kairos_ros.core.errors import ConfigError, PolicyError
 from kairos_ros.core.wire_check import OBSERVATIONS
-from kairos_ros.engine.policies.served import FAMILIES, REFUSED, Overrides, tokenizer_of
+from kairos_ros.engine.policies.policy_source import (
+    CONFIG,
+    WEIGHTS,
+    PolicySource,
+    is_path,
+    one_line,
+    why_missing,
+)
+from kairos_ros.engine.policies.served import (
+    FAMILIES,
+    LEAVE_OUT,
+    REFUSED,
+    Overrides,
+    not_guided,
+    tokenizer_of,
+)
 from kairos_ros.engine.seam import EngineOptions
 
-CONFIG = "config.json"
 MOST_SIZE = 10_000
 """Of a chunk, and of sampler steps and layers: real ones have at most a thousand."""
 _LENGTH = re.compile(r"^(chunk_size|n_action_steps)$|horizon$")
 _SIZE = re.compile(r"^n(um)?_(?!.*training).*(steps|layers)$")
 FEATURES = ("input_features", "output_features")
 ADAPTER = "adapter_config.json"
-WEIGHTS = "model.safetensors"
 PROCESSORS = ("policy_preprocessor.json", "policy_postprocessor.json")
 LFS_POINTER = b"version https://git-lfs"
 """A large file of a clone begins so where Git LFS has not fetched it."""
-MAX_JSON_BYTES = 4_000_000
-HUB_S = 2.0
-"""How long the hub may take to say whether it has a file."""
 
 PLUGINS = "lerobot_policy_"
 """Distributions that LeRobot imports begin so."""
@@ -80,12 +90,12 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
     """Reads and judges the folder or hub repository `options.policy`.
 
     Raises PolicyError, in one line, for a PEFT adapter, a type that is not served, a part that is
-    missing or was not fetched, more observations than robots keep, a size that nobody has, a
+    missing, torn or was not fetched, more observations than robots keep, a size that nobody has, a
     processor step that may not be loaded (one that is registered by nobody yet is judged by
-    `check_registered`), and a tokenizer that is not to be had; ConfigError for a tokenizer that
-    replaces nothing.
+    `check_registered`), a tokenizer that is not to be had, and `rtc` where the type cannot be
+    guided; ConfigError for a tokenizer that replaces nothing.
     """
-    folder = _Source.of(options.policy)
+    folder = PolicySource.of(options.policy)
     adapter = (folder.path / ADAPTER).is_file() and not folder.weights.is_file()
     config = {} if adapter else folder.json(CONFIG)
     if adapter or config.get("use_peft"):
@@ -97,6 +107,8 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
         raise PolicyError(f"{folder.path / CONFIG} has no policy type")
     if kind in REFUSED or (kind not in FAMILIES and not _plugins()):
         raise PolicyError(unserved(kind))
+    if options.rtc and (why := not_guided(kind)):
+        raise PolicyError(f"{why}; {LEAVE_OUT}")
     for part in FEATURES:
         if not isinstance(config.get(part) or {}, dict):
             raise PolicyError(f"policy {options.policy}: {part} in {CONFIG} is no JSON object")
@@ -121,13 +133,9 @@ def read_policy_folder(options: EngineOptions) -> PolicyFolder:
     if kind in FAMILIES and (objection := FAMILIES[kind].objection(config, pre)):
         raise PolicyError(f"policy {options.policy} is not served: {objection}")
     _check_parts(config, pre, options)
-    weights = folder.file(WEIGHTS)  # of a hub repository, now that it is worth the download
-    with weights.open("rb") as stream:
-        if stream.read(len(LFS_POINTER)) == LFS_POINTER:
-            raise PolicyError(
-                f"{weights} is a pointer of Git LFS and holds no weights; run `git lfs pull` in "
-                "the clone that it comes from"
-            )
+    states = {str(step["state_file"]) for step in (*pre, *post) if step.get("state_file")}
+    for name in (*sorted(states), WEIGHTS):  # of a hub repository: now worth the download
+        _check_whole(folder.file(name))
     return PolicyFolder(folder.path, kind, pre, post)
 
 
@@ -143,6 +151,27 @@ def _check_sizes(policy: str, config: Mapping[str, Any]) -> None:
                 f"policy {policy} says {name}: {value} in {CONFIG}; what is served has 1 to "
                 f"{MOST_SIZE}"
             )
+
+
+def _check_whole(file: Path) -> None:
+    """Raises PolicyError for what is no whole safetensors file. Reads its header only."""
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with file.open("rb") as stream:
+            if stream.read(len(LFS_POINTER)) == LFS_POINTER:
+                raise PolicyError(
+                    f"{file} is a pointer of Git LFS and holds no weights; run `git lfs pull` in "
+                    "the clone that it comes from"
+                )
+        with safe_open(file, framework="numpy"):
+            pass
+    except OSError as error:
+        raise PolicyError(f"{file} cannot be read: {error.strerror or one_line(error)}") from error
+    except SafetensorError as error:
+        raise PolicyError(
+            f"{file} is no whole safetensors file ({one_line(error)}); copy or download it again"
+        ) from error
 
 
 def _check_packages(kind: str) -> None:
@@ -191,69 +220,8 @@ def check_registered(
             )
 
 
-@dataclass(frozen=True, slots=True)
-class _Source:
-    """A folder here, or one commit of a hub repository in the hub client's cache."""
-
-    policy: str
-    path: Path
-    commit: str = ""
-    """Empty: a folder."""
-
-    @classmethod
-    def of(cls, policy: str) -> "_Source":
-        if Path(policy).is_dir():
-            return cls(policy, Path(policy))
-        try:
-            path = _download(policy, CONFIG)
-        except Exception as error:  # many kinds: no such id, no such file, no network, no right
-            raise PolicyError(
-                f"policy {policy!r:.200} is no folder here, and as a hub id it has no {CONFIG}: "
-                f"{one_line(error)}"
-            ) from error
-        # all other files are taken from the same commit, whatever the repository holds by then
-        return cls(policy, path.parent, path.parent.name)
-
-    @property
-    def weights(self) -> Path:
-        return self.path / WEIGHTS
-
-    def file(self, name: str) -> Path:
-        """Raises PolicyError where there is no such file."""
-        file = self.path / name
-        if self.commit and not file.is_file():
-            try:
-                file = _download(self.policy, name, self.commit)
-            except Exception as error:  # as above
-                raise PolicyError(
-                    f"hub repository {self.policy} has no {name}: {one_line(error)}"
-                ) from error
-        if not file.is_file():
-            raise PolicyError(f"policy folder {self.policy} has no {name}")
-        return file
-
-    def json(self, name: str) -> dict[str, Any]:
-        """Raises PolicyError for what is no JSON object."""
-        file = self.file(name)
-        try:
-            with file.open("rb") as stream:
-                text = stream.read(MAX_JSON_BYTES + 1)
-            data = json.loads(text) if len(text) <= MAX_JSON_BYTES else None
-        except (OSError, ValueError, RecursionError) as error:
-            raise PolicyError(f"{file} cannot be read: {one_line(error)}") from error
-        if not isinstance(data, dict):
-            raise PolicyError(f"{file} is no JSON object of at most {MAX_JSON_BYTES} bytes")
-        return data
-
-
-def _download(repository: str, name: str, commit: str | None = None) -> Path:
-    from huggingface_hub import hf_hub_download
-
-    return Path(hf_hub_download(repository, name, revision=commit))
-
-
 def _steps(
-    folder: _Source, name: str, options: EngineOptions, overrides: Overrides
+    folder: PolicySource, name: str, options: EngineOptions, overrides: Overrides
 ) -> tuple[Mapping[str, Any], ...]:
     """With what they are loaded with in the place of what was saved."""
     try:
@@ -286,7 +254,7 @@ def _check_not_overridden(
             )
 
 
-def _check_step(step: Any, folder: _Source, name: str, options: EngineOptions) -> None:
+def _check_step(step: Any, folder: PolicySource, name: str, options: EngineOptions) -> None:
     """Raises PolicyError for a step that LeRobot would import by itself, that runs code from the
     hub, or whose state is read from elsewhere."""
     where = f"policy {folder.policy}, {name}"
@@ -330,16 +298,18 @@ def _check_parts(
     family = FAMILIES.get(config["type"])
     for part in family.parts if family else ():
         name = part.named(config)
-        if name and (reason := _not_to_be_had(name, part.file)):
+        if name and (reason := why_missing(name, part.file)):
             inside = f" --include '{part.file.rpartition('/')[0]}/*'" if "/" in part.file else ""
-            own = f", or write its folder into {part.field} of {CONFIG}" if part.field else ""
+            fetch = f"fetch it once with `hf download {name:.200}{inside}`"
+            ways = [] if is_path(name) else [fetch]
+            ways += [f"write its folder into {part.field} of {CONFIG}"] if part.field else []
             raise PolicyError(
                 f"policy {options.policy} is built on {name!r:.200}, which is not on this host "
-                f"({reason}); fetch it once with `hf download {name:.200}{inside}`{own}"
+                f"({reason}); {', or '.join(ways)}"
             )
     for step in named:
         name = options.tokenizer or step.get(name_field)
-        if isinstance(name, str) and (reason := _not_to_be_had(name, "tokenizer_config.json")):
+        if isinstance(name, str) and (reason := why_missing(name, "tokenizer_config.json")):
             raise PolicyError(
                 f"policy {options.policy} needs the tokenizer {name!r:.200}, which is not on this "
                 f"host ({reason}); give a folder that holds it as option `tokenizer`"
@@ -356,7 +326,7 @@ def _check_backbone(name: str, publisher: str) -> None:
     if name:
         _check_brings_no_code(name, publisher)
     if (Path(name) / CONFIG).is_file():
-        further = _Source(name, Path(name)).json(CONFIG).get("model_name")
+        further = PolicySource(name, Path(name)).json(CONFIG).get("model_name")
         _check_brings_no_code(further, publisher)
 
 
@@ -371,35 +341,14 @@ def _check_brings_no_code(built_on: Any, publisher: str) -> None:
                 f"folder (repositories of {publisher} are read as they are)"
             )
         return
-    source = _Source(built_on, Path(built_on))
+    source = PolicySource(built_on, Path(built_on))
     for file in sorted(source.path.glob("*config.json")):
         if '"auto_map"' in json.dumps(source.json(file.name)):
             raise PolicyError(f"{file} contains code (auto_map), which is not run")
 
 
-def _not_to_be_had(repository: str, name: str) -> str:
-    """Why `name` of a folder or hub repository can be neither read nor fetched; empty: it can."""
-    if Path(repository).is_dir():
-        return ""
-    from huggingface_hub import get_hf_file_metadata, hf_hub_url, try_to_load_from_cache
-    from huggingface_hub.errors import RemoteEntryNotFoundError
-
-    try:
-        if try_to_load_from_cache(repository, name) is None:
-            get_hf_file_metadata(hf_hub_url(repository, name), timeout=HUB_S)
-    except RemoteEntryNotFoundError:
-        pass  # the repository is there; what it should hold is for its reader to say
-    except Exception as error:  # as above
-        return one_line(error)
-    return ""
-
-
 def _plugins() -> bool:
     """Whether a package is installed that may register further types."""
-    return any((d.metadata["Name"] or "").startswith(PLUGINS) for d in distributions())
-
-
-def one_line(error: BaseException | str, most: int = 300) -> str:
-    """What somebody else's error says, for a line of ours."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= most else f"{text[:most]}…"
+    names = {d.metadata["Name"] or "" for d in distributions()}
+    types = {name.removeprefix(PLUGINS) for name in names if name.startswith(PLUGINS)}
+    return bool(types - REFUSED.keys())

@@ -311,8 +311,13 @@ GUIDED = frozenset(kind for kind, family in FAMILIES.items() if family.module ==
 REFUSED: dict[str, str] = {
     "gaussian_actor": "it gives one action and no chunk; act does",
     "tdmpc": "it goes on from its last plan: each robot would need its own copy; use act",
+    "kairos": "it is a client of a serving node; serve what that node serves",
 }
-"""Types of LeRobot's that are not served: why, and what to use instead."""
+"""Types that are not served: why, and what to use instead."""
+
+
+LEAVE_OUT = "leave it out, or for this one of several policies in its own options"
+"""Follows the reason why an option cannot be used."""
 
 
 def not_guided(kind: str) -> str:

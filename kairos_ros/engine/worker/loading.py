@@ -13,7 +13,8 @@ from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
 from kairos_ros.engine.emulated import EmulatedEngine, parse_emulated
 from kairos_ros.engine.paced import PREFIX as PACED
 from kairos_ros.engine.paced import PacedEngine, parse_paced
-from kairos_ros.engine.policies.policy_folder import one_line, read_policy_folder
+from kairos_ros.engine.policies.policy_folder import read_policy_folder
+from kairos_ros.engine.policies.policy_source import one_line
 from kairos_ros.engine.policies.saved_policy import PREFIX
 from kairos_ros.engine.seam import Engine, EngineOptions, Progress
 from kairos_ros.host.extras import require
@@ -37,7 +38,8 @@ def load_registry(
         try:
             engines[name] = load_engine(options, progress)
         except KairosError as error:
-            log.error("policy %s is refused: %s", name or options.policy, error)
+            if name:  # else it is the worker of a serving node, which reports it
+                log.error("policy %s is refused: %s", name, error)
             refused[name] = str(error)
     if not engines:
         reasons = (f"{name}: {reason}" if name else reason for name, reason in refused.items())
@@ -64,8 +66,6 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
         engine = EmulatedEngine(options.policy, options.max_batch)
         time.sleep(parse_emulated(options.policy).load_s)
         return engine
-    if options.policy.startswith(("/", ".", "~")) and not Path(options.policy).is_dir():
-        raise PolicyError(f"there is no policy folder {options.policy}")
     require("torch", "lerobot")
     with _judged(options.policy):  # refuses what it can, because importing torch takes seconds
         read_policy_folder(options)

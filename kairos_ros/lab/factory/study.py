@@ -25,7 +25,7 @@ from kairos_ros.lab.metrics.study_cells import Report, Row, run_sized_study
 from kairos_ros.planning.workload import Cluster, Execution, PlanOptions, Workload
 
 DECIDES = (
-    "core", "planning", "serving", "transport/messages.py", "robot/latency.py",
+    "core", "planning", "serving", "transport/messages.py",
     "fleet/workload.py",
     "lab/factory/allocation.py",
     "lab/factory/servers.py",

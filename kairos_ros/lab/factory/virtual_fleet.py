@@ -13,12 +13,12 @@ from functools import partial
 
 import numpy as np
 
+from kairos_ros.core.execution.latency import LatencyEstimate
 from kairos_ros.core.load_profile import LoadProfile
 from kairos_ros.core.pipeline import PERIODIC, Component
 from kairos_ros.lab.factory.allocation import CONTINUOUS, Allocation
 from kairos_ros.lab.factory.servers import Answered, BatchServer, SharedServer
 from kairos_ros.planning.workload import Execution, RobotClass, Use, Workload
-from kairos_ros.robot.latency import LatencyEstimate
 
 SPREAD = {Component.SYSTEM1: 0.03}
 OTHER_SPREAD = 0.15

@@ -21,6 +21,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from kairos_ros.core.errors import WireError
 from kairos_ros.core.exchange import Observation
+from kairos_ros.core.execution.task import Task
 from kairos_ros.host.orphan import leave_with_launcher
 from kairos_ros.lab.live_replay.process_messages import (
     BeginRun,
@@ -41,7 +42,6 @@ from kairos_ros.lab.live_replay.topics import ReplayTopics
 from kairos_ros.lab.sim.virtual_robot import Assignment, Ended, Send, VirtualRobot
 from kairos_ros.msg import RobotStatus
 from kairos_ros.nodes.robot.messages import Identity, request_message
-from kairos_ros.robot.task import Task
 from kairos_ros.telemetry.answer import answer_of
 
 POLL_S = 0.002

@@ -5,12 +5,12 @@ import time
 
 from rclpy.node import Node
 
+from kairos_ros.core.execution.task import Task, TaskResult
 from kairos_ros.lab.sim.virtual_robot import Ended
 from kairos_ros.msg import TaskEvent
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.robot.messages import Identity, finished_message, started_message
 from kairos_ros.robot.adapter import TaskGoal
-from kairos_ros.robot.task import Task, TaskResult
 
 
 class TaskEvents:

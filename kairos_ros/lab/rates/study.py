@@ -17,6 +17,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.execution.latency import lead_actions
 from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.core.horizons.load_horizon import HorizonCurve, horizon_curves
 from kairos_ros.core.scheduling.policies import parse_scheduling
@@ -31,14 +32,12 @@ from kairos_ros.lab.sim.sim_engine import SimEngine, capacity_per_s, linear_prof
 from kairos_ros.lab.sim.simulate import simulate
 from kairos_ros.recording.runs.run import FleetRun
 from kairos_ros.recording.runs.trace import Trace, TraceRound
-from kairos_ros.robot.latency import lead_actions
 from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.serving.options import ServingOptions
 
 RATE_HZ = 30.0
 DECIDES = (
-    "core", "serving", "transport/messages.py", "robot/latency.py", "robot/run.py", "lab/sim",
-    "lab/rates/study.py",
+    "core", "serving", "transport/messages.py", "lab/sim", "lab/rates/study.py",
 )  # fmt: skip
 
 

@@ -3,11 +3,11 @@
 from dataclasses import replace
 from typing import Literal
 
+from kairos_ros.core.execution.latency import lead_actions
 from kairos_ros.core.horizons.policies import HorizonContext
 from kairos_ros.lab.sim.outcome import recorded_result, require_judgeable
 from kairos_ros.lab.sim.rules import RECORDED, Rules
 from kairos_ros.recording.runs.trace import Trace, TraceRound
-from kairos_ros.robot.latency import lead_actions
 
 
 def as_replayed(trace: Trace, rules: Rules, expected_ns: int) -> Trace:

@@ -4,8 +4,8 @@ import math
 from dataclasses import dataclass
 
 from kairos_ros.core.exchange import Actions
+from kairos_ros.core.execution.run import Chunk
 from kairos_ros.recording.runs.run import RoundRecord
-from kairos_ros.robot.run import Chunk
 
 
 @dataclass(slots=True)

@@ -1,8 +1,8 @@
 """A robot without a body that lives through a recorded task: events in, effects out, no clock.
 
-It does what `robot.loop.Loop` does at every control period, but computes only the periods in which
-something is decided; in between it executes or holds by count. The same robot is driven in virtual
-time by `simulate` and in real time over DDS.
+It does what `core.execution.loop.Loop` does at every control period, but computes only the periods
+in which something is decided; in between it executes or holds by count. The same robot is driven in
+virtual time by `simulate` and in real time over DDS.
 """
 
 from collections import Counter
@@ -21,13 +21,13 @@ from kairos_ros.core.exchange import (
     Request,
     RequestId,
 )
+from kairos_ros.core.execution.latency import LatencyEstimate, lead_actions
+from kairos_ros.core.execution.run import Attempt, Chunk, Run, unwanted
+from kairos_ros.core.execution.task import Task
 from kairos_ros.lab.sim.round_log import RoundLog
 from kairos_ros.lab.sim.rules import RECORDED, Rules
 from kairos_ros.recording.runs.run import CANCELED, Activity, RoundRecord, Span, TaskRecord
 from kairos_ros.recording.runs.trace import Trace, TraceRound
-from kairos_ros.robot.latency import LatencyEstimate, lead_actions
-from kairos_ros.robot.run import Attempt, Chunk, Run, unwanted
-from kairos_ros.robot.task import Task
 
 SECOND_NS = 1_000_000_000
 NEVER = 2**62

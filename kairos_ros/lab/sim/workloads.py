@@ -16,12 +16,12 @@ from functools import cache
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.execution.latency import lead_actions
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.host.share import share
 from kairos_ros.lab.sim.sim_engine import NO_CAP, capacity_per_s, linear_profile
 from kairos_ros.recording.runs.trace import Trace, TraceRound
 from kairos_ros.recording.runs.trace_file import read_traces
-from kairos_ros.robot.latency import lead_actions
 
 RATE_HZ = 30.0
 CHUNK = 50

@@ -7,6 +7,7 @@ from functools import lru_cache
 from itertools import accumulate
 from pathlib import Path
 
+from kairos_ros.core.execution.latency import lead_actions
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.lab.metrics.cells import Key
@@ -23,7 +24,6 @@ from kairos_ros.recording.runs.observation_age import observation_ages_s
 from kairos_ros.recording.runs.run import FleetRun
 from kairos_ros.recording.runs.summary import summarise
 from kairos_ros.recording.runs.trace import Trace
-from kairos_ros.robot.latency import lead_actions
 from kairos_ros.serving.engines.hedging import HEDGED
 from kairos_ros.serving.options import SECOND_NS, ServingOptions
 

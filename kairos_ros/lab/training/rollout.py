@@ -229,7 +229,7 @@ def run_episodes(
 
     `lead`: actions of the running chunk, at most half its horizon, that are executed between an
     observation and the first action of the chunk made from it, which skips as many: so robots plan
-    while they move (`robot.latency.lead_actions`). 0: the arm waits for its policy.
+    while they move (`core.execution.latency.lead_actions`). 0: the arm waits for its policy.
 
     `disturbance`: standard deviation of white noise on the hand's motion at each action, in action
     units. Everything is a function of the seeds, whatever the number of bodies.

@@ -4,13 +4,13 @@ from collections.abc import Iterator, Mapping
 
 from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
-from kairos_ros.doors.client import Client
+from kairos_ros.doors.clients import Member
 
 NAME = "kairos doors: clients"
 
 
 def diagnostics(
-    clients: Mapping[str, Client], counters: Mapping[str, int], most: int, now_ns: int
+    clients: Mapping[str, Member], counters: Mapping[str, int], most: int, now_ns: int
 ) -> Iterator[DiagnosticStatus]:
     """One status of the process, and one for each client.
 
@@ -29,7 +29,7 @@ def diagnostics(
         yield _of_client(robot, client, now_ns)
 
 
-def _of_client(robot: str, client: Client, now_ns: int) -> DiagnosticStatus:
+def _of_client(robot: str, client: Member, now_ns: int) -> DiagnosticStatus:
     report = client.report(now_ns)
     level, text = DiagnosticStatus.OK, report.state.text
     if report.misfit:
@@ -40,7 +40,7 @@ def _of_client(robot: str, client: Client, now_ns: int) -> DiagnosticStatus:
         "state": report.state.text,
         "task": report.instruction,
         "client": client.peer,
-        "dialect": client.map.dialect,
+        "dialect": client.dialect,
         "server": str(report.server or ""),
         "last error": client.last_error,
     }

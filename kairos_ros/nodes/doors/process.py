@@ -17,9 +17,9 @@ from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.name_patterns import matches
 from kairos_ros.core.server_status import ServerState, ServerStatus
 from kairos_ros.doors.access import Access
-from kairos_ros.doors.clients import Clients, Limits
+from kairos_ros.doors.clients import UNNAMED, Clients, Limits
 from kairos_ros.doors.observation_map import ObservationMap
-from kairos_ros.doors.openpi.server import OpenpiServer
+from kairos_ros.doors.server import DoorsServer
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.doors.diagnostics import diagnostics
 from kairos_ros.nodes.doors.topics import ClientTopics
@@ -52,7 +52,8 @@ class Setup:
 
     path: Path
     """Of the map."""
-    read: ObservationMap
+    read: ObservationMap | None
+    """None: robots without ROS are served only, which need no map."""
     access: Access
     limits: Limits
     names: FleetNames
@@ -84,15 +85,18 @@ class DoorsProcess:
             answered=lambda robot, answer: self.clients.answered(robot, answer),
             unreadable=lambda robot: self.clients.unreadable(robot),
         )
-        self.clients = Clients(self._setup.read, topics, self._setup.limits)
+        read = self._setup.read
+        self.clients = Clients(topics, self._setup.limits, read.robot if read else UNNAMED)
         told = DiagnosticsPublisher(side.node, self._setup.names)
         side.spin_in_thread()
         try:
-            if not await self._fitting_server():
+            if read is not None and not await self._fitting_server(read):
                 return
-            server = OpenpiServer(self.clients, self._setup.access, self._setup.most_sockets)
+            most = self._setup.most_sockets
+            server = DoorsServer(self.clients, read, self._setup.access, most)
             async with server.open(self._bound):
-                self._say(f"doors: serves {self._setup.read.dialect} clients (Ctrl-C ends it)")
+                openpi = f"{read.dialect} clients and " if read else ""
+                self._say(f"doors: serves {openpi}LeRobot's policy type kairos (Ctrl-C ends it)")
                 await self._live(side, told)
         finally:
             self.clients.close()
@@ -110,12 +114,12 @@ class DoorsProcess:
             now_ns = time.monotonic_ns()
             told.publish(diagnostics(self.clients.here, self.clients.counters, most, now_ns))
 
-    async def _fitting_server(self) -> bool:
+    async def _fitting_server(self, read: ObservationMap) -> bool:
         """Waits for a serving node, and checks the map against its policy. False: interrupted."""
         began_s, told = time.monotonic(), False
         while not await self._stopped(0.1):
             for status in self._servers.values():
-                if self._check(status):
+                if self._check(status, read):
                     return True
             if not told and time.monotonic() - began_s > TELL_AFTER_S:
                 known = "; ".join(f"{s} is {s.state.name.lower()}" for s in self._servers.values())
@@ -123,9 +127,8 @@ class DoorsProcess:
                 told = True
         return False
 
-    def _check(self, status: ServerStatus) -> bool:
+    def _check(self, status: ServerStatus, read: ObservationMap) -> bool:
         """Whether a server may serve clients of the map. Raises ConfigError where it cannot."""
-        read = self._setup.read
         if status.state is not ServerState.ACTIVE:
             return False
         names = [*self._setup.access.tokens] or [f"{read.robot}_1"]

@@ -16,7 +16,7 @@ from kairos_ros.core.exchange import Answer, Request
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.server_status import ServerStatus
-from kairos_ros.doors.client import Client
+from kairos_ros.doors.clients import Member
 from kairos_ros.msg import ActionChunk, ChunkRequest, RobotStatus
 from kairos_ros.msg import ServerStatus as ServerStatusMessage
 from kairos_ros.nodes import qos
@@ -72,12 +72,11 @@ class ClientTopics:
             refused=lambda error, raw: self._throttle.warning("server", f"ignored {error}"),
         )
 
-    def join(self, client: Client) -> None:
-        absent = tuple(client.map.absent_cameras)
-        who = Identity(client.robot, client.session, client.spec, absent=absent)
+    def join(self, client: Member) -> None:
+        who = Identity(client.robot, client.session, client.spec, absent=client.absent)
         self._side.executor.create_task(self._create, client, who)
 
-    def ready(self, client: Client) -> bool:
+    def ready(self, client: Member) -> bool:
         topics = self._open.get(client.session)
         return bool(
             topics
@@ -85,15 +84,15 @@ class ClientTopics:
             and topics.chunks.get_publisher_count()
         )
 
-    def send(self, client: Client, request: Request) -> None:
+    def send(self, client: Member, request: Request) -> None:
         if (topics := self._open.get(client.session)) is not None:
             topics.requests.publish(request_message(topics.who, request))
 
-    def tell(self, client: Client) -> None:
+    def tell(self, client: Member) -> None:
         if (topics := self._open.get(client.session)) is not None:
             topics.status.publish(self._status(topics.who, client))
 
-    def leave(self, client: Client) -> None:
+    def leave(self, client: Member) -> None:
         topics = self._open.pop(client.session, None)
         if topics is None:  # they are about to be opened
             client.counters["gone"] += 1
@@ -111,14 +110,14 @@ class ClientTopics:
             left_s = max(0.0, until_s - time.monotonic())
             topics.status.wait_for_all_acked(Duration(seconds=left_s))
 
-    def _status(self, who: Identity, client: Client) -> RobotStatus:
+    def _status(self, who: Identity, client: Member) -> RobotStatus:
         message = status_message(who, client.report(time.monotonic_ns()))
-        message.request_image_keys = list(client.map.images)
+        message.request_image_keys = list(client.cameras)
         return message
 
     # In the thread that spins.
 
-    def _create(self, client: Client, who: Identity) -> None:
+    def _create(self, client: Member, who: Identity) -> None:
         node, robot = self._side.node, client.robot
         quiet = PublisherEventCallbacks(use_default_callbacks=False)
 
@@ -187,7 +186,7 @@ class ClientTopics:
 
     # In the loop again.
 
-    def _opened(self, client: Client, topics: _Topics) -> None:
+    def _opened(self, client: Member, topics: _Topics) -> None:
         if client.counters["gone"]:
             self._side.executor.create_task(self._keep, topics)
             return

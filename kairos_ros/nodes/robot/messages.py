@@ -17,6 +17,7 @@ from kairos_ros.core.exchange import (
     Observation,
     Request,
 )
+from kairos_ros.core.execution.task import Task, TaskResult
 from kairos_ros.core.fit import RobotInterface
 from kairos_ros.core.wire_check import (
     check_duration,
@@ -32,7 +33,6 @@ from kairos_ros.msg import (
 from kairos_ros.msg import Observation as ObservationMessage
 from kairos_ros.robot.adapter import RobotSpec, TaskGoal
 from kairos_ros.robot.control_report import Report
-from kairos_ros.robot.task import Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from typing import Any
 import yaml
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.execution.latency import LatencyEstimate
+from kairos_ros.core.execution.loop import LoopConfig
 from kairos_ros.core.horizons.surprise import parse_surprise
 from kairos_ros.nodes.parameters import DOUBLES, INTEGERS, STRINGS, ParameterSpec
 from kairos_ros.robot.adapter import Limited, RobotAdapter
 from kairos_ros.robot.guard import GuardLimits, Workspace, tightened
-from kairos_ros.robot.latency import LatencyEstimate
-from kairos_ros.robot.loop import LoopConfig
 from kairos_ros.robot.motion_watch import MotionWatch, watched_joints
 
 P = ParameterSpec

@@ -21,6 +21,9 @@ from sensor_msgs.msg import JointState
 
 from kairos_ros.core.errors import ConfigError, WireError
 from kairos_ros.core.exchange import Observation, Request
+from kairos_ros.core.execution.loop import Loop
+from kairos_ros.core.execution.server_binding import ServerBinding
+from kairos_ros.core.execution.task import TaskResult
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.msg import (
@@ -70,11 +73,8 @@ from kairos_ros.robot.control_events import (
 )
 from kairos_ros.robot.control_report import Report
 from kairos_ros.robot.guard import ActionGuard, require_tighter
-from kairos_ros.robot.loop import Loop
-from kairos_ros.robot.server_binding import ServerBinding
 from kairos_ros.robot.supervision.rules_text import parse_rules
 from kairos_ros.robot.supervision.supervisor import Supervisor
-from kairos_ros.robot.task import TaskResult
 from kairos_ros.telemetry.answer import answer_of
 
 

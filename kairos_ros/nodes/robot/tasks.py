@@ -12,6 +12,7 @@ from rclpy.task import Future
 
 from kairos_ros.action import ExecuteTask
 from kairos_ros.core.errors import KairosError, WireError
+from kairos_ros.core.execution.task import Task, TaskResult
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.wire_check import printable
 from kairos_ros.msg import RobotStatus, TaskEvent
@@ -33,7 +34,6 @@ from kairos_ros.robot.body_log import BodyLog
 from kairos_ros.robot.control import Controller
 from kairos_ros.robot.control_events import Cancel, Start
 from kairos_ros.robot.name_owner import NameOwner
-from kairos_ros.robot.task import Task, TaskResult
 
 FEEDBACK_PERIOD_S = 0.5
 NAME_PERIOD_S = 0.25

@@ -10,9 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from kairos_ros.core.exchange import Answer
+from kairos_ros.core.execution.loop import Act, Approve, Loop, Send
+from kairos_ros.core.execution.loop import Effect as LoopEffect
+from kairos_ros.core.execution.task import Task
 from kairos_ros.core.pipeline import Component, TaskRules
-from kairos_ros.robot.loop import Act, Approve, Loop, Send
-from kairos_ros.robot.loop import Effect as LoopEffect
 from kairos_ros.robot.supervision.state import State, wants_actions
 from kairos_ros.robot.supervision.state_events import (
     ComponentAnswered,
@@ -24,7 +25,6 @@ from kairos_ros.robot.supervision.state_events import (
 )
 from kairos_ros.robot.supervision.state_machine import Transition, step
 from kairos_ros.robot.supervision.state_table import Effect, Mode
-from kairos_ros.robot.task import Task
 
 HOMING_LIMIT_NS = 20_000_000_000
 """An arm that has not reached its safe state by then needs a human."""

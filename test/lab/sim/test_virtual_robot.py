@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Actions, Answer, Refetch, Refusal
+from kairos_ros.core.execution import loop as robot_loop
+from kairos_ros.core.execution.latency import LatencyEstimate
+from kairos_ros.core.execution.task import Task
 from kairos_ros.lab.sim.rules import Rules
 from kairos_ros.lab.sim.virtual_robot import Assignment, Ended, Send, VirtualRobot
 from kairos_ros.recording.runs.trace import Trace, TraceRound
-from kairos_ros.robot import loop as robot_loop
-from kairos_ros.robot.latency import LatencyEstimate
-from kairos_ros.robot.task import Task
 
 MS = 1_000_000
 RATE_HZ = 30.0

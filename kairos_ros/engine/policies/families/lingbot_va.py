@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from kairos_ros.core.errors import PolicyError
-from kairos_ros.engine.policies.policy_folder import one_line
+from kairos_ros.engine.policies.policy_source import one_line
 from kairos_ros.engine.policies.sampler import FamilyCode, RowDraws
 from kairos_ros.transport.messages import InferRequest
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from transformers import AutoConfig
 
 from kairos_ros.core.errors import PolicyError
-from kairos_ros.engine.policies.policy_folder import one_line
+from kairos_ros.engine.policies.policy_source import one_line
 from kairos_ros.engine.policies.sampler import FamilyCode, RowDraws
 
 WORLD_MODEL = ("model.video_encoder.", "model.video_predictor.")

@@ -22,8 +22,8 @@ from kairos_ros.core.language.schedule import MOST_WAITING, LanguageSchedule
 from kairos_ros.engine.policies.language.head import PaliGemmaHead
 from kairos_ros.engine.policies.language.kv_slots import KvSlots, slot_bytes
 from kairos_ros.engine.policies.language.prefill import Prefill, PrefillTap
-from kairos_ros.engine.policies.policy import LEAVE_OUT, LoadedPolicy
-from kairos_ros.engine.policies.served import not_speaking
+from kairos_ros.engine.policies.policy import LoadedPolicy
+from kairos_ros.engine.policies.served import LEAVE_OUT, not_speaking
 from kairos_ros.engine.seam import EngineLostError, EngineOptions
 from kairos_ros.transport.language_messages import (
     MOST_TOKENS,

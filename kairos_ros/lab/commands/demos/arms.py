@@ -1,13 +1,12 @@
 """`kairos demo`: the command line of the demo."""
 
 import os
-from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from kairos_ros.bringup.foreground import CamerasOption, no_cameras
+from kairos_ros.bringup.foreground import CamerasOption, no_cameras, run_folder
 from kairos_ros.bringup.plan import check_horizon, own_cameras, rviz_line
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.scheduling.policies import parse_scheduling
@@ -115,16 +114,11 @@ def demo_command(
 
     experiment.scenes(policy)
     paces = Paces() if cloud or cuts else None
+    folder = run_folder(out)
     options = experiment.DemoOptions(
-        robots, duration, arrivals, seed, policy, _folder(out), record, paces, cuts, rviz, cameras
+        robots, duration, arrivals, seed, policy, folder, record, paces, cuts, rviz, cameras
     )
     serving: dict[str, Any] = {"scheduling": scheduling, "horizon": horizon}
     serving |= {"rtc": True} if rtc else {}
     run = experiment.run_comparison if compare else experiment.run_once
     raise typer.Exit(run(options, serving, view=view))
-
-
-def _folder(out: Path) -> Path:
-    folder = out / datetime.now().strftime("%Y-%m-%d_%H-%M-%S")
-    folder.mkdir(parents=True)
-    return folder

@@ -90,7 +90,6 @@ def drill_command(
     from kairos_ros.lab.drill.drill import DrillOptions, run_drill
 
     folder = run_folder(out, "drill")
-    folder.mkdir(parents=True)
     options = DrillOptions(robots, seed, silence_s, folder, domain >= 0, access)
     raise typer.Exit(run_drill(options, faults, console))
 

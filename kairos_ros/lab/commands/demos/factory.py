@@ -59,7 +59,6 @@ def factory_command(
     folder = run_folder(out, "factory")
     specs = fleet_plan(fleet, path.parent, record=folder / "bag" if record else "")
     stay_on_this_host()
-    folder.mkdir(parents=True)
     from kairos_ros.lab.demos.factory.demo import FactoryOptions, run_factory
 
     options = FactoryOptions(path, fleet, disturbable(specs), script, seed, folder)

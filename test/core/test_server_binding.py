@@ -1,8 +1,8 @@
 """Whom a robot asks and whom it believes, step by step."""
 
+from kairos_ros.core.execution.server_binding import MOST_SERVERS, ServerBinding
 from kairos_ros.core.fit import PolicyInterface, RobotInterface
 from kairos_ros.core.server_status import ServedPolicy, ServerState, ServerStatus
-from kairos_ros.robot.server_binding import MOST_SERVERS, ServerBinding
 
 S = 1_000_000_000
 ACTIVE, INACTIVE, CONFLICT = ServerState.ACTIVE, ServerState.INACTIVE, ServerState.CONFLICT

@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kairos_ros.core.exchange import Actions, Answer, Execution, no_actions
-from kairos_ros.robot.early_request import CALM, EarlyRequest, Surprise
-from kairos_ros.robot.task import MAX_ACTIONS, MAX_DURATION, Task, TaskResult
+from kairos_ros.core.execution.early_request import CALM, EarlyRequest, Surprise
+from kairos_ros.core.execution.task import MAX_ACTIONS, MAX_DURATION, Task, TaskResult
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,12 +19,13 @@ from kairos_ros.core.exchange import (
     Refusal,
     Request,
     RequestId,
+    no_actions,
 )
-from kairos_ros.robot.early_request import Surprise
-from kairos_ros.robot.latency import LatencyEstimate, lead_actions
-from kairos_ros.robot.run import Attempt, Chunk, Run, unwanted
-from kairos_ros.robot.server_binding import ServerBinding
-from kairos_ros.robot.task import Task, TaskResult
+from kairos_ros.core.execution.early_request import Surprise
+from kairos_ros.core.execution.latency import LatencyEstimate, lead_actions
+from kairos_ros.core.execution.run import Attempt, Chunk, Run, unwanted
+from kairos_ros.core.execution.server_binding import ServerBinding
+from kairos_ros.core.execution.task import Task, TaskResult
 
 Approve = Callable[[np.ndarray], np.ndarray | None]
 """Action guard: the action to execute, float32 [D], or None when it must not reach the arm."""
@@ -244,6 +245,12 @@ class Loop:
     def horizon(self) -> int:
         """Actions of the running chunk, counted from its observation; 0 without one."""
         return len(self._run.chunk.actions) if self._run and self._run.chunk else 0
+
+    @property
+    def upcoming(self) -> np.ndarray:
+        """float32 [L, D]: the actions left of the running chunk; [0, 0] without one."""
+        chunk = self._run.chunk if self._run else None
+        return no_actions() if chunk is None else chunk.actions[chunk.index :]
 
     @property
     def task_executed(self) -> int:

@@ -1,0 +1,170 @@
+"""A fleet in Prometheus' words: gauges and counters of what robots and serving node said last."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import generate_latest
+from prometheus_client.registry import Collector, CollectorRegistry
+
+from kairos_ros.dashboard.page import SILENT_AFTER_S
+from kairos_ros.telemetry.events import EngineReported, RobotReported, RobotScheduled
+from kairos_ros.telemetry.fleet_view import FleetView, RobotView
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+UP = ("ready", "busy", "standby")
+"""States of engines."""
+LEVELS = {"ok": 0, "warn": 1, "error": 2, "stale": 3}
+"""Of diagnostics, as in DiagnosticStatus.msg."""
+
+Row = tuple[tuple[str, ...], float]
+"""Values of labels, and the value."""
+
+
+def metrics(view: FleetView, refused: Mapping[str, int], now_s: float) -> bytes:
+    """The page that Prometheus scrapes (text format 0.0.4), UTF-8.
+
+    Of a serving node or a robot that was silent for SILENT_AFTER_S nothing is told but that it is
+    not up: a graph has a gap then, and no line that only looks alive.
+    """
+    registry = CollectorRegistry()
+    registry.register(_Fleet(view, refused, now_s))
+    return generate_latest(registry)
+
+
+class _Fleet(Collector):
+    def __init__(self, view: FleetView, refused: Mapping[str, int], now_s: float) -> None:
+        self._view, self._refused, self._now_s = view, refused, now_s
+
+    def collect(self) -> Iterable[Metric]:
+        view, now_s = self._view, self._now_s
+        heard = bool(view.server) and now_s - view.server_heard_s <= SILENT_AFTER_S
+        yield _gauge("server_up", "1 while the serving node is heard and serves robots", (),
+                     [((), heard and view.active)])  # fmt: skip
+        if heard:
+            yield from _server(view)
+            yield from _engines(view.engines)
+        yield from _robots(view.robots.values(), now_s)
+        yield _gauge(
+            "health_level",
+            "Of /diagnostics: 0 ok, 1 warning, 2 error, 3 stale",
+            ("name",),
+            [
+                ((name,), LEVELS.get(one.level, 3) if now_s - one.at_s <= SILENT_AFTER_S else 3)
+                for name, one in view.health.items()
+            ],
+        )
+        yield _counter("exporter_refused_messages", "Messages that this program refused",
+                       ("reason",), [((why,), n) for why, n in self._refused.items()])  # fmt: skip
+
+
+def _server(view: FleetView) -> Iterator[Metric]:
+    yield _gauge("queue_requests", "Requests that wait for an engine", (), [((), view.queue)])
+    yield _gauge("requests_per_second", "Over the last two seconds", (),
+                 [((), view.requests_per_s)])  # fmt: skip
+    yield _gauge("chunks_per_second", "Over the last two seconds", (), [((), view.chunks_per_s)])
+    yield _counter(
+        "events",
+        "Answers, refusals by code and faults since the serving node started",
+        ("event",),
+        [((name,), count) for name, count in view.counters.items()],
+    )
+
+
+ENGINE_GAUGES: Mapping[str, tuple[str, Callable[[EngineReported], float]]] = {
+    "engine_up": ("1 while it serves or stands by", lambda one: one.state in UP),
+    "engine_load_ratio": ("Share of the time in which it computed", lambda one: one.load),
+    "engine_batch_robots": ("Robots in its newest batch", lambda one: one.batch),
+    "engine_batch_limit_robots": ("Robots in a full batch", lambda one: one.max_batch),
+    "engine_in_flight_batches": ("Sent and not answered", lambda one: one.in_flight),
+    "engine_rtt_seconds": ("Of the link; 0 on the serving node's host", lambda one: one.rtt_s),
+}
+ENGINE_COUNTERS: Mapping[str, tuple[str, Callable[[EngineReported], float]]] = {
+    "engine_batches": ("Since the serving node started", lambda one: one.batches),
+    "engine_requests": ("Since the serving node started", lambda one: one.requests),
+    "engine_restarts": ("Workers or links that were lost", lambda one: one.restarts),
+}
+
+
+def _engines(engines: Iterable[EngineReported]) -> Iterator[Metric]:
+    labels = ("engine", "tier", "policy")
+    rows = [((one.name, one.tier, one.policy), one) for one in engines]
+    for name, (text, value) in ENGINE_GAUGES.items():
+        yield _gauge(name, text, labels, [(who, value(one)) for who, one in rows])
+    for name, (text, value) in ENGINE_COUNTERS.items():
+        yield _counter(name, text, labels, [(who, value(one)) for who, one in rows])
+
+
+STATUS_GAUGES: Mapping[str, tuple[str, Callable[[RobotReported], float]]] = {
+    "robot_buffered_actions": ("Actions left to execute", lambda one: one.buffered),
+    "robot_task_stalled_seconds": (
+        "Held for want of actions, in this task",
+        lambda one: one.stalled_s,
+    ),
+}
+STATUS_COUNTERS: Mapping[str, tuple[str, Callable[[RobotReported], float]]] = {
+    "robot_tasks": ("Tasks that have ended", lambda one: one.tasks_done),
+    "robot_tasks_succeeded": ("Of these", lambda one: one.tasks_succeeded),
+    "robot_chunks_dropped": (
+        "Not for its session, task or round, or too late",
+        lambda one: one.dropped,
+    ),
+    "robot_actions_guarded": (
+        "Actions that its guard changed or refused",
+        lambda one: one.guarded,
+    ),
+}
+SCHEDULE_GAUGES: Mapping[str, tuple[str, Callable[[RobotScheduled], float]]] = {
+    "robot_task_wait_ratio": (
+        "Share of its task's life that it waited for compute",
+        lambda one: one.wait_ratio,
+    ),
+    "robot_horizon_actions": ("Actions of its newest chunk", lambda one: one.horizon),
+    "robot_request_period_seconds": (
+        "Least time between its requests; 0: no limit",
+        lambda one: one.request_period_s,
+    ),
+    "robot_over_rate": ("1 while it asks too often", lambda one: one.over_rate),
+}
+
+
+def _robots(robots: Iterable[RobotView], now_s: float) -> Iterator[Metric]:
+    known = [one for one in robots if one.status is not None]
+    up = {one.name: now_s - one.status.at_s <= SILENT_AFTER_S for one in known if one.status}
+    yield _gauge("robot_up", "1 while it is heard", ("robot",),
+                 [((name,), heard) for name, heard in up.items()])  # fmt: skip
+    yield _gauge(
+        "robot_state",
+        "1 for the state that it is in, as in RobotStatus.msg or that of its state machine",
+        ("robot", "state"),
+        [
+            ((one.name, one.mode or one.status.state.name.lower()), 1)
+            for one in known
+            if one.status and up[one.name]
+        ],
+    )
+    heard = [one for one in known if up[one.name]]
+    told = [((one.name,), one.status) for one in heard if one.status]
+    for name, (text, of_status) in STATUS_GAUGES.items():
+        yield _gauge(name, text, ("robot",), [(who, of_status(one)) for who, one in told])
+    for name, (text, of_status) in STATUS_COUNTERS.items():
+        yield _counter(name, text, ("robot",), [(who, of_status(one)) for who, one in told])
+    scheduled = [((one.name,), one.scheduled) for one in heard if one.scheduled]
+    for name, (text, value) in SCHEDULE_GAUGES.items():
+        yield _gauge(name, text, ("robot",), [(who, value(one)) for who, one in scheduled])
+
+
+def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) -> Metric:
+    return _family(GaugeMetricFamily(f"kairos_{name}", text, labels=labels), rows)
+
+
+def _counter(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) -> Metric:
+    """Prometheus adds `_total`."""
+    return _family(CounterMetricFamily(f"kairos_{name}", text, labels=labels), rows)
+
+
+def _family(family: Any, rows: Iterable[Row]) -> Metric:
+    for values, value in rows:
+        family.add_metric(values, float(value))
+    found: Metric = family
+    return found

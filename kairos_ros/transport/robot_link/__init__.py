@@ -1,0 +1,1 @@
+"""Robots without ROS over a WebSocket: what they and `kairos doors` tell each other."""
