@@ -220,7 +220,7 @@ def test_a_replica_is_added_while_the_arms_go_on_and_an_interrupted_apply_change
 
 def test_what_cannot_be_applied_is_refused_before_anything_changes(fleet, capfd):
     before, began_s = fleet.plan, time.monotonic()
-    with pytest.raises(ClusterTooSmallError, match="1 GPU are too few"):
+    with pytest.raises(ClusterTooSmallError, match="1 GPU is too few"):
         apply_command(fleet.file(1))
     others = [{"task": "swing", "names": ["a"], "adapter_options": {"env_id": "Pendulum-v1"}},
               {"task": "drive", "names": ["b"],

@@ -96,7 +96,7 @@ def test_a_standby_beside_a_planned_serving_node_is_not_taken_for_it(start, wire
             return {"", PLAN.identity} <= {state.plan for state in wire.fleet[heard:]}
 
         until(both_were_heard)
-        until(lambda: client.spin(0.1) or client.state)
+        until(lambda: client.spin(0.1) or (client.state and client.state.active))
         assert disagreements(PLAN, client.state) == [
             "robot keeps is not here",
             "robot ignores is not here",
