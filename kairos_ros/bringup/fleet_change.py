@@ -1,9 +1,10 @@
-"""What differs between a fleet that runs and one that is planned, and so what has to be done."""
+"""What differs between a fleet that runs and one that is planned, and so what has to be done; and
+what it is told by."""
 
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Protocol
 
 from kairos_ros.bringup.plan import NodeSpec, plan_text, read_plan
 from kairos_ros.bringup.processes import Fleet
@@ -17,6 +18,35 @@ PLAN = "plan"
 """Parameter of the serving node."""
 LIVE = {"serving": (PLAN, "scheduling"), "judge": ("robots",)}
 """Parameters that can be set while a node runs."""
+
+
+class Setting(Protocol):
+    """Parameters on their way to a node."""
+
+    def is_done(self) -> bool:
+        """Raises KairosError where the node refuses them or does not answer."""
+        ...
+
+
+class State(Protocol):
+    """The part of a fleet state that is looked at."""
+
+    plan: str
+    staged_plan: str
+    plan_reason: str
+    engines: Any
+    robots: Any
+
+
+class Client(Protocol):
+    """The ROS side of a fleet (`nodes.fleet_client.FleetClient`)."""
+
+    def spin(self, for_s: float) -> None: ...
+
+    @property
+    def state(self) -> State | None: ...
+
+    def set(self, node: str, values: Mapping[str, Any]) -> Setting: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +91,7 @@ def planned_fleet(data: Mapping[str, Any]) -> PlannedFleet:
         served = read_served_plan(data["served"])
         guests = {str(robot): str(task) for robot, task in data["guests"].items()}
         return PlannedFleet(str(data["file"]), specs, served, dict(data["choices"]), guests)
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ConfigError(f"this is no planned fleet: {error}") from None
 
 

@@ -94,7 +94,7 @@ class FleetPlanner:
         if answer.how == "other plan":
             new = like_running(new, then, running.served)
         fleet = _still_refused(self._deployed(then, new, running, guests), running)
-        text = f"{robot} joins for {task}, served by {fleet.served.routes[robot]}"
+        text = f"{robot} joins for {task}, {_served_by(fleet.served, robot)}"
         if answer.how == "other plan":
             text += f", by another plan, since {answer.why}"
         return Joined(fleet, new, text)
@@ -107,8 +107,8 @@ class FleetPlanner:
         new = forced(self._planner(running.guests), plan, task, robot)
         fleet = _still_refused(self._deployed(then, new, running, guests), running)
         served = replace(fleet.served, forced=(*fleet.served.forced, robot))
-        engine = served.routes[robot]
-        text = f"{robot} joins for {task} by force, served by {engine}; SLOs may not be kept"
+        text = f"{robot} joins for {task} by force, {_served_by(served, robot)}"
+        text += "; SLOs may not be kept"
         return Joined(serving(fleet, served), new, text)
 
     def without(self, running: PlannedFleet, plan: "Plan", robots: Set[str]) -> Joined:
@@ -121,14 +121,17 @@ class FleetPlanner:
         return Joined(self._deployed(then, plan, running, left), plan, text)
 
     def _with(self, guests: Mapping[str, str]) -> "tuple[FleetFile, dict[str, str]]":
-        """The file with further robots, and which of them it does not have itself."""
-        from kairos_ros.fleet.fleet_file import RobotGroup
+        """The file with further robots, and which of them it does not have itself. Raises
+        ConfigError for a name that no robot can have."""
+        from kairos_ros.fleet.fleet_file import RobotGroup, check_robot_name
 
         mine = {
             robot: task
             for robot, task in guests.items()
             if task in self._fleet.tasks and robot not in self._fleet.robots
         }
+        for robot in mine:
+            check_robot_name(robot)
         groups = [
             *self._fleet.robot_fleet,
             *(RobotGroup(task=task, names=[robot]) for robot, task in mine.items()),
@@ -194,6 +197,14 @@ def exchanged(running: PlannedFleet, plan: "Plan | None", dead: str, spare: str)
         plan = replace(plan, servers=servers)
     fleet = serving(running, replace(running.served, engines=tuple(engines)))
     return Joined(fleet, plan, f"{spare} takes the place of {dead}, which stands by if it comes up")
+
+
+def _served_by(served: ServedPlan, robot: str) -> str:
+    """Where a guest is served, and what its node has to ask for, for people."""
+    (engine,) = (one for one in served.engines if robot in one.robots)
+    default = next(iter(served.policies))
+    asks = "" if engine.policy == default else f" (start it with policy:={engine.policy})"
+    return f"served by {engine.name}{asks}"
 
 
 def _still_refused(fleet: PlannedFleet, before: PlannedFleet) -> PlannedFleet:

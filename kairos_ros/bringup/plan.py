@@ -327,6 +327,8 @@ def read_plan(specs: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
 
 
 def _spec(params_file: str | None, arguments: Sequence[str], **fields: Any) -> NodeSpec:
+    if not isinstance(fields.get("parameters", {}), Mapping):
+        raise TypeError(f"parameters must be an object, not {fields['parameters']!r:.80}")
     file = Path(params_file) if params_file else None
     return NodeSpec(params_file=file, arguments=tuple(arguments), **fields)
 

@@ -10,15 +10,23 @@ Robots that announce themselves and are not in the plan join in the same way, or
 import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from kairos_ros.bringup.engine_repair import EngineRepair
-from kairos_ros.bringup.fleet_change import PLAN, Change, PlannedFleet, change, planned_fleet
+from kairos_ros.bringup.fleet_change import (
+    PLAN,
+    Change,
+    Client,
+    PlannedFleet,
+    change,
+    planned_fleet,
+)
 from kairos_ros.bringup.fleet_planner import Joined, refuse
 from kairos_ros.bringup.foreground import SERVING, how
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.bringup.robot_admission import Question, RobotAdmissions
 from kairos_ros.core.errors import KairosError, WireError
+from kairos_ros.core.wire_check import printable
 from kairos_ros.host.fleet_socket import FleetConnection, FleetListener
 
 LONGEST_S = 3600.0
@@ -27,37 +35,10 @@ SETTLED_S = 30.0
 """Engines that are not in the new plan have finished their batches by then."""
 AGAIN_S = 1.0
 """Between two attempts to call off a change that the serving node still makes."""
+SHOWN = 200
+"""Characters of what is done, for others that wait for it."""
 SILENT_S = 10.0
 """Without a word of the serving node for so long, a change is called off."""
-
-
-class Setting(Protocol):
-    """Parameters on their way to a node."""
-
-    def is_done(self) -> bool:
-        """Raises KairosError where the node refuses them or does not answer."""
-        ...
-
-
-class State(Protocol):
-    """The part of a fleet state that is looked at."""
-
-    plan: str
-    staged_plan: str
-    plan_reason: str
-    engines: Any
-    robots: Any
-
-
-class Client(Protocol):
-    """The ROS side of a fleet (`nodes.fleet_client.FleetClient`)."""
-
-    def spin(self, for_s: float) -> None: ...
-
-    @property
-    def state(self) -> State | None: ...
-
-    def set(self, node: str, values: Mapping[str, Any]) -> Setting: ...
 
 
 class PlannedFleetRunner:
@@ -127,6 +108,8 @@ class PlannedFleetRunner:
             self._join(joined, kind="repair")
 
     def _admit(self) -> None:
+        if (code := self._fleet.dead().get(SERVING)) is not None:
+            self._admissions.answer_all(f"serving {how(code)}; end the fleet, and start it again")
         state = self._client.state
         if self._work is not None or state is None or state.plan != self.running.served.identity:
             return
@@ -164,11 +147,14 @@ class PlannedFleetRunner:
 
     def _ask_to_join(self, connection: FleetConnection, message: Mapping[str, Any]) -> None:
         """Raises KairosError."""
-        robot, task = str(message.get("robot")), str(message.get("task") or "")
+        robot, task = (str(message.get(field) or "") for field in ("robot", "task"))
         force = message.get("force") is True
         self._admissions.put(Question(robot, task, force, connection), self.running)
         if self._work is not None:
-            connection.send({"told": f"waits for a change of the fleet: {self._what}"})
+            text = f"waits for a change of the fleet: {printable(self._what, SHOWN)}"
+            connection.send({"told": text})
+        elif self._client.state is None:
+            connection.send({"told": "waits for the serving node, which says nothing"})
 
     # Who asks
 
@@ -186,6 +172,7 @@ class PlannedFleetRunner:
             connection.close()
             if connection is self._for:
                 self._hung_up()
+            self._admissions.withdraw(connection)
 
     def _do(self, connection: FleetConnection, message: dict[str, Any]) -> None:
         match message.get("do"):
@@ -206,6 +193,8 @@ class PlannedFleetRunner:
                     connection.send({"refused": str(error)})
             case "cancel" if connection is self._for and not self._committed:
                 self._stop("it was interrupted")
+            case "cancel" if self._admissions.withdraw(connection):
+                connection.send({"refused": "it was interrupted, and nothing was changed"})
             case "cancel":
                 pass  # it is too late, and what is left is told
             case other:
@@ -266,6 +255,7 @@ class PlannedFleetRunner:
         work = self._work
         if work is not None and not self._committed:
             work.close()  # type: ignore[attr-defined]  # a generator
+            self._joined = None  # a robot that it was for may ask again
             self._refused(f"the change was called off: {why}")
 
     def _refused(self, why: str) -> None:
@@ -283,7 +273,7 @@ class PlannedFleetRunner:
     def _refuse_after(self, joined: Joined, why: str) -> None:
         """The change for a robot could not be made, and will not be tried again and again."""
         new = joined.fleet.guests.keys() - self.running.guests.keys()
-        if new:
+        if new and SERVING not in self._fleet.dead():
             self._join(refuse(self.running, min(new), why))
 
     def _over(self) -> None:
@@ -322,6 +312,7 @@ class PlannedFleetRunner:
         """Until the serving node routes by the new plan. Raises KairosError where it does not."""
         setting = self._client.set(SERVING, steps.tell[SERVING])
         while not setting.is_done():
+            self._check_alive(started)
             yield ""
         told, began_s, heard_s = "", time.monotonic(), time.monotonic()
         goal = wanted.served.identity
@@ -349,7 +340,8 @@ class PlannedFleetRunner:
         dead = self._fleet.dead()
         for key in (SERVING, *started):
             if key in dead:
-                raise KairosError(f"{key} {how(dead[key])}: {self._fleet.tail(key, 3)}")
+                last = f": {self._fleet.tail(key, 3)}" if dead[key] > 0 else ""
+                raise KairosError(f"{key} {how(dead[key])}{last}")
 
     def _complete(self, before: PlannedFleet, wanted: PlannedFleet, steps: Change) -> Iterator[str]:
         """What is old goes. Nothing stops this any more."""

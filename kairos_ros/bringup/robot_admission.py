@@ -21,6 +21,7 @@ from kairos_ros.bringup.fleet_planner import (
     refuse,
 )
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.wire_check import printable
 from kairos_ros.host.fleet_socket import FleetConnection
 
 if TYPE_CHECKING:
@@ -39,6 +40,11 @@ def task_of(robot: str, tasks: Iterable[str]) -> str:
     known = list(tasks)
     named = [task for task in known if robot == task or robot.startswith(f"{task}_")]
     return max(named, key=len, default=known[0] if len(known) == 1 else "")
+
+
+def in_already(robot: str, engine: str) -> str:
+    """For whoever asks for a robot that need not ask."""
+    return f"{robot} is in the fleet already, served by {engine}"
 
 
 class Question(NamedTuple):
@@ -64,6 +70,8 @@ class RobotAdmissions:
         self._deciding: Future[Joined] | None = None
         self._about, self._base = "", ""
         """The robot, and the plan, that is decided about."""
+        self._leaving: set[str] = set()
+        """Guests that have left, while it is planned who may have their places."""
         self._questions: deque[Question] = deque()
         self._question: Question | None = None
         """The one that is decided about."""
@@ -79,11 +87,30 @@ class RobotAdmissions:
 
     def put(self, question: Question, running: PlannedFleet) -> None:
         """To be decided about before robots that are here. Raises KairosError."""
+        from kairos_ros.fleet.fleet_file import check_robot_name
+
+        check_robot_name(question.robot)
         if engine := running.served.routes.get(question.robot):
-            raise KairosError(f"{question.robot} is in the fleet already, served by {engine}")
+            raise KairosError(in_already(question.robot, engine))
         if len(self._questions) >= MOST_QUESTIONS:
             raise KairosError(f"{MOST_QUESTIONS} robots are waiting for an answer; ask later")
         self._questions.append(question)
+
+    def withdraw(self, asker: FleetConnection) -> bool:
+        """Whoever asked does not want to know any more; what is decided about the question is
+        dropped. Whether there was one."""
+        asked = len(self._questions)
+        self._questions = deque(one for one in self._questions if one.asker is not asker)
+        if self._question is not None and self._question.asker is asker:
+            self._question, self._base = None, ""
+            return True
+        return len(self._questions) < asked
+
+    def answer_all(self, why: str) -> None:
+        """Tells everybody who asks, and has no answer yet, that the robot cannot join."""
+        for one in [*self._questions, *filter(None, [self._question])]:
+            one.asker.send({"refused": f"{one.robot} cannot join: {why}"})
+            self.withdraw(one.asker)
 
     def look(self, robots: Iterable[str], running: PlannedFleet) -> None:
         """robots: that are here. Begins to decide where one is not in the plan, or has left it."""
@@ -94,10 +121,12 @@ class RobotAdmissions:
             return
         while self._questions:
             question = self._questions.popleft()
-            if not question.asker.closed and question.robot not in running.served.routes:
-                self._question = question
-                self.ask(running, question.robot, question.task, force=question.force)
-                return
+            if engine := running.served.routes.get(question.robot):  # somebody else asked, too
+                question.asker.send({"refused": in_already(question.robot, engine)})
+                continue
+            self._question = question
+            self.ask(running, question.robot, question.task, force=question.force)
+            return
         left = {
             robot
             for robot in running.guests.keys() - here
@@ -106,9 +135,10 @@ class RobotAdmissions:
         refused = running.served.refused.keys()
         new = sorted(here - running.served.routes.keys() - refused)
         if left:
+            self._leaving = left
             self._decide(running, "", lambda planner, plan: planner.without(running, plan, left))
         elif gone := set(refused - here):
-            self._decide(running, "", lambda planner, plan: forget(running, gone))
+            self._submit(running, "", lambda: forget(running, gone))
         elif new:
             self.ask(running, new[0])
 
@@ -123,6 +153,8 @@ class RobotAdmissions:
             if mine not in planner.tasks:
                 tasks = ", ".join(planner.tasks)
                 why = f"its task is not known; name it TASK_NAME with one of the tasks {tasks}"
+                if task:
+                    why = f"there is no task '{printable(task)}'; tasks are {tasks}"
                 return refuse(running, robot, why)
             join = planner.force if force else planner.join
             return join(running, plan, robot, mine)
@@ -131,7 +163,8 @@ class RobotAdmissions:
 
     def decided(self, running: PlannedFleet) -> tuple[Joined, Question | None] | None:
         """A fleet to change to, once there is one, and the question that it answers. Raises
-        KairosError where it cannot be planned who may have the place of a robot that has left."""
+        KairosError where it cannot be planned who may have the place of a robot that has left,
+        which is tried again after LEFT_S."""
         if self._deciding is None or not self._deciding.done():
             return None
         deciding, self._deciding = self._deciding, None
@@ -144,6 +177,7 @@ class RobotAdmissions:
             return deciding.result(), question
         except KairosError as error:
             if not self._about:
+                self._heard_s |= dict.fromkeys(self._leaving, time.monotonic())
                 raise
             return refuse(running, self._about, str(error)), question
 
@@ -175,8 +209,11 @@ class RobotAdmissions:
                 self._known = planner, plan, running.served.identity
             return decide(planner, plan)
 
+        self._submit(running, about, planned)
+
+    def _submit(self, running: PlannedFleet, about: str, decide: Callable[[], Joined]) -> None:
         self._about, self._base = about, running.served.identity
-        self._deciding = self._pool.submit(planned)
+        self._deciding = self._pool.submit(decide)
 
 
 def _read_again(running: PlannedFleet) -> "tuple[FleetPlanner, Plan]":

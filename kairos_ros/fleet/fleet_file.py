@@ -5,11 +5,14 @@ rate and safe state; of a task its scene, horizon and scheduling policy, value a
 a judge its cameras; the memory of a GPU; and where models are served.
 """
 
+import re
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fleet_names import COMMON, is_robot_name
 from kairos_ros.core.pipeline import (
     ESCALATIONS,
     FALLBACKS,
@@ -17,17 +20,29 @@ from kairos_ros.core.pipeline import (
     ComponentRules,
     TaskRules,
 )
+from kairos_ros.core.wire_check import NAME_CHARS, printable
 
+ROBOT_NAME = r"^[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*$"
 RobotName = Annotated[
     str,
     Field(
-        pattern=r"^[A-Za-z][A-Za-z0-9_]*(/[A-Za-z][A-Za-z0-9_]*)*$",
-        max_length=100,
+        pattern=ROBOT_NAME,
+        max_length=NAME_CHARS,
         description="a ROS name, or several with / between them, such as cell_1/arm_1",
     ),
 ]
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
 Escalation = Literal[*ESCALATIONS]  # type: ignore[valid-type]  # mypy reads no unpacked tuple
+
+
+def check_robot_name(text: str) -> None:
+    """Raises ConfigError for what a robot of a fleet file cannot be called."""
+    if not (is_robot_name(text) and re.fullmatch(ROBOT_NAME, text)):
+        raise ConfigError(
+            f"'{printable(text)}' is no name of a robot: use a ROS name of letters, digits and _, "
+            "first a letter, or several with / between them, such as cell_1/arm_1, none of them "
+            f"{COMMON}, of at most {NAME_CHARS} characters together"
+        )
 
 
 class _Section(BaseModel):

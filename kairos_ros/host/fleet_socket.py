@@ -87,7 +87,7 @@ class FleetConnection:
 def _message(text: bytes) -> dict[str, Any]:
     try:
         message = json.loads(text)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError(f"no JSON: {error}") from None
     if not isinstance(message, dict):
         raise WireError("a message must be an object")

@@ -52,10 +52,12 @@ class FleetClient:
 
     @property
     def state(self) -> FleetState | None:
-        """The newest fleet state; None: none lately."""
+        """The newest fleet state of a serving node that follows a plan; None: none lately."""
         return self._state if time.monotonic() - self._heard_s < FRESH_S else None
 
     def _on_state(self, state: FleetState) -> None:
+        if not state.plan:
+            return  # of a standby, or of a server of other robots
         self._state, self._heard_s = state, time.monotonic()
 
     def client(self, node: str) -> AsyncParameterClient:
@@ -105,7 +107,7 @@ def disagreements(plan: ServedPlan, state: FleetState) -> list[str]:
     """How a serving node and its robots differ from the plan, for people; empty: in nothing."""
     found = []
     if state.plan != plan.identity:
-        found.append(f"the serving node follows {state.plan or 'no plan'}, not {plan.identity}")
+        found.append(f"the serving node follows {state.plan}, not {plan.identity}")
     if state.staged_plan:
         found.append(f"it changes to {state.staged_plan}: {state.plan_reason}")
     if not state.active:

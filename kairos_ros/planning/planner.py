@@ -316,8 +316,8 @@ class Planner:
             left -= len(servers)
         shares = ", ".join(f"{component} {len(s)}" for (_, component), s in footprints.items())
         return (
-            f"{gpus} GPU{'s' * (gpus != 1)} are too few: {what}. At least {self.least_gpus} are "
-            f"needed ({shares}); give more GPUs, fewer robots, or longer SLOs"
+            f"{gpus} GPU{' is' if gpus == 1 else 's are'} too few: {what}. At least "
+            f"{self.least_gpus} are needed ({shares}); give more GPUs, fewer robots, or longer SLOs"
         )
 
 

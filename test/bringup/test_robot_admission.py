@@ -9,7 +9,7 @@ import yaml
 from kairos_ros.bringup import robot_admission
 from kairos_ros.bringup.fleet_change import change, planned_fleet
 from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices, exchanged, forget, refuse
-from kairos_ros.bringup.robot_admission import RobotAdmissions, task_of
+from kairos_ros.bringup.robot_admission import Question, RobotAdmissions, task_of
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.placement.served_plan import read_served_plan
 
@@ -39,7 +39,12 @@ def test_a_robot_that_fits_joins_and_nothing_changes_for_the_others(file):
     running, plan = planner.plan()
     joined = planner.join(running, plan, "drive_far", "drive")
     served = joined.fleet.served
-    assert joined.text == "drive_far joins for drive, served by gpu2/emulated-drive"
+    # a robot that names no policy gets the first one of the file
+    assert joined.text == (
+        "drive_far joins for drive, served by gpu2/emulated-drive (start it with "
+        "policy:=emulated-drive)"
+    )
+    assert "policy:=" not in planner.join(running, plan, "swing_far", "swing").text
     assert served.routes["drive_far"] == "gpu2/emulated-drive"
     assert served.periods_s["drive_far"] == served.periods_s["drive_1"]
     assert {r: s for r, s in served.periods_s.items() if r != "drive_far"} == (
@@ -216,3 +221,123 @@ def test_a_cluster_in_which_all_stand_by_is_refused(file):
     cluster = {"num_servers": 1, "hot_standby": 1, "gpu_type": "CPU slot"}
     with pytest.raises(KairosError, match="at least one has to serve"):
         FleetPlanner(file(server_cluster=cluster), PlanChoices())
+
+
+class Asker:
+    """Whoever asks, without a socket."""
+
+    closed = False
+
+    def __init__(self) -> None:
+        self.told: list[dict] = []
+
+    def send(self, message) -> None:
+        self.told.append(message)
+
+
+@pytest.mark.parametrize(
+    "name", ["", "../x", "a" * 101, "swing_é", "a b", "kairos", "_x", "a/kairos", "\ud800", "a\n"]
+)
+def test_a_name_that_no_robot_can_have_is_refused_and_the_next_question_is_answered(file, name):
+    planner = FleetPlanner(file(), PlanChoices())
+    running, plan = planner.plan()
+    admissions = RobotAdmissions(planner, plan, running)
+    with pytest.raises(KairosError, match="is no name of a robot"):
+        admissions.put(Question(name, "swing", False, Asker()), running)
+    admissions.look([f"swing_1/{name}"], running)  # one that announces itself
+    assert admissions.busy
+    admissions.put(Question("swing_9", "", False, Asker()), running)
+    decided(admissions, running)
+    admissions.look([], running)
+    assert decided(admissions, running).fleet.guests == {"swing_9": "swing"}
+    admissions.close()
+
+
+def test_a_robot_that_announces_itself_by_a_name_that_no_file_can_have_is_told_so(file):
+    planner = FleetPlanner(file(), PlanChoices())
+    running, plan = planner.plan()
+    admissions = RobotAdmissions(planner, plan, running)
+    admissions.look(["swing_1/_x"], running)
+    refused = decided(admissions, running).fleet.served.refused
+    assert "is no name of a robot" in refused["swing_1/_x"]
+    admissions.close()
+
+
+def test_a_task_that_the_file_lacks_is_named(file):
+    planner = FleetPlanner(file(), PlanChoices())
+    running, plan = planner.plan()
+    admissions = RobotAdmissions(planner, plan, running)
+    admissions.put(Question("swing_9", "fly", False, Asker()), running)
+    admissions.look([], running)
+    assert "there is no task 'fly'; tasks are swing, drive" in decided(admissions, running).text
+    admissions.close()
+
+
+def test_of_two_that_ask_for_the_same_robot_both_get_an_answer(file):
+    planner = FleetPlanner(file(), PlanChoices())
+    running, plan = planner.plan()
+    admissions = RobotAdmissions(planner, plan, running)
+    second = Asker()
+    for asker in (Asker(), second):
+        admissions.put(Question("swing_9", "", False, asker), running)
+    admissions.look([], running)
+    joined = decided(admissions, running)
+    admissions.applied(running, joined, "swing_9")
+    admissions.look([], joined.fleet)
+    assert not admissions.busy
+    assert "swing_9 is in the fleet already" in second.told[0]["refused"]
+    admissions.close()
+
+
+def test_a_question_that_is_withdrawn_changes_nothing(file):
+    planner = FleetPlanner(file(), PlanChoices())
+    running, plan = planner.plan()
+    admissions = RobotAdmissions(planner, plan, running)
+    first, second = Asker(), Asker()
+    admissions.put(Question("swing_8", "", False, first), running)
+    admissions.put(Question("swing_9", "", False, second), running)
+    admissions.look([], running)
+    assert admissions.withdraw(first)  # it is decided about
+    assert admissions.withdraw(second)  # it waits
+    assert not admissions.withdraw(second)
+    until_s = time.monotonic() + 30.0
+    while admissions.busy:
+        assert admissions.decided(running) is None
+        assert time.monotonic() < until_s
+    admissions.look([], running)
+    assert not admissions.busy
+    admissions.close()
+
+
+def test_without_a_serving_node_everybody_who_asks_is_told_so(file):
+    planner = FleetPlanner(file(), PlanChoices())
+    running, plan = planner.plan()
+    admissions = RobotAdmissions(planner, plan, running)
+    askers = {name: Asker() for name in ("swing_8", "swing_9")}
+    for name, asker in askers.items():
+        admissions.put(Question(name, "", False, asker), running)
+    admissions.look([], running)
+    admissions.answer_all("serving was killed")
+    for name, asker in askers.items():
+        assert asker.told == [{"refused": f"{name} cannot join: serving was killed"}]
+    admissions.close()
+
+
+def test_where_the_file_has_changed_the_place_of_one_that_left_is_kept_and_others_are_heard(
+    file, monkeypatch
+):
+    monkeypatch.setattr(robot_admission, "LEFT_S", -1.0)
+    planner = FleetPlanner(file(), PlanChoices())
+    running, plan = planner.plan()
+    guest = planner.join(running, plan, "drive_7", "drive").fleet
+    refusing = refuse(guest, "stranger", "no").fleet
+    admissions = RobotAdmissions(planner, plan, running)
+    Path(guest.file).unlink()
+
+    admissions.look(["swing_1"], refusing)
+    with pytest.raises(KairosError, match="No such file"):
+        decided(admissions, refusing)
+    monkeypatch.setattr(robot_admission, "LEFT_S", 60.0)
+    admissions.look(["swing_1"], refusing)  # no planner is needed to forget one that was refused
+    assert decided(admissions, refusing).fleet.served.refused == {}
+    admissions.close()

@@ -220,7 +220,7 @@ def test_a_replica_is_added_while_the_arms_go_on_and_an_interrupted_apply_change
 
 def test_what_cannot_be_applied_is_refused_before_anything_changes(fleet, capfd):
     before, began_s = fleet.plan, time.monotonic()
-    with pytest.raises(ClusterTooSmallError, match="1 GPU are too few"):
+    with pytest.raises(ClusterTooSmallError, match="1 GPU is too few"):
         apply_command(fleet.file(1))
     others = [{"task": "swing", "names": ["a"], "adapter_options": {"env_id": "Pendulum-v1"}},
               {"task": "drive", "names": ["b"],
@@ -312,6 +312,15 @@ def test_a_robot_that_is_started_elsewhere_joins_or_is_told_why_not(fleet, start
     with pytest.raises(typer.Exit):
         join_command("nobody")
     assert "its task is not known" in capfd.readouterr().err
+
+
+def test_without_its_serving_node_a_fleet_lets_nobody_join_and_says_so(fleet, capfd):
+    (server,) = [p for p in children(fleet.process.pid) if "serving" in command(p)]
+    os.kill(server, signal.SIGKILL)
+    with pytest.raises(typer.Exit) as ended:
+        join_command("swing_11")
+    assert ended.value.exit_code == 1
+    assert "serving was killed by SIGKILL" in capfd.readouterr().err
 
 
 def test_without_a_planned_fleet_there_is_nothing_to_change():

@@ -11,6 +11,7 @@ from wire import WireRobot, done, until
 
 from kairos_ros.bringup.plan import serving
 from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
+from kairos_ros.nodes.fleet_client import FleetClient, disagreements
 
 POLICY = "emulated:latency_ms=20,chunk=20,state=3,dim=1"
 PERIOD_S = 0.5
@@ -76,3 +77,29 @@ def test_a_robot_that_ignores_its_planned_rate_gets_no_more_and_is_named(start, 
     )
     assert wire.fleet[-1].plan == PLAN.identity
     assert not wire.fleet[-1].staged_plan
+
+
+def test_a_standby_beside_a_planned_serving_node_is_not_taken_for_it(start, wire):
+    start(serving(plan=PLAN.text))
+    wire.serving_since()
+    start(serving(policy=POLICY, standby_after_s=1.0))
+    until(lambda: not wire.fleet[-1].plan, what="for the fleet state of the standby")
+    client = FleetClient("test_client")
+    try:
+        until(lambda: client.spin(0.1) or client.state, what="for a fleet state")
+        heard = len(wire.fleet)
+
+        def both_were_heard():
+            client.spin(0.05)
+            state = client.state
+            assert state is None or state.plan == PLAN.identity
+            return {"", PLAN.identity} <= {state.plan for state in wire.fleet[heard:]}
+
+        until(both_were_heard)
+        until(lambda: client.spin(0.1) or (client.state and client.state.active))
+        assert disagreements(PLAN, client.state) == [
+            "robot keeps is not here",
+            "robot ignores is not here",
+        ]
+    finally:
+        client.close()
