@@ -12,6 +12,10 @@ from kairos_ros.dashboard.page import TEMPLATES
 TOKEN = "KAIROS_GATEWAY_TOKEN"
 PATIENCE_S = 1.0
 MOST_ROWS = 20
+WHY = {
+    401: f"; start the dashboard with the gateway's token in ${TOKEN}",
+    404: "; it is no `kairos gateway`",
+}
 
 
 class GatewayPanel:
@@ -35,7 +39,8 @@ class GatewayPanel:
             async with httpx.AsyncClient(headers=self._headers, timeout=PATIENCE_S) as client:
                 response = await client.get(f"{self.url}/state")
             if response.status_code != 200:
-                return _drawn(self.url, None, f"it answered {response.status_code}")
+                why = WHY.get(response.status_code, "")
+                return _drawn(self.url, None, f"it answered {response.status_code}{why}")
             return _drawn(self.url, response.json(), "")
         except (httpx.HTTPError, ValueError, TypeError, jinja2.TemplateError) as error:
             return _drawn(self.url, None, f"{type(error).__name__} {error!s:.200}".strip())

@@ -17,6 +17,7 @@ SHORTEST_TOKEN, LONGEST_TOKEN = 20, 200
 """Characters."""
 MOST_FILE_BYTES = 1_000_000
 HOW = "make one with: openssl rand -hex 24"
+GIVE = "LeRobot's policy takes it from KAIROS_TOKEN, openpi's client as api_key"
 
 
 class AccessDeniedError(Exception):
@@ -45,13 +46,15 @@ class Access:
         if not self.tokens:
             return named
         _, _, given = authorization.strip().partition(" ")
+        if not given:
+            raise AccessDeniedError(f"a token is needed here; {GIVE}")
         owners = [
             robot
             for robot, token in self.tokens.items()
             if hmac.compare_digest(token.encode(), given.strip().encode(errors="replace"))
         ]
         if not owners:
-            raise AccessDeniedError("no robot has this token; give the client the api_key of one")
+            raise AccessDeniedError(f"no robot has this token; {GIVE}")
         if named not in ("", owners[0]):
             raise AccessDeniedError(f"this token is not that of robot {named}")
         return owners[0]

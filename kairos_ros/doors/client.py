@@ -211,7 +211,7 @@ class Client:
             dropped=dropped,
             server=self.server,
             bound=self.binding.bound,
-            why_no_server="" if self.binding.bound else self.binding.why_none(),
+            why_no_server="" if self.binding.bound else self.binding.why_none(now_ns),
             misfit=self.misfit,
             policy=self.binding.asks_for,
         )

@@ -374,7 +374,7 @@ class Controller:
             unusable_motion=self._motion.unusable if self._motion else 0,
             server=binding.server if binding else None,
             bound=binding.bound if binding else "",
-            why_no_server=binding.why_none() if binding and not binding.bound else "",
+            why_no_server=binding.why_none(now_ns) if binding and not binding.bound else "",
             misfit=binding.misfit if binding else "",
             policy=binding.asks_for if binding else "",
             other_servers=binding.describe_other_servers() if binding else "",

@@ -3,12 +3,14 @@
 import importlib.util
 import re
 import shlex
+import textwrap
 from collections.abc import Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 import typer.main
+import yaml
 
 import bench.__main__ as bench
 from kairos_ros.bringup.launch_files import COMMON_ARGUMENTS
@@ -21,6 +23,7 @@ DOCS = [
     *sorted(ROOT.glob("models/*/README.md")),
 ]
 FENCED = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+YAML = re.compile(r"^ *```yaml\n(.*?)^ *```", re.DOTALL | re.MULTILINE)
 INLINE = re.compile(r"`((?:kairos|make|python -m|ros2 launch) [^`]+)`")
 FILE = re.compile(r"`([\w./]+/[\w]+\.py|(?:kairos_ros|test|bench|config|tools)/[\w./]+)`")
 """A path of the repository, or of a module inside kairos_ros."""
@@ -48,6 +51,12 @@ def commands(page: Path, program: str) -> Iterator[list[str]]:
 @cache
 def kairos():
     return typer.main.get_command(app())
+
+
+@every_page
+def test_every_yaml_of_the_docs_can_be_read(page):
+    for block in YAML.findall(page.read_text()):
+        yaml.safe_load(textwrap.dedent(block))
 
 
 @every_page

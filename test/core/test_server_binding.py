@@ -45,7 +45,7 @@ def test_nobody_is_asked_and_nobody_believed_before_a_server_is_known():
     assert robot.binding.bound == ""
     assert not robot.binding.is_from("")
     assert not robot.binding.is_from("anyone")
-    assert "none has announced itself" in robot.binding.why_none()
+    assert "none has announced itself" in robot.binding.why_none(0)
 
     robot.hears(status("a"))
     assert robot.looks() == (True, "")
@@ -59,7 +59,7 @@ def test_only_an_active_server_of_this_robot_is_chosen():
     )
     robot.looks()
     assert robot.binding.bound == ""
-    assert "inactive" in robot.binding.why_none()
+    assert "inactive" in robot.binding.why_none(0)
     robot.hears(status("d", robots=("left_*",)))
     robot.looks()
     assert robot.binding.bound == "d"
@@ -118,6 +118,15 @@ def test_a_task_goes_on_with_the_next_server_once_the_first_is_silent():
     robot.later(1)
     assert robot.looks() == (True, "")
     assert robot.binding.bound == "b"
+
+
+def test_a_server_that_is_silent_is_not_said_to_be_active():
+    robot = Robot().hears(status("a", node="/serving"))
+    robot.looks()
+    robot.later(4).looks()
+    assert robot.binding.bound == ""
+    assert robot.binding.why_none(4 * S).startswith("/serving on ")
+    assert robot.binding.why_none(4 * S).endswith(" is silent")
 
 
 def test_a_server_that_says_it_serves_nobody_is_left():

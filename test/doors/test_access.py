@@ -84,3 +84,11 @@ def test_with_tokens_a_client_is_who_its_token_says():
     for path, header in (("/arm_1", f"Api-Key {B}"), ("/arm_1", ""), ("/", "Api-Key é")):
         with pytest.raises(AccessDeniedError):
             guarded.robot_of(path, header)
+
+
+@pytest.mark.parametrize(
+    ("header", "said"), [("", "a token is needed here"), ("Bearer x", "no robot has this token")]
+)
+def test_a_client_without_the_right_token_is_told_where_to_give_it(header, said):
+    with pytest.raises(AccessDeniedError, match=f"{said}.*KAIROS_TOKEN.*api_key"):
+        Access({"arm_1": A}, None).robot_of("/", header)

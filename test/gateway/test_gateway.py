@@ -381,7 +381,9 @@ def test_the_dashboard_says_when_the_gateway_does_not_answer(servers):
         panel = GatewayPanel(f"http://127.0.0.1:{nobody.getsockname()[1]}")
         assert "ReadTimeout" in asyncio.run(panel.html())
     with gateway(servers(), token="secret") as client:
-        assert "answered 401" in asyncio.run(GatewayPanel(str(client.base_url)).html())
+        refused = asyncio.run(GatewayPanel(str(client.base_url)).html())
+        assert "answered 401; start the dashboard with the gateway" in refused
+        assert "$KAIROS_GATEWAY_TOKEN" in refused
     with pytest.raises(ConfigError, match="write http://HOST:PORT"):
         GatewayPanel("127.0.0.1:8380")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import httpx
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from kairos_ros.core.robot_state import RobotState as State
@@ -97,6 +98,16 @@ def test_every_metric_of_the_panels_the_rules_and_the_page_exists():
     assert used - told == {"kairos_ros"} & used
     documented = set(re.findall(r"`(kairos_\w+)", PAGE.read_text())) - {"kairos_ros"}
     assert documented == told
+
+
+def test_rules_are_evaluated_as_often_as_their_alerts_wait():
+    (group,) = yaml.safe_load(RULES.read_text())["groups"]
+    seconds = {"s": 1, "m": 60}
+    every, *waits = (
+        int(text[:-1]) * seconds[text[-1]]
+        for text in (group["interval"], *(rule["for"] for rule in group["rules"]))
+    )
+    assert every <= min(waits)
 
 
 @pytest.mark.slow

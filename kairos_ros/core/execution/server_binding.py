@@ -139,9 +139,12 @@ class ServerBinding:
         """Whose answers were dropped, for people; empty where there were none."""
         return ", ".join(f"{self._name_of(s)}: {count}" for s, count in self.other_servers.items())
 
-    def why_none(self) -> str:
+    def why_none(self, now_ns: int) -> str:
         """Why nobody is asked, for people."""
-        known = [f"{h.status} is {h.status.state.name.lower()}" for h in self._heard.values()]
+        known = [
+            f"{h.status} is {'silent' if h.is_silent(now_ns) else h.status.state.name.lower()}"
+            for h in self._heard.values()
+        ]
         return "; ".join(known) or "none has announced itself for this robot"
 
     def _name_of(self, server: str) -> str:

@@ -78,7 +78,8 @@ class Exchange:
             if now_ns > end_ns:
                 waits = f"{self._limits.answer_s:g} s"
                 if client.server is None:
-                    raise NotServedError(f"no server for {waits}: {client.binding.why_none()}")
+                    why = client.binding.why_none(now_ns)
+                    raise NotServedError(f"no server for {waits}: {why}")
                 raise NotServedError(f"{client.server} has not opened its topics for {waits}")
             await asyncio.sleep(LOOK_S)
 

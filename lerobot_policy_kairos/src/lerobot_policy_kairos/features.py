@@ -84,9 +84,10 @@ def check_fit(robot: RobotInterface, policy: PolicyInterface) -> None:
     if missing:
         absent = f", or --policy.absent_cameras='[{', '.join(missing)}]'" * policy.optional
         raise ValueError(
-            f"policy {policy.name} reads {', '.join(map(camera_name, policy.cameras))}; the "
-            f"observation has {', '.join(robot.cameras) or 'no pictures'}: name its cameras by "
-            f'--rename_map=\'{{"{OBS_IMAGES}.YOURS": "{OBS_IMAGES}.{missing[0]}"}}\'{absent}'
+            f"policy {policy.name} reads {', '.join(map(camera_name, policy.cameras))}; of these "
+            f"the observation has {', '.join(robot.cameras) or 'none'}: name its cameras by "
+            f'--rename_map=\'{{"{OBS_IMAGES}.YOURS": "{OBS_IMAGES}.{missing[0]}"}}\'{absent}, '
+            "or choose another policy by --policy.served_policy"
         )
     if text := misfit(robot, policy):
         raise ValueError(text)

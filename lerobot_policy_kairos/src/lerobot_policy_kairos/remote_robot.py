@@ -93,7 +93,7 @@ class RemoteRobot:
             if self._link.ended:
                 raise ConnectionError(self._link.ended)
             if time.monotonic() > end_s:
-                raise RuntimeError(self._no_server(binding))
+                raise RuntimeError(self._no_server(binding, time.monotonic_ns()))
             self._pause(WAIT_S)
 
     def end_task(self) -> None:
@@ -302,7 +302,7 @@ class RemoteRobot:
             binding = loop.binding
             assert binding is not None
             silent = f"{binding.server} does not answer" if binding.server else ""
-            why = self._refusal or silent or self._no_server(binding)
+            why = self._refusal or silent or self._no_server(binding, now_ns)
             self._give_up(loop, now_ns)
             raise RuntimeError(
                 f"{self.name}: no action within --policy.answer_s={self._config.answer_s:g}: {why}"
@@ -323,10 +323,17 @@ class RemoteRobot:
             loop.finish("failed: no action came", now_ns)
         self._report(now_ns)
 
-    def _no_server(self, binding: ServerBinding) -> str:
-        asked = self._config.served_policy
-        named = f" that serves policy {asked!r}" if asked else ""
-        return f"{self._link.where} knows no active serving node{named}: {binding.why_none()}"
+    def _no_server(self, binding: ServerBinding, now_ns: int) -> str:
+        asked, server = self._config.served_policy, binding.server
+        if server is None:
+            return f"{self._link.where} knows no active serving node: {binding.why_none(now_ns)}"
+        names = [one.name for one in server.policies] or [server.policy]
+        if asked in names or not asked:
+            return f"{server} has not loaded policy {asked or server.policy!r} yet"
+        return (
+            f"{server} does not serve policy {asked!r}, it serves {', '.join(names)}; set "
+            "--policy.served_policy"
+        )
 
     def _report(self, now_ns: int) -> None:
         """At once where something has changed that people see, else once a second."""
