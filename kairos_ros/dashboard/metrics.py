@@ -7,6 +7,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
+from kairos_ros.core.robot_state import RobotState
 from kairos_ros.dashboard.page import SILENT_AFTER_S
 from kairos_ros.telemetry.events import EngineReported, RobotReported, RobotScheduled
 from kairos_ros.telemetry.fleet_view import FleetView, RobotView
@@ -129,7 +130,7 @@ SCHEDULE_GAUGES: Mapping[str, tuple[str, Callable[[RobotScheduled], float]]] = {
 
 
 def _robots(robots: Iterable[RobotView], now_s: float) -> Iterator[Metric]:
-    known = [one for one in robots if one.status is not None]
+    known = [r for r in robots if r.status and r.status.state is not RobotState.LEAVING]
     up = {one.name: now_s - one.status.at_s <= SILENT_AFTER_S for one in known if one.status}
     yield _gauge("robot_up", "1 while it is heard", ("robot",),
                  [((name,), heard) for name, heard in up.items()])  # fmt: skip

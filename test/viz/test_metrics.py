@@ -77,6 +77,13 @@ def test_of_who_is_silent_nothing_is_told_but_that():
     assert not [name for name, _ in later if name.startswith(("kairos_engine", "kairos_queue"))]
 
 
+def test_a_robot_that_has_left_is_not_one_that_fell_silent():
+    view = seen()
+    left = RobotReported(90.0, "arm_2", state=State.LEAVING)
+    view.robots["arm_2"] = RobotView("arm_2", left)
+    assert not [name for name, labels in samples(view, 101.0) if "arm_2" in labels]
+
+
 def test_an_empty_fleet_has_a_page_too():
     assert samples(FleetView(), 1.0)["kairos_server_up", ()] == 0
 
