@@ -52,7 +52,8 @@ def test_a_policy_with_images_and_text_is_profiled(tmp_path, folder_of):
 def test_a_policy_that_is_refused_is_reported_with_its_reason(tmp_path):
     with pytest.raises(PolicyError, match="unknown option"):
         profile("--policy", "emulated:speed=1", "--out", tmp_path / "a.json")
-    assert "unknown option" in (tmp_path / "profile.worker.log").read_text()
+    told = (tmp_path / "profile.worker.log").read_text()
+    assert "unknown option" not in told  # whoever has started the worker says it, once
 
 
 @pytest.mark.parametrize("sizes", ["1,x", "0", "1,32"])
