@@ -66,8 +66,9 @@ class ServerAnnouncement:
         self.server = server
         self._others = OtherServers(server, robots, self._standby_after_ns)
         self._active_since_ns: int | None = None
+        self._began_ns = time.monotonic_ns()
         listens_ns = STANDBY_LISTENS_NS if self._standby_after_ns else LISTEN_NS
-        self._listens_until_ns = time.monotonic_ns() + listens_ns
+        self._listens_until_ns = self._began_ns + listens_ns
         self._listens = True
         self._was: tuple[ServerState | None, bool] = (None, False)
         """State and whether it served, when that was last told."""
@@ -157,6 +158,8 @@ class ServerAnnouncement:
         now_ns = time.monotonic_ns()
         before, was_clear = self.owner, self.clear
         self.owner = self._others.before(now_ns, self._active_since_ns)
+        if self.stands_by and now_ns - self._began_ns > LISTEN_NS:
+            self._listens_until_ns = min(self._listens_until_ns, now_ns)  # it has found it
         self._listens = self._listens and self._listens_on(now_ns)
         self._log(before)
         if not self.serving:
