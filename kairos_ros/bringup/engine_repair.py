@@ -5,11 +5,10 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from kairos_ros.core.placement.served_plan import ServedPlan
+from kairos_ros.core.server_status import ENGINE_UP
 
 REPAIR_S = 20.0
 """An engine that is down for so long does not come up by itself."""
-UP = ("ready", "busy", "standby")
-"""States of engines."""
 
 
 class Engine(Protocol):
@@ -29,7 +28,7 @@ class EngineRepair:
         """(engine that stays down, standby that is up), by their names; None: nothing is to be
         exchanged."""
         now_s = time.monotonic()
-        up = {one.engine: one.state in UP for one in engines}
+        up = {one.engine: one.state in ENGINE_UP for one in engines}
         for one in plan.engines:
             if one.standby or up.get(one.name, True):
                 self._down_s.pop(one.name, None)

@@ -41,11 +41,10 @@ class PlanChoices:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
-    """What becomes of a robot that wants to join."""
+class Decision:
+    """A fleet to change to: a robot has joined, left or is refused, or engines are exchanged."""
 
     fleet: PlannedFleet
-    """With the robot, or with why it is refused."""
     plan: "Plan | None"
     """None: as it was."""
     text: str
@@ -67,20 +66,18 @@ class FleetPlanner:
         """Of the file."""
         return tuple(self._fleet.tasks)
 
-    def plan(
-        self, running: PlannedFleet | None = None, guests: Mapping[str, str] | None = None
-    ) -> "tuple[PlannedFleet, Plan]":
-        """running: what is to stay as far as it can. guests: robot that is not in the file -> its
-        task. Raises ConfigError for GPUs that are too few."""
+    def plan(self, running: PlannedFleet | None = None) -> "tuple[PlannedFleet, Plan]":
+        """running: what is to stay as far as it can; robots that have joined it are planned for.
+        Raises ConfigError for GPUs that are too few."""
         from kairos_ros.fleet.deployment import like_running
 
-        fleet, mine = self._with(guests or {})
+        fleet, mine = self._with(running.guests if running else {})
         plan = self._planner(mine).plan(self.how.gpus)
         if running is not None:
             plan = like_running(plan, fleet, running.served)
         return self._deployed(fleet, plan, running, mine), plan
 
-    def join(self, running: PlannedFleet, plan: "Plan", robot: str, task: str) -> Joined:
+    def join(self, running: PlannedFleet, plan: "Plan", robot: str, task: str) -> Decision:
         """Whether a robot can join a fleet that runs by this plan of this file, and with which plan
         it runs then."""
         from kairos_ros.fleet.deployment import like_running
@@ -97,9 +94,9 @@ class FleetPlanner:
         text = f"{robot} joins for {task}, {_served_by(fleet.served, robot)}"
         if answer.how == "other plan":
             text += f", by another plan, since {answer.why}"
-        return Joined(fleet, new, text)
+        return Decision(fleet, new, text)
 
-    def force(self, running: PlannedFleet, plan: "Plan", robot: str, task: str) -> Joined:
+    def force(self, running: PlannedFleet, plan: "Plan", robot: str, task: str) -> Decision:
         """A robot joins on the emptiest servers of its task, whatever becomes of the SLOs."""
         from kairos_ros.planning.admission import forced
 
@@ -109,16 +106,16 @@ class FleetPlanner:
         served = replace(fleet.served, forced=(*fleet.served.forced, robot))
         text = f"{robot} joins for {task} by force, {_served_by(served, robot)}"
         text += "; SLOs may not be kept"
-        return Joined(serving(fleet, served), new, text)
+        return Decision(serving(fleet, served), new, text)
 
-    def without(self, running: PlannedFleet, plan: "Plan", robots: Set[str]) -> Joined:
+    def without(self, running: PlannedFleet, plan: "Plan", robots: Set[str]) -> Decision:
         """The same servers without guests that have left."""
         from kairos_ros.planning.admission import without
 
         plan = without(self._planner(running.guests), plan, robots)
         then, left = self._with({r: t for r, t in running.guests.items() if r not in robots})
         text = f"{', '.join(sorted(robots))} left, and others may have the place"
-        return Joined(self._deployed(then, plan, running, left), plan, text)
+        return Decision(self._deployed(then, plan, running, left), plan, text)
 
     def _with(self, guests: Mapping[str, str]) -> "tuple[FleetFile, dict[str, str]]":
         """The file with further robots, and which of them it does not have itself. Raises
@@ -178,7 +175,7 @@ class FleetPlanner:
         return PlannedFleet(str(self.path), specs, served, self.how.to_dict(), dict(guests))
 
 
-def exchanged(running: PlannedFleet, plan: "Plan | None", dead: str, spare: str) -> Joined:
+def exchanged(running: PlannedFleet, plan: "Plan | None", dead: str, spare: str) -> Decision:
     """The same fleet, in which an engine that stands by takes the place of one that is down for
     good, which stands by in its place if it comes up again. dead, spare: their names."""
     of = {one.name: one for one in running.served.engines}
@@ -196,7 +193,9 @@ def exchanged(running: PlannedFleet, plan: "Plan | None", dead: str, spare: str)
         )
         plan = replace(plan, servers=servers)
     fleet = serving(running, replace(running.served, engines=tuple(engines)))
-    return Joined(fleet, plan, f"{spare} takes the place of {dead}, which stands by if it comes up")
+    return Decision(
+        fleet, plan, f"{spare} takes the place of {dead}, which stands by if it comes up"
+    )
 
 
 def _served_by(served: ServedPlan, robot: str) -> str:
@@ -214,16 +213,16 @@ def _still_refused(fleet: PlannedFleet, before: PlannedFleet) -> PlannedFleet:
     return serving(fleet, replace(fleet.served, refused=refused))
 
 
-def refuse(running: PlannedFleet, robot: str, why: str) -> Joined:
+def refuse(running: PlannedFleet, robot: str, why: str) -> Decision:
     """The same fleet, whose serving node tells the robot why it cannot join."""
     served = replace(running.served, refused={**running.served.refused, robot: why})
-    return Joined(serving(running, served), None, f"{robot} cannot join: {why}")
+    return Decision(serving(running, served), None, f"{robot} cannot join: {why}")
 
 
-def forget(running: PlannedFleet, robots: Set[str]) -> Joined:
+def forget(running: PlannedFleet, robots: Set[str]) -> Decision:
     """The same fleet; these robots, which were refused, are free to ask again."""
     refused = {r: why for r, why in running.served.refused.items() if r not in robots}
-    return Joined(serving(running, replace(running.served, refused=refused)), None, "")
+    return Decision(serving(running, replace(running.served, refused=refused)), None, "")
 
 
 def serving(running: PlannedFleet, served: ServedPlan) -> PlannedFleet:

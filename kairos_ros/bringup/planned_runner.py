@@ -21,7 +21,7 @@ from kairos_ros.bringup.fleet_change import (
     change,
     planned_fleet,
 )
-from kairos_ros.bringup.fleet_planner import Joined, refuse
+from kairos_ros.bringup.fleet_planner import Decision, refuse
 from kairos_ros.bringup.foreground import SERVING, how
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.bringup.robot_admission import Question, RobotAdmissions
@@ -56,7 +56,7 @@ class PlannedFleetRunner:
         """say: for whoever looks at the program that runs the fleet."""
         self.running = running
         self._admissions = admissions
-        self._joined: Joined | None = None
+        self._joined: Decision | None = None
         """What the change is made for: a robot, or an engine that died."""
         self._engines = EngineRepair()
         self._reserved = ""
@@ -134,7 +134,7 @@ class PlannedFleetRunner:
 
     def _join(
         self,
-        joined: Joined,
+        joined: Decision,
         asker: FleetConnection | None = None,
         reserved: str = "",
         kind: str = "admission",
@@ -270,7 +270,7 @@ class PlannedFleetRunner:
         if joined is not None and not self._ends:
             self._refuse_after(joined, why)
 
-    def _refuse_after(self, joined: Joined, why: str) -> None:
+    def _refuse_after(self, joined: Decision, why: str) -> None:
         """The change for a robot could not be made, and will not be tried again and again."""
         new = joined.fleet.guests.keys() - self.running.guests.keys()
         if new and SERVING not in self._fleet.dead():

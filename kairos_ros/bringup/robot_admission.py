@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kairos_ros.bringup.fleet_change import PlannedFleet
 from kairos_ros.bringup.fleet_planner import (
+    Decision,
     FleetPlanner,
-    Joined,
     PlanChoices,
     exchanged,
     forget,
@@ -67,7 +67,7 @@ class RobotAdmissions:
         self._pool = ThreadPoolExecutor(1, "admission")
         self._heard_s: dict[str, float] = {}
         """When guests were last here."""
-        self._deciding: Future[Joined] | None = None
+        self._deciding: Future[Decision] | None = None
         self._about, self._base = "", ""
         """The robot, and the plan, that is decided about."""
         self._leaving: set[str] = set()
@@ -148,7 +148,7 @@ class RobotAdmissions:
         """Begins to decide about a robot. task: empty: by its name. force: it joins although it
         does not fit."""
 
-        def decide(planner: FleetPlanner, plan: "Plan") -> Joined:
+        def decide(planner: FleetPlanner, plan: "Plan") -> Decision:
             mine = task or task_of(robot, planner.tasks)
             if mine not in planner.tasks:
                 tasks = ", ".join(planner.tasks)
@@ -161,7 +161,7 @@ class RobotAdmissions:
 
         self._decide(running, robot, decide)
 
-    def decided(self, running: PlannedFleet) -> tuple[Joined, Question | None] | None:
+    def decided(self, running: PlannedFleet) -> tuple[Decision, Question | None] | None:
         """A fleet to change to, once there is one, and the question that it answers. Raises
         KairosError where it cannot be planned who may have the place of a robot that has left,
         which is tried again after LEFT_S."""
@@ -181,12 +181,12 @@ class RobotAdmissions:
                 raise
             return refuse(running, self._about, str(error)), question
 
-    def exchanged(self, running: PlannedFleet, dead: str, spare: str) -> Joined:
+    def exchanged(self, running: PlannedFleet, dead: str, spare: str) -> Decision:
         """As `fleet_planner.exchanged`."""
         _, plan, of = self._known
         return exchanged(running, plan if of == running.served.identity else None, dead, spare)
 
-    def applied(self, before: PlannedFleet, joined: Joined, reserved: str = "") -> None:
+    def applied(self, before: PlannedFleet, joined: Decision, reserved: str = "") -> None:
         """The fleet ran as before, and runs by this now. reserved: a robot that may not be here
         yet."""
         planner, plan, of = self._known
@@ -200,9 +200,9 @@ class RobotAdmissions:
         self,
         running: PlannedFleet,
         about: str,
-        decide: "Callable[[FleetPlanner, Plan], Joined]",
+        decide: "Callable[[FleetPlanner, Plan], Decision]",
     ) -> None:
-        def planned() -> Joined:
+        def planned() -> Decision:
             planner, plan, of = self._known
             if of != running.served.identity:  # `kairos fleet apply` has changed it
                 planner, plan = _read_again(running)
@@ -211,7 +211,7 @@ class RobotAdmissions:
 
         self._submit(running, about, planned)
 
-    def _submit(self, running: PlannedFleet, about: str, decide: Callable[[], Joined]) -> None:
+    def _submit(self, running: PlannedFleet, about: str, decide: Callable[[], Decision]) -> None:
         self._about, self._base = about, running.served.identity
         self._deciding = self._pool.submit(decide)
 
@@ -219,7 +219,7 @@ class RobotAdmissions:
 def _read_again(running: PlannedFleet) -> "tuple[FleetPlanner, Plan]":
     """Planner and plan of a fleet that another program has planned. Raises KairosError."""
     planner = FleetPlanner(running.file, PlanChoices.of(running.choices))
-    fleet, plan = planner.plan(running, running.guests)
+    fleet, plan = planner.plan(running)
     if replace(fleet.served, forced=()) != replace(running.served, refused={}, forced=()):
         raise KairosError(
             f"{running.file} is not what the fleet was planned from (any more); give it to "

@@ -52,7 +52,7 @@ def planned(
     Raises ConfigError for a file that does not run here, and for GPUs that are too few."""
     planner = FleetPlanner(file, how)
     with _planning():
-        return planner.plan(running, running.guests if running else {})
+        return planner.plan(running)
 
 
 def _planning() -> AbstractContextManager[object]:

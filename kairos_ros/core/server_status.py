@@ -15,6 +15,10 @@ LEAST_STANDBY_NS = 1_000_000_000
 """A server that was heard within this time is not gone, however soon a standby wants to serve."""
 
 
+ENGINE_UP = ("ready", "busy", "standby")
+"""States of engines that serve, or would at once (EngineState.msg)."""
+
+
 class ServerState(IntEnum):
     """Values are those of ServerStatus.msg."""
 

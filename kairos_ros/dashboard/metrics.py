@@ -8,13 +8,12 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.registry import Collector, CollectorRegistry
 
 from kairos_ros.core.robot_state import RobotState
+from kairos_ros.core.server_status import ENGINE_UP
 from kairos_ros.dashboard.page import SILENT_AFTER_S
 from kairos_ros.telemetry.events import EngineReported, RobotReported, RobotScheduled
 from kairos_ros.telemetry.fleet_view import FleetView, RobotView
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-UP = ("ready", "busy", "standby")
-"""States of engines."""
 LEVELS = {"ok": 0, "warn": 1, "error": 2, "stale": 3}
 """Of diagnostics, as in DiagnosticStatus.msg."""
 
@@ -73,7 +72,7 @@ def _server(view: FleetView) -> Iterator[Metric]:
 
 
 ENGINE_GAUGES: Mapping[str, tuple[str, Callable[[EngineReported], float]]] = {
-    "engine_up": ("1 while it serves or stands by", lambda one: one.state in UP),
+    "engine_up": ("1 while it serves or stands by", lambda one: one.state in ENGINE_UP),
     "engine_load_ratio": ("Share of the time in which it computed", lambda one: one.load),
     "engine_batch_robots": ("Robots in its newest batch", lambda one: one.batch),
     "engine_batch_limit_robots": ("Robots in a full batch", lambda one: one.max_batch),

@@ -11,6 +11,7 @@ from rclpy.task import Future
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
+from kairos_ros.core.server_status import ENGINE_UP
 from kairos_ros.msg import EngineState, FleetState, RobotState
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import subscribe
@@ -19,7 +20,6 @@ from kairos_ros.nodes.vlm.side_node import SideNode
 SERVING = "serving"
 FRESH_S = 3.0
 """A fleet state that is older says nothing of now."""
-UP = ("ready", "busy", "standby")
 
 
 class FleetClient:
@@ -116,13 +116,13 @@ def disagreements(plan: ServedPlan, state: FleetState) -> list[str]:
     for one in plan.engines:
         mine = [engine for engine in engines if is_of(engine, one)]
         engines = [engine for engine in engines if engine not in mine]
-        if not any(engine.state in UP for engine in mine):
+        if not any(engine.state in ENGINE_UP for engine in mine):
             why = "; ".join(f"{e.state} {e.last_error}".strip() for e in mine) or "not there"
             found.append(f"engine {one.name} is {why}")
         found += [
             f"engine {one.name} forms batches up to {engine.max_batch}, not {one.batch}"
             for engine in mine
-            if engine.state in UP and engine.max_batch > one.batch
+            if engine.state in ENGINE_UP and engine.max_batch > one.batch
         ]
     found += [f"engine {e.engine} is not in the plan ({e.state})" for e in engines]
     routes, robots = plan.routes, {robot.robot: robot for robot in state.robots}

@@ -67,7 +67,7 @@ def forced(planner: Planner, now: Plan, task: str, robot: str) -> Plan:
 
 
 def without(planner: Planner, now: Plan, robots: Set[str]) -> Plan:
-    """The same servers, without robots that have left; everybody else keeps his rates.
+    """The same servers, without robots that have left; all others keep their rates.
 
     planner: of the fleet with them. now: its plan."""
     servers = []

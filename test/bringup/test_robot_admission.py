@@ -95,11 +95,11 @@ def test_a_changed_file_that_is_applied_keeps_the_guests(file):
     planner = FleetPlanner(file(), PlanChoices())
     running, plan = planner.plan()
     running = planner.join(running, plan, "swing_far", "swing").fleet
-    again, _ = FleetPlanner(file(drive=2), PlanChoices()).plan(running, running.guests)
+    again, _ = FleetPlanner(file(drive=2), PlanChoices()).plan(running)
     assert again.guests == {"swing_far": "swing"}
     assert {"swing_far", "drive_2"} < again.served.routes.keys()
     groups = [{"task": "swing", "names": ["swing_far"]}, {"task": "drive", "num_robots": 1}]
-    own, _ = FleetPlanner(file(robot_fleet=groups), PlanChoices()).plan(running, running.guests)
+    own, _ = FleetPlanner(file(robot_fleet=groups), PlanChoices()).plan(running)
     assert own.guests == {}
     assert "swing_far" in own.robots
 

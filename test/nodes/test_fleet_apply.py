@@ -166,7 +166,7 @@ def test_a_model_moves_while_the_arms_go_on(fleet, capfd):
     assert f"the fleet runs by {fleet.plan} now" in said
     assert fleet.plan != before
     assert fleet.gap_s(began_s) < LONGEST_GAP_S
-    assert agrees(file)
+    until(lambda: agrees(file), what="for the fleet to agree with the file")
     assert set(fleet.engines()) == {"gpu0/emulated-swing", "gpu1/emulated-drive"}
 
 
@@ -211,10 +211,10 @@ def test_a_replica_is_added_while_the_arms_go_on_and_an_interrupted_apply_change
             assert f"the change was called off: it was interrupted; the fleet runs by {before}, " \
                 "as before" in said  # fmt: skip
     assert "called off: whoever asked for it has gone; the fleet runs by" in fleet.said()
-    assert agrees()
+    until(agrees, what="for the fleet to agree with its plan")
     apply_command(file)
     assert fleet.engines()["gpu2/emulated-swing"] in ("ready", "busy")
-    assert agrees(file)
+    until(lambda: agrees(file), what="for the fleet to agree with the file")
     assert fleet.gap_s(began_s) < LONGEST_GAP_S
 
 
@@ -235,7 +235,7 @@ def test_what_cannot_be_applied_is_refused_before_anything_changes(fleet, capfd)
     assert "tasks that run would get other weights" in capfd.readouterr().err
     assert fleet.plan == before
     assert fleet.gap_s(began_s) < LONGEST_GAP_S
-    assert agrees(fleet.file(3))
+    until(lambda: agrees(fleet.file(3)), what="for the fleet to agree with the file")
 
 
 def test_robots_come_and_go_with_the_plan_and_nobody_else_stops(fleet):
