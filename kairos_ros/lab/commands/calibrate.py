@@ -18,13 +18,32 @@ def calibrate_command(
         str, typer.Option(help="Comma-separated Meta-World tasks; empty means all known ones.")
     ] = "",
     episodes: Annotated[
-        int, typer.Option(min=8, help="Paired episodes that a horizon must pass, per task.")
+        int,
+        typer.Option(min=8, help="Per task, of each horizon and plan that the search tries."),
     ] = 128,
-    allowance: Annotated[
-        int, typer.Option(min=0, help="Episodes that it may lose, net of those that it wins.")
-    ] = 2,
+    worst_loss: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=50.0, help="Points of success that no task may lose to static:tuned."
+        ),
+    ] = 2.0,
+    slack: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="Points of success that a plan may cost by the estimate of its test."
+        ),
+    ] = 0.0,
+    error: Annotated[
+        float,
+        typer.Option(
+            min=1e-6, max=0.5, help="Probability that any task loses --worst-loss after all."
+        ),
+    ] = 0.05,
+    most_episodes: Annotated[
+        int, typer.Option(min=32, help="Paired episodes of one test, which ends when it is sure.")
+    ] = 3000,
     ladder: Annotated[
-        str, typer.Option(help="Horizons to choose from, actions; the first is the reference.")
+        str, typer.Option(help="Horizons to choose from, actions.")
     ] = "5,10,15,20,30,40,50",
     disturbance: Annotated[
         float, typer.Option(min=0.0, help="Noise on executed hand motions, action units.")
@@ -54,17 +73,25 @@ def calibrate_command(
     ),
     processes: Annotated[int, typer.Option(min=1, max=256, help="Parallel processes.")] = 1,
 ) -> None:
-    """Find the horizons that suit a policy: per task a plan, for HORIZON=calibrated, and the
-    largest static horizon at the highest accuracy, for HORIZON=static:tuned.
+    """Find the horizons that suit a policy: per task the largest static horizon at the highest
+    accuracy, for HORIZON=static:tuned, and a plan that loses less than --worst-loss to it, for
+    HORIZON=calibrated.
 
-    Simulates about two thousand episodes per task, a minute or two each. Run the same command
-    again to continue a stopped one.
+    Simulates one to ten thousand episodes per task, some minutes each. Run the same command again
+    to continue a stopped one.
     """
     from kairos_ros.lab.horizons.calibrate import calibrate
     from kairos_ros.lab.horizons.search import SearchOptions
     from kairos_ros.serving.calibration_file import NAME, read_calibration, write_calibration
 
-    options = SearchOptions(_ladder(ladder), episodes, allowance=allowance)
+    options = SearchOptions(
+        _ladder(ladder),
+        episodes,
+        worst_loss=worst_loss / 100,
+        slack=slack / 100,
+        error=error,
+        most_episodes=most_episodes,
+    )
     scenes = tuple(part.strip() for part in tasks.split(",") if part.strip()) or tuple(SCENES)
     out = out or policy / NAME
     if static_only and not out.is_file():
