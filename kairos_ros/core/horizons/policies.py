@@ -24,6 +24,10 @@ CALIBRATED = "calibrated"
 TUNED = "static:tuned"
 """Horizon policies that a calibration of the served policy stands for (`calibration.py`)."""
 
+AUTO = "auto"
+"""`calibrated` where there is a calibration of the served policy, UNCALIBRATED elsewhere."""
+UNCALIBRATED = "tail_agreement:t=0.8,h_min=5"
+
 Floats = NDArray[np.floating]
 
 
@@ -177,7 +181,7 @@ BUILTIN: dict[str, Callable[..., HorizonPolicy]] = {
 def parse_horizon(
     text: str, calibrated: Mapping[str, HorizonPolicy] | None = None
 ) -> HorizonPolicy:
-    """Builds the policy named by, for example, `static:10` or `confidence:t=0.4,h_min=5`.
+    """Builds the policy named by, for example, `static:10`, `confidence:t=0.4,h_min=5` or `auto`.
 
     `calibrated`: what `calibrated` and `static:tuned` stand for, where there is a calibration
     (`HorizonCalibration.policies`). Names that are not built in are looked up in entry point group
@@ -194,6 +198,8 @@ def parse_horizon(
             )
         return calibrated[CALIBRATED]
 
+    if text == AUTO:
+        text = CALIBRATED if CALIBRATED in calibrated else UNCALIBRATED
     name, options = split_spec(text)
     if name == "static" and options in ({"": "tuned"}, {"h": "tuned"}):
         if TUNED not in calibrated:
