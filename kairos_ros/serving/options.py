@@ -12,6 +12,7 @@ from kairos_ros.core.horizons.policies import (
     AUTO,
     CALIBRATED,
     UNCALIBRATED,
+    Explore,
     HorizonPolicy,
     parse_horizon,
     require_steps,
@@ -100,7 +101,8 @@ class ServingOptions:
         """Raises ConfigError where `horizon`, which `text` names, cannot judge chunks of the policy
         of that name: for want of steps, or because it was calibrated for another one."""
         calibration = self._calibration_of(name)
-        if calibration is not None and isinstance(horizon, Calibrated | TunedStatic):
+        used = horizon.base if isinstance(horizon, Explore) else horizon
+        if calibration is not None and isinstance(used, Calibrated | TunedStatic):
             calibration.require_policy(served.policy_id)
         require_steps(horizon, text, served.steps, served.policy_id)
 

@@ -56,6 +56,7 @@ def answer_outcome(
         scale(policy),
         request.instruction,
         cut=len(outcome.chunk) < policy.chunk_size,
+        task_id=f"{request.id.robot} {request.id.session} {request.id.task}",
     )
     try:
         horizon = entry.horizon_policy(outcome.updates, outcome.chunk, context)

@@ -301,7 +301,7 @@ def one_round(
     chunks = policy(states, SCENES[scene], seeds, told, *shown)
     for row, (arm, late) in enumerate(zip(arms, delays, strict=True)):
         chunk = chunks.normalised[row]
-        context = HorizonContext(scene, arm.rounds + 1, arm.tail)
+        context = HorizonContext(scene, arm.rounds + 1, arm.tail, task_id=f"{scene} {arm.seed}")
         length = arm.decide(chunks.updates[:, row], chunk, context).length
         rng = np.random.default_rng((arm.seed, arm.rounds, 1))
         noise = disturbance * rng.standard_normal((length, chunk.shape[1]))
