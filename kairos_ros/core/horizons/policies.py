@@ -231,8 +231,6 @@ def parse_horizon(
             )
         return calibrated[CALIBRATED]
 
-    if text == AUTO:
-        text = CALIBRATED if CALIBRATED in calibrated else UNCALIBRATED
     name, options = split_spec(text)
     if name == "static" and options in ({"": "tuned"}, {"h": "tuned"}):
         if TUNED not in calibrated:
@@ -243,10 +241,13 @@ def parse_horizon(
             )
         return calibrated[TUNED]
 
-    def explore(share: float = 0.1) -> HorizonPolicy:
-        return Explore(share, parse_horizon(AUTO, calibrated))
+    def auto() -> HorizonPolicy:
+        return parse_horizon(CALIBRATED if CALIBRATED in calibrated else UNCALIBRATED, calibrated)
 
-    known = {**BUILTIN, CALIBRATED: of_calibration, "explore": explore}
+    def explore(share: float = 0.1) -> HorizonPolicy:
+        return Explore(share, auto())
+
+    known = {**BUILTIN, CALIBRATED: of_calibration, AUTO: auto, "explore": explore}
     policy = cast(HorizonPolicy, build_policy(text, known, ENTRY_POINT_GROUP))
     if getattr(policy, "h_min", 1) < 1:
         raise ConfigError(f"{text!r}: a robot must execute at least one action; use h_min>=1")
