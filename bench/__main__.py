@@ -44,7 +44,7 @@ FAMILIES = {
         "large_messages",
         "soak",
     ),
-    "transport": ("hop", "discovery", "link", "radio", "fuzz"),
+    "transport": ("hop", "discovery", "link", "radio", "fuzz", "worker_memory"),
     "cloud": ("hybrid",),
     "robot": ("stop", "robot_driver", "sim_driver", "camera_robots", "surprise"),
     "judges": ("judgements", "judges", "pipeline"),
@@ -94,6 +94,7 @@ PROGRAMS = {
     "load": "what loading a policy costs in time and memory, against LeRobot's own way",
     "gpu": "all that needs a GPU, in slices that are resumed: latency, memory, compilation",
     "soak": "an hour of robots that come and go, workers that die and links that are cut",
+    "worker_memory": "whether an engine worker grows under batches without pause",
     "doors_families": "openpi's client with a policy of each family",
     "pool": "what replicas behind one worker cost and bring",
 }
