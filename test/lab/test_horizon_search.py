@@ -59,10 +59,24 @@ def test_only_the_phase_that_needs_care_gets_short_horizons():
 
 
 def test_a_task_that_begins_with_its_delicate_phase_gets_long_horizons_later():
-    found = find_plan(contact_task(5, 30, careful=5), SearchOptions(), 5, ERROR)
-    assert found.plan == HorizonPlan((5, 5, 5, 5, 5, 5, 50, 50), after=5)
-    assert found.rounds_per_episode == 7
-    assert (found.reference_rounds, found.success) == (16, 1.0)
+    """Each longer one of the first eight rounds fails in so few scenes that the search overlooks
+    it; all together fail in too many."""
+
+    def trial(plan, seeds):
+        results = []
+        for seed in seeds:
+            bad = np.random.default_rng(seed).random(8) < 0.015
+            results.append((not any(bad[r] and plan.horizon(r + 1) > 5 for r in range(8)), 12))
+        return [
+            (ok, sum(1 for r in range(16) if sum(map(plan.horizon, range(1, r + 1))) < LENGTH))
+            for ok, _ in results
+        ]
+
+    found = find_plan(trial, SearchOptions(), 5, ERROR)
+    assert found.plan == HorizonPlan((5,) * 8 + (50, 50), after=5)
+    assert found.rounds_per_episode < found.reference_rounds == 16
+    assert [test.holds for test in found.tests] == [False] * (len(found.tests) - 1) + [True]
+    assert len(found.tests) > 1
 
 
 def test_a_task_that_needs_care_throughout_keeps_the_reference():
