@@ -59,13 +59,12 @@ def test_only_the_phase_that_needs_care_gets_short_horizons():
 
 
 def test_a_task_that_begins_with_its_delicate_phase_gets_long_horizons_later():
-    """Each longer one of the first eight rounds fails in so few scenes that the search overlooks
-    it; all together fail in too many."""
+    """A longer horizon in one of the first eight rounds fails in 6 % of the scenes."""
 
     def trial(plan, seeds):
         results = []
         for seed in seeds:
-            bad = np.random.default_rng(seed).random(8) < 0.015
+            bad = np.random.default_rng(seed).random(8) < 0.06
             results.append((not any(bad[r] and plan.horizon(r + 1) > 5 for r in range(8)), 12))
         return [
             (ok, sum(1 for r in range(16) if sum(map(plan.horizon, range(1, r + 1))) < LENGTH))
@@ -75,8 +74,7 @@ def test_a_task_that_begins_with_its_delicate_phase_gets_long_horizons_later():
     found = find_plan(trial, SearchOptions(), 5, ERROR)
     assert found.plan == HorizonPlan((5,) * 8 + (50, 50), after=5)
     assert found.rounds_per_episode < found.reference_rounds == 16
-    assert [test.holds for test in found.tests] == [False] * (len(found.tests) - 1) + [True]
-    assert len(found.tests) > 1
+    assert [test.holds for test in found.tests] == [True]
 
 
 def test_a_task_that_needs_care_throughout_keeps_the_reference():

@@ -22,9 +22,9 @@ GIVEN_UP = 20.0
 """Evidence that a plan loses more than the slack, at which its test is given up."""
 PROGRESS = 500
 """Episodes between two lines that say how many there were."""
-TESTED_STEPS = 2
-"""Plans with longer first rounds that are tested, and as many with longer later ones: each further
-one makes the test of all stricter."""
+TESTED_FIRST, TESTED_LATER = 2, 3
+"""Plans with longer first rounds and with longer later ones that are tested: each further one makes
+the test of all stricter."""
 CAREFUL_ROUNDS = (2, 4, 6, 8, 12, 16, 20, 24, 32)
 """After so many rounds, longer ones are tried."""
 LATER_ROUNDS = 2
@@ -214,7 +214,7 @@ def find_plan(
     longer = [HorizonPlan((), h) for h in reversed(options.ladder) if h > tuned]
     candidates = [plan for plan in longer if bench.promises(plan)]
     base = _first_that_holds(bench, candidates, error / 2) or bench.reference
-    found = [*_spread(_longer_rounds(bench, base), TESTED_STEPS), *_longer_later(bench, base)]
+    found = [*_spread(_longer_rounds(bench, base), TESTED_FIRST), *_longer_later(bench, base)]
     plan = _first_that_holds(bench, sorted(found, key=bench.rounds), error / 2) or base
     return Found(
         plan=plan,
@@ -263,7 +263,7 @@ def _longer_rounds(bench: _Bench, base: HorizonPlan) -> list[HorizonPlan]:
 
 def _longer_later(bench: _Bench, base: HorizonPlan) -> list[HorizonPlan]:
     """The plan with the fewest rounds that promises to lose nothing and is as careful as the base
-    for some rounds, then longer; and one that is careful for longer.
+    for some rounds, then longer; and some that are careful for longer.
 
     A task that has a delicate phase is often over it after some rounds, whatever the first ones
     were.
@@ -278,6 +278,6 @@ def _longer_later(bench: _Bench, base: HorizonPlan) -> list[HorizonPlan]:
             continue
         fewest = bench.rounds(plans[promising])
         if fewest < min([usual, *map(bench.rounds, best)]):
-            best = plans[promising : promising + TESTED_STEPS]
+            best = plans[promising : promising + TESTED_LATER]
             bench.report(f"{best[0]}: {fewest:.1f} rounds, before {usual:.1f}")
     return best
