@@ -12,9 +12,10 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kairos_ros.dashboard.gateway_panel import GatewayPanel
-from kairos_ros.dashboard.metrics import CONTENT_TYPE, metrics
+from kairos_ros.dashboard.metrics import metrics
 from kairos_ros.dashboard.page import fleet, page
 from kairos_ros.dashboard.watch import Watch
+from kairos_ros.telemetry.exposition import CONTENT_TYPE
 
 COOKIE = "kairos_dashboard"
 HEADERS = {
