@@ -169,6 +169,11 @@ class WorkerLink:
         return self._state
 
     @property
+    def served(self) -> list[str]:
+        """Names of the policies that it serves."""
+        return list(self._descriptions)
+
+    @property
     def waiting(self) -> int:
         """Batches that wait."""
         return self._jobs.qsize()

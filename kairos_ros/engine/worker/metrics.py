@@ -2,7 +2,7 @@
 
 import logging
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from prometheus_client import ProcessCollector, start_http_server
 from prometheus_client.core import Metric
@@ -50,18 +50,20 @@ class WorkerCollector(Collector):
         yield gauge("worker_waiting_batches", "Batches that wait", (), [((), link.waiting)])
         yield gauge("worker_computing_batches", "Batches that are prepared or computed", (),
                     [((), link.computing)])  # fmt: skip
-        yield counter("worker_batches", "Computed", ("policy",), _rows(totals.batches))
-        yield counter("worker_requests", "Computed", ("policy",), _rows(totals.requests))
+        yield counter("worker_batches", "Computed", ("policy",), _rows(totals.batches, link))
+        yield counter("worker_requests", "Computed", ("policy",), _rows(totals.requests, link))
         yield counter("worker_compute_seconds", "In which batches were computed", ("policy",),
-                      _rows(totals.compute_s))  # fmt: skip
+                      _rows(totals.compute_s, link))  # fmt: skip
         yield counter("worker_refused", "Batches and messages that were refused", ("code",),
-                      _rows(totals.refusals))  # fmt: skip
+                      [((code,), n) for code, n in totals.refusals.items()])  # fmt: skip
         yield gauge("worker_gpu_memory_bytes", "Of this process: used by tensors, and reserved",
                     ("device", "kind"), _gpu_memory())  # fmt: skip
 
 
-def _rows(counts: dict[str, int] | dict[str, float]) -> list[tuple[tuple[str, ...], float]]:
-    return [((name,), count) for name, count in counts.items()]
+def _rows(done: Mapping[str, float], link: WorkerLink) -> Iterator[tuple[tuple[str, ...], float]]:
+    """Those of policies that were not asked for yet, too: a worker that is idle shows as idle."""
+    for name in sorted(done.keys() | set(link.served)):
+        yield (name,), done.get(name, 0)
 
 
 def _gpu_memory() -> Iterator[tuple[tuple[str, ...], float]]:
