@@ -1,6 +1,7 @@
 """A fleet in Prometheus' words: gauges and counters of what robots and serving node said last."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from prometheus_client.core import Metric
 
@@ -11,17 +12,42 @@ from kairos_ros.telemetry.events import EngineReported, RobotReported, RobotSche
 from kairos_ros.telemetry.exposition import counter, gauge, page
 from kairos_ros.telemetry.fleet_view import FleetView, RobotView
 
+if TYPE_CHECKING:
+    from kairos_ros.dashboard.traces import Traces  # of an extra
+
 LEVELS = {"ok": 0, "warn": 1, "error": 2, "stale": 3}
 """Of diagnostics, as in DiagnosticStatus.msg."""
 
 
-def metrics(view: FleetView, refused: Mapping[str, int], now_s: float) -> bytes:
+def metrics(
+    view: FleetView, refused: Mapping[str, int], now_s: float, traces: "Traces | None" = None
+) -> bytes:
     """The page that Prometheus scrapes (text format 0.0.4), UTF-8.
 
     Of a serving node or a robot that was silent for SILENT_AFTER_S nothing is told but that it is
     not up: a graph has a gap then, and no line that only looks alive.
     """
-    return page(_fleet(view, refused, now_s))
+    told = [*_fleet(view, refused, now_s), *([] if traces is None else _traces(traces))]
+    return page(told)
+
+
+def _traces(traces: "Traces") -> Iterator[Metric]:
+    sender = traces.sender
+    yield counter(
+        "trace_spans",
+        "Spans that the receiver took (sent), or that were dropped",
+        ("outcome",),
+        [
+            (("sent",), sender.sent),
+            *(((reason,), sender.dropped[reason]) for reason in sender.REASONS),
+        ],
+    )
+    yield counter(
+        "trace_left_out",
+        "Rounds and tasks that are in no trace",
+        ("reason",),
+        [((reason,), count) for reason, count in traces.left_out.items()],
+    )
 
 
 def _fleet(view: FleetView, refused: Mapping[str, int], now_s: float) -> Iterator[Metric]:

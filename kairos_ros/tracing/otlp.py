@@ -1,10 +1,10 @@
-"""Sends traces to an OpenTelemetry receiver (OTLP over HTTP). Whoever hands them over never waits."""
+"""Sends traces to an OpenTelemetry receiver, by OTLP over HTTP, in a thread of its own."""
 
 import logging
 import queue
 import threading
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
@@ -27,6 +27,7 @@ RECEIVER_S = 10.0
 """A receiver that has not taken a batch by then has not taken it."""
 LAST_S = 5.0
 """At the end, what still waits is sent for at most so long."""
+MOST_TRACERS = 1000
 PATH = "/v1/traces"
 SCOPE = "kairos_ros"
 
@@ -44,6 +45,9 @@ class Trace:
 class TraceSender:
     """A context manager; `send` may be called in any thread."""
 
+    REASONS = ("queue_full", "not_taken")
+    """Why spans are dropped: the receiver is too slow, or it is not there or refuses them."""
+
     def __init__(self, url: str) -> None:
         """url: of the receiver, such as http://127.0.0.1:4318. Raises ConfigError."""
         where = urlsplit(url)
@@ -58,7 +62,8 @@ class TraceSender:
         self._exporter = OTLPSpanExporter(endpoint=self.url, timeout=RECEIVER_S)
         self._waiting: queue.SimpleQueue[Trace | None] = queue.SimpleQueue()
         self._spans_waiting = 0
-        self._lock = threading.Lock()
+        self._room = threading.Condition()
+        """Of `_spans_waiting` and `_waiting`."""
         self._failing = False
         self._giving_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
@@ -75,45 +80,58 @@ class TraceSender:
         self._exporter.shutdown()
         self._thread.join(LAST_S)
 
-    def send(self, trace_: Trace) -> bool:
-        """Whether it is sent, if the receiver takes it; else it is dropped and counted."""
-        with self._lock:
-            if self._spans_waiting + len(trace_.spans) > MOST_WAITING_SPANS:
+    def send(self, trace_: Trace) -> None:
+        """Never waits: what the receiver is too slow for is dropped and counted."""
+        with self._room:
+            if self._has_room(trace_):
+                self._put(trace_)
+            else:
                 self.dropped["queue_full"] += len(trace_.spans)
-                return False
-            self._spans_waiting += len(trace_.spans)
-        self._waiting.put(trace_)
-        return True
 
-    def wait(self) -> None:
-        """Until nothing waits."""
-        done = threading.Event()
-        threading.Thread(target=self._thread.join, daemon=True)
-        while self._spans_waiting and self._thread.is_alive():
-            done.wait(0.05)
+    def send_all(self, traces: Iterable[Trace]) -> None:
+        """Waits for the receiver. What it does not take is dropped and counted, too."""
+        for one in traces:
+            with self._room:
+                self._room.wait_for(lambda one=one: self._has_room(one))
+                self._put(one)
+        with self._room:
+            self._room.wait_for(lambda: not self._spans_waiting)
+
+    def _has_room(self, trace_: Trace) -> bool:
+        waiting = self._spans_waiting
+        return not waiting or waiting + len(trace_.spans) <= MOST_WAITING_SPANS
+
+    def _put(self, trace_: Trace) -> None:
+        self._spans_waiting += len(trace_.spans)
+        self._waiting.put(trace_)
 
     def _run(self) -> None:
         writer = SpanWriter()
-        batch: list[ReadableSpan] = []
         while (taken := self._waiting.get()) is not None:
-            batch += writer.written(taken)
-            if len(batch) >= BATCH_SPANS or self._waiting.empty():
-                self._export(batch)
-                batch = []
+            spans = writer.written(taken)
+            count = len(taken.spans)
+            while len(spans) < BATCH_SPANS and not self._waiting.empty():
+                if (more := self._waiting.get()) is None:
+                    self._waiting.put(None)
+                    break
+                spans += writer.written(more)
+                count += len(more.spans)
+            for begin in range(0, len(spans), BATCH_SPANS):
+                self._export(spans[begin : begin + BATCH_SPANS])
+            with self._room:
+                self._spans_waiting -= count
+                self._room.notify_all()
 
-    def _export(self, batch: list[ReadableSpan]) -> None:
-        for begin in range(0, len(batch), BATCH_SPANS):
-            part = batch[begin : begin + BATCH_SPANS]
-            taken = not self._giving_up.is_set() and (
-                self._exporter.export(part) is SpanExportResult.SUCCESS
-            )
-            with self._lock:
-                self._spans_waiting -= len(part)
-                if taken:
-                    self.sent += len(part)
-                else:
-                    self.dropped["not_taken"] += len(part)
-            self._note(taken)
+    def _export(self, spans: list[ReadableSpan]) -> None:
+        taken = (
+            not self._giving_up.is_set()
+            and self._exporter.export(spans) is SpanExportResult.SUCCESS
+        )
+        if taken:
+            self.sent += len(spans)
+        else:
+            self.dropped["not_taken"] += len(spans)
+        self._note(taken)
 
     def _note(self, taken: bool) -> None:
         """Says once that a receiver takes nothing, and once that it does again."""
@@ -136,12 +154,13 @@ class SpanWriter:
         self._ended = _Ended()
         self._tracers: dict[tuple[Service, str], trace.Tracer] = {}
 
-    def written(self, told: Trace) -> Iterator[ReadableSpan]:
-        """The spans of one trace, parents first."""
+    def written(self, told: Trace) -> list[ReadableSpan]:
+        """The spans of one trace, parents first; none that $OTEL_TRACES_SAMPLER leaves out."""
         self._ids.trace_id = trace_id(told.key)
         for span in told.spans:
             self._write(told, span)
-            yield self._ended.spans.pop()
+        spans, self._ended.spans = self._ended.spans, []
+        return spans
 
     def _write(self, told: Trace, span: Span) -> None:
         self._ids.span_id = span_id(told.key, span)
@@ -153,7 +172,7 @@ class SpanWriter:
                 is_remote=span.parent.service is not span.service,
                 trace_flags=trace.TraceFlags(trace.TraceFlags.SAMPLED),
             )
-        made = self._tracer(span, told.key.robot).start_span(
+        made = self._tracer(span).start_span(
             f"kairos.{span.name}",
             trace.set_span_in_context(trace.NonRecordingSpan(parent)),
             _kind(span),
@@ -166,18 +185,14 @@ class SpanWriter:
             made.set_status(trace.StatusCode.ERROR, span.error)
         made.end(_ns(told, span.end_s))
 
-    def _tracer(self, span: Span, robot: str) -> trace.Tracer:
-        """Whose spans say by whom they are: the robot, the serving node, the engine."""
-        own = {
-            Service.ROBOT: robot,
-            Service.SERVING: str(span.attributes.get("kairos.server", "")),
-            Service.ENGINE: str(span.attributes.get("kairos.engine", "")),
-        }[span.service]
-        key = span.service, own
+    def _tracer(self, span: Span) -> trace.Tracer:
+        key = span.service, span.instance
         if key not in self._tracers:
-            if len(self._tracers) >= 1000:
+            if len(self._tracers) >= MOST_TRACERS:
                 self._tracers.clear()
-            resource = Resource.create({SERVICE_NAME: span.service, SERVICE_INSTANCE_ID: own})
+            resource = Resource.create(
+                {SERVICE_NAME: span.service, SERVICE_INSTANCE_ID: span.instance}
+            )
             provider = TracerProvider(
                 resource=resource, id_generator=self._ids, shutdown_on_exit=False
             )

@@ -33,6 +33,8 @@ class Span:
 
     name: str
     service: Service
+    instance: str
+    """Which of them: the robot, the serving node, the engine."""
     start_s: float
     end_s: float
     parent: "Span | None" = None
@@ -70,7 +72,9 @@ def task_spans(task: BagTask) -> list[Span]:
         ends.append(ended.at_s)
     if not ends or not math.isfinite(min(starts)):
         return []
-    whole = Span("task", Service.ROBOT, min(starts), max(ends), attributes=_goal(task))
+    whole = Span(
+        "task", Service.ROBOT, task.key.robot, min(starts), max(ends), attributes=_goal(task)
+    )
     if ended is not None:
         whole.attributes |= _result(ended)
         whole.error = ended.outcome if ended.outcome.startswith("failed") else ""
@@ -92,11 +96,12 @@ def _round(task: BagTask, number: int) -> Iterator[Span]:
     chunk = answer if answer is not None and not answer.refused else None
     latency_s = _of(ended, "round_latency_s", number)
     sent_s = _sent_s(known, chunk, latency_s)
-    if number == 1 and ended is not None:
+    if number == 1 and ended is not None and not math.isfinite(sent_s):
         sent_s = ended.first_request_s
     began_s = ended.first_request_s if ended else math.nan
-    moved = began_s + _of(ended, "round_started_s", number), began_s + _of(
-        ended, "round_ended_s", number
+    moved = (
+        began_s + _of(ended, "round_started_s", number),
+        began_s + _of(ended, "round_ended_s", number),
     )
     moves = math.isfinite(moved[0]) and math.isfinite(moved[1])
     came_s = chunk.at_s if chunk else sent_s + latency_s
@@ -106,7 +111,7 @@ def _round(task: BagTask, number: int) -> Iterator[Span]:
     if not times:
         return
     asked = min(times)
-    whole = Span("round", Service.ROBOT, asked, max(times))
+    whole = Span("round", Service.ROBOT, task.key.robot, asked, max(times))
     whole.attributes["kairos.round"] = number
     whole.events = [("refused", one.at_s, {"kairos.reason": one.reason}) for one in refused]
     if chunk is None and ended is not None and not math.isfinite(latency_s):
@@ -133,7 +138,9 @@ def _request(
     whole: Span, chunk: ChunkAnswered | None, sent_s: float, came_s: float, measured: float
 ) -> Iterator[Span]:
     """measured: by the robot, from its first request to the chunk; NaN: not told."""
-    request = Span("request", Service.ROBOT, sent_s, came_s, whole, _of_round(whole))
+    request = Span(
+        "request", Service.ROBOT, whole.instance, sent_s, came_s, whole, _of_round(whole)
+    )
     yield request
     if chunk is None:
         return
@@ -143,20 +150,21 @@ def _request(
         request.attributes["kairos.network_s"] = network_s
     # what was sent again was received again: the time before was not all network
     left_s = came_s - (network_s / 2 if once else 0.0)
-    serve = Span("serve", Service.SERVING, left_s - chunk.server_s, left_s, request)
+    serve = Span("serve", Service.SERVING, chunk.server, left_s - chunk.server_s, left_s, request)
     serve.attributes = _of_round(whole) | {
-        "kairos.server": chunk.server,
         "kairos.reason": chunk.reason,
         "kairos.attempt": chunk.attempt,
     }
     yield serve
     dispatched_s = serve.start_s + chunk.queued_s
-    yield Span("queue", Service.SERVING, serve.start_s, dispatched_s, serve, _of_round(whole))
+    queue = Span("queue", Service.SERVING, chunk.server, serve.start_s, dispatched_s, serve)
+    queue.attributes = _of_round(whole)
+    yield queue
     rest_s = max(0.0, chunk.server_s - chunk.queued_s - chunk.compute_s)
     begins_s = dispatched_s + rest_s / 2
-    infer = Span("infer", Service.ENGINE, begins_s, begins_s + chunk.compute_s, serve)
+    ends_s = begins_s + chunk.compute_s
+    infer = Span("infer", Service.ENGINE, chunk.engine, begins_s, ends_s, serve)
     infer.attributes = _of_round(whole) | {
-        "kairos.engine": chunk.engine,
         "kairos.tier": chunk.tier,
         "kairos.policy": chunk.policy,
         "kairos.batch.size": chunk.batch_size,
@@ -167,7 +175,7 @@ def _request(
 def _execution(
     whole: Span, ended: TaskEndReported | None, number: int, start_s: float, end_s: float
 ) -> Span:
-    execute = Span("execute", Service.ROBOT, start_s, max(start_s, end_s), whole)
+    execute = Span("execute", Service.ROBOT, whole.instance, start_s, max(start_s, end_s), whole)
     execute.attributes = _of_round(whole) | {
         "kairos.executed_actions": int(_of(ended, "round_executed", number))
     }
