@@ -11,8 +11,9 @@ from urllib.parse import urlsplit
 from opentelemetry import trace
 from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import SERVICE_INSTANCE_ID, SERVICE_NAME, Resource
-from opentelemetry.sdk.trace import IdGenerator, ReadableSpan, SpanProcessor, TracerProvider
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor, TracerProvider
 from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.trace.id_generator import IdGenerator
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.telemetry.events import TaskKey
@@ -77,7 +78,7 @@ class TraceSender:
         self._waiting.put(None)
         self._thread.join(LAST_S)
         self._giving_up.set()
-        self._exporter.shutdown()
+        self._exporter.shutdown()  # type: ignore[no-untyped-call]
         self._thread.join(LAST_S)
 
     def send(self, trace_: Trace) -> None:
@@ -92,7 +93,8 @@ class TraceSender:
         """Waits for the receiver. What it does not take is dropped and counted, too."""
         for one in traces:
             with self._room:
-                self._room.wait_for(lambda one=one: self._has_room(one))
+                while not self._has_room(one):
+                    self._room.wait()
                 self._put(one)
         with self._room:
             self._room.wait_for(lambda: not self._spans_waiting)
