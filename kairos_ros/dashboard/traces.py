@@ -1,6 +1,7 @@
 """The tasks that the dashboard hears of, as traces for an OpenTelemetry receiver."""
 
 import time
+from collections import Counter
 
 from kairos_ros.recording.tasks import BagTask
 from kairos_ros.telemetry.events import Event
@@ -17,9 +18,9 @@ class Traces:
         self._tasks = LiveTasks()
 
     @property
-    def left_out(self) -> dict[str, int]:
+    def left_out(self) -> Counter[str]:
         """Rounds and tasks that are in no trace, by reason."""
-        return dict(self._tasks.left_out)
+        return self._tasks.left_out
 
     def take(self, event: Event) -> None:
         """at_s: on this host's monotonic clock."""

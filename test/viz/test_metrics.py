@@ -20,6 +20,7 @@ from kairos_ros.core.exchange import Answer, Refusal, RequestId
 from kairos_ros.core.robot_state import RobotState as State
 from kairos_ros.dashboard.metrics import metrics
 from kairos_ros.dashboard.server import application
+from kairos_ros.dashboard.traces import Traces
 from kairos_ros.doors.clients import Clients, Limits
 from kairos_ros.doors.metrics import metrics as doors_metrics
 from kairos_ros.doors.native.robot_client import RobotClient
@@ -30,6 +31,8 @@ from kairos_ros.gateway.gateway import Gateway
 from kairos_ros.gateway.metrics import metrics as gateway_metrics
 from kairos_ros.telemetry.events import EngineReported, Health, RobotReported, RobotScheduled
 from kairos_ros.telemetry.fleet_view import FleetView, RobotView
+from kairos_ros.tracing.otlp import TraceSender
+from kairos_ros.tracing.spans import Service
 
 CONFIG = Path(__file__).parents[2] / "config"
 RULES, PANELS = CONFIG / "prometheus" / "kairos.rules.yaml", CONFIG / "grafana" / "kairos.json"
@@ -58,8 +61,17 @@ def seen() -> FleetView:
     )
 
 
+def traces() -> Traces:
+    """One answer was of a server that was not asked, and three spans were not taken."""
+    made = Traces(TraceSender("http://127.0.0.1:9"))
+    made.sender.dropped["not_taken"] += 3
+    made.sender.sent = 12
+    made.left_out["other_server"] += 1
+    return made
+
+
 def samples(view: FleetView, now_s: float) -> dict[tuple[str, tuple[str, ...]], float]:
-    return read(metrics(view, {"refused_message": 1}, now_s))
+    return read(metrics(view, {"refused_message": 1}, now_s, traces()))
 
 
 def read(page: bytes) -> dict[tuple[str, tuple[str, ...]], float]:
@@ -82,6 +94,15 @@ def test_what_was_said_is_what_is_scraped():
     assert found["kairos_robot_state", ("arm_1", "running")] == 1
     assert found["kairos_health_level", ("kairos: arm_1",)] == 1
     assert found["kairos_exporter_refused_messages_total", ("refused_message",)] == 1
+
+
+def test_spans_that_were_sent_dropped_or_left_out_are_told():
+    found = samples(seen(), 101.0)
+    assert found["kairos_trace_spans_total", ("sent",)] == 12
+    assert found["kairos_trace_spans_total", ("not_taken",)] == 3
+    assert found["kairos_trace_spans_total", ("queue_full",)] == 0
+    assert found["kairos_trace_left_out_total", ("other_server",)] == 1
+    assert b"kairos_trace" not in metrics(seen(), {}, 101.0)  # of a dashboard without --otlp
 
 
 def test_of_who_is_silent_nothing_is_told_but_that():
@@ -211,7 +232,7 @@ def test_every_metric_of_the_panels_the_rules_and_the_page_exists(tmp_path):
     rules = yaml.safe_load(RULES.read_text())["groups"][0]["rules"]
     expressions += [rule["expr"] for rule in rules]
     assert set(re.findall(r"\bkairos_\w+", " ".join(expressions))) <= told
-    documented = set(re.findall(r"`(kairos_\w+)", PAGE.read_text())) - {"kairos_ros"}
+    documented = set(re.findall(r"`(kairos_\w+)", PAGE.read_text())) - set(Service)
     of_histogram = {
         name.replace("_bucket", end) for name in documented for end in ("_sum", "_count")
     }
