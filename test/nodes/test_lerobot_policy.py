@@ -41,6 +41,7 @@ from kairos_policy import (  # noqa: E402
 )
 from lerobot.configs import FeatureType, PolicyFeature, PreTrainedConfig  # noqa: E402
 from lerobot.policies.factory import make_pre_post_processors  # noqa: E402
+from lerobot.policies.rtc import ActionQueue  # noqa: E402
 from lerobot.policies.rtc.configuration_rtc import RTCConfig  # noqa: E402
 from lerobot_policy_kairos.configuration_kairos import PROCESSORS, KairosConfig  # noqa: E402
 from lerobot_policy_kairos.door_link import DoorLink  # noqa: E402
@@ -199,6 +200,20 @@ CHUNK = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]], n
 )
 def test_what_is_left_of_a_chunk_is_found_in_it(rows, expected, left):
     assert rows_left(CHUNK, LeftOver(rows, 0), expected) == left
+
+
+def test_what_lerobots_queue_has_left_is_found_in_its_chunk():
+    queue, random = ActionQueue(RTCConfig()), np.random.default_rng(3)
+    for delay, executed in ((0, 4), (3, 6), (9, 1), (2, 8), (10, 0)):
+        chunk = random.normal(size=(10, 2)).astype(np.float32)
+        rows = torch.from_numpy(chunk)
+        queue.merge(rows, rows, delay)
+        for _ in range(executed):
+            queue.get()
+        left = queue.get_left_over()
+        told = torch.zeros(6, 2)  # as long as execution_horizon, as its engine hands it over
+        told[: len(left)] = left[:6]
+        assert rows_left(chunk, LeftOver(told.numpy(), delay), 5) == queue.qsize()
 
 
 def test_who_says_what_is_left_of_a_chunk_is_served_from_that(make, wire):
