@@ -22,7 +22,7 @@ from lerobot.transport import services_pb2, services_pb2_grpc
 from openpi_client import msgpack_numpy
 from openpi_client.action_chunk_broker import ActionChunkBroker
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
-from openpi_robot import CHUNK, MAP, POLICY, Robot, address, doors, observation
+from openpi_robot import CHUNK, MAP, POLICY, address, doors, observation, robot
 from wire import until
 
 from kairos_ros.bringup.plan import serving
@@ -66,11 +66,11 @@ def connect(where):
 
 @pytest.fixture
 def bystander(where):
-    robot = Robot(where, next(NAMES), 100.0).begin()
-    robot.check()
-    yield robot
-    robot.check()
-    robot.end()
+    asking = robot(where, next(NAMES), 100.0).begin()
+    asking.check()
+    yield asking
+    asking.check()
+    asking.end()
 
 
 def raw(where: str, name: str = ""):
@@ -145,11 +145,11 @@ def test_the_chunk_broker_executes_chunk_after_chunk(connect):
 
 
 def test_four_robots_get_their_own_chunks_only(where):
-    fleet = [Robot(where, next(NAMES), 1000.0 * n).begin() for n in range(4)]
-    for robot in fleet:
-        robot.check(rounds=10)
-    for robot in fleet:
-        robot.end()
+    fleet = [robot(where, next(NAMES), 1000.0 * n).begin() for n in range(4)]
+    for one in fleet:
+        one.check(rounds=10)
+    for one in fleet:
+        one.end()
 
 
 def test_a_client_without_a_name_is_given_one(where):
