@@ -3,11 +3,11 @@
 import io
 from contextlib import suppress
 
-import groot_robot
+import groot_client
 import msgpack
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
@@ -22,6 +22,7 @@ NUMBERS = st.one_of(
 )
 ARRAYS = npst.arrays(NUMBERS, npst.array_shapes(min_dims=0, max_dims=5, min_side=0, max_side=4))
 FORMS = st.sampled_from(ArrayForm)
+few = settings(max_examples=40)
 
 
 def same(one: np.ndarray, other) -> bool:
@@ -29,19 +30,21 @@ def same(one: np.ndarray, other) -> bool:
     return alike and one.shape == other.shape and one.tobytes() == other.tobytes()
 
 
+@few
 @given(ARRAYS, FORMS, st.booleans())
 def test_arrays_of_clients_are_read_as_they_were(array, form, by_columns):
     sent = np.array(array, order="F" if by_columns else "C")
-    data = groot_robot.packed({"state": sent, "n": 1}, newer=form is ArrayForm.RAW)
+    data = groot_client.packed({"state": sent, "n": 1}, newer=form is ArrayForm.RAW)
     message, found = unpack(data)
     assert found is form
     assert same(array, message["state"])
     assert not message["state"].flags.writeable or not array.size
 
 
+@few
 @given(ARRAYS, FORMS)
 def test_arrays_of_replies_are_read_by_clients_as_they_were(array, form):
-    assert same(array, groot_robot.unpacked(pack([{"arm": array}, {}], form))[0]["arm"])
+    assert same(array, groot_client.unpacked(pack([{"arm": array}, {}], form))[0]["arm"])
 
 
 def test_a_number_of_numpy_is_a_number():
@@ -59,9 +62,10 @@ def test_any_bytes_are_read_or_refused(data):
         unpack(npy(np.lib.format.MAGIC_PREFIX + b"\1\0" + data))
 
 
+@few
 @given(ARRAYS, FORMS, st.data())
 def test_a_damaged_message_is_read_or_refused(array, form, draw):
-    data = bytearray(groot_robot.packed({"state": array}, newer=form is ArrayForm.RAW))
+    data = bytearray(groot_client.packed({"state": array}, newer=form is ArrayForm.RAW))
     for _ in range(draw.draw(st.integers(1, 3))):
         data[draw.draw(st.integers(0, len(data) - 1))] = draw.draw(st.integers(0, 255))
     with suppress(WireError):

@@ -17,10 +17,12 @@ class AskingRobot:
         close: Callable[[], None],
         first: float,
         chunk: int,
+        pause_s: float = 0.02,
     ) -> None:
         """ask: state -> the first number of every action, which is that state.
-        first: of its states, 1000 apart from those of others. chunk: actions that are expected."""
-        self._ask, self._close, self._chunk = ask, close, chunk
+        first: of its states, 1000 apart from those of others. chunk: actions that are expected.
+        pause_s: before each request."""
+        self._ask, self._close, self._chunk, self._pause_s = ask, close, chunk, pause_s
         self.served = 0
         self.harm: list[str] = []
         """What went wrong so far."""
@@ -45,7 +47,7 @@ class AskingRobot:
 
     def _live(self) -> None:
         for n in itertools.count():
-            if self._stop.wait(0.02):
+            if self._stop.wait(self._pause_s):
                 return
             state = self._first + n / 1024
             try:

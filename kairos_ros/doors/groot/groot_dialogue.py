@@ -38,8 +38,6 @@ class Answered:
     reply: bytes
     served: Sequence[Exchange] = ()
     """The robots that a chunk is in the reply for."""
-    unreadable: bool = False
-    """It was no request."""
 
 
 class GrootDialogue:
@@ -53,7 +51,7 @@ class GrootDialogue:
 
     async def answer(self, message: Message) -> Answered:
         """To whatever came."""
-        form, served, unreadable = ArrayForm.NPY, list[Exchange](), False
+        form, served = ArrayForm.NPY, list[Exchange]()
         try:
             if message.wrong is not None:
                 raise message.wrong
@@ -63,7 +61,7 @@ class GrootDialogue:
         except WireError as error:
             client = self._robots[0].client if self._robots else None
             count_unreadable(self._clients, client, error)
-            reply, unreadable = _error(f"bad request: {error}"), True
+            reply = _error(f"bad request: {error}")
         except (AccessDeniedError, NameTakenError) as error:
             self._clients.counters["refused_clients"] += 1
             LOG.warning("refused a client from %s: %s", self._peer, error)
@@ -72,10 +70,10 @@ class GrootDialogue:
             name = self._robots[0].client.robot if self._robots else self._peer
             LOG.warning("client %s gets no chunk: %s", name, error)
             reply = _error(f"not served: {error}")
-        return Answered(pack(reply, form), served, unreadable)
+        return Answered(pack(reply, form), served)
 
     def leave(self) -> None:
-        """Its connection has ended, or asks for nothing any more."""
+        """Its connection has ended, or has asked for nothing for long: it may join again."""
         for robot in self._robots:
             self._clients.leave(robot.client)
         self._robots = []

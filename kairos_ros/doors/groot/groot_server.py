@@ -10,7 +10,7 @@ from typing import Any
 
 from kairos_ros.doors.access import Access
 from kairos_ros.doors.clients import Clients
-from kairos_ros.doors.dialogue import MOST_UNREADABLE, SEND_S
+from kairos_ros.doors.dialogue import SEND_S
 from kairos_ros.doors.groot.groot_dialogue import Answered, GrootDialogue
 from kairos_ros.doors.groot.zmtp import EndedError, Link, Message
 from kairos_ros.doors.observation_map import ObservationMap
@@ -70,11 +70,12 @@ class GrootServer:
         greeted = False
         try:
             _watch(writer.get_extra_info("socket"))
-            async with asyncio.timeout(HANDSHAKE_S):
-                await link.greet()
             if self._greeted >= self._most_greeted:
+                # not greeted, it comes again with the request that it has not sent yet
                 self.counters["refused_connections"] += 1
                 raise EndedError(f"{self._greeted} clients are connected; raise --max-clients")
+            async with asyncio.timeout(HANDSHAKE_S):
+                await link.greet()
             greeted = True
             self._greeted += 1
             await self._answer_all(link, peer)
@@ -89,23 +90,22 @@ class GrootServer:
             await link.end()
 
     async def _answer_all(self, link: Link, peer: str) -> None:
-        """Until the connection ends; one message is looked ahead, to note the end at once."""
+        """Until the connection ends; one message is looked ahead, to note the end at once.
+
+        A connection is never ended between two requests: one that the client is about to send
+        would be lost, and most versions of it wait for the answer for ever.
+        """
         dialogue = GrootDialogue(self._clients, self._map, self._access, peer)
         coming = asyncio.ensure_future(link.receive())
-        unreadable = 0
         try:
             while True:
                 await asyncio.wait({coming}, timeout=self._clients.limits.idle_s)
                 if not coming.done():
-                    self.counters["idle_clients"] += 1
-                    raise EndedError(f"no request for {self._clients.limits.idle_s:g} s")
-                message = coming.result()
+                    dialogue.leave()
+                message = await coming
                 coming = asyncio.ensure_future(link.receive())
                 answered = await self._while_connected(dialogue.answer(message), coming)
                 await self._send(link, message, answered)
-                unreadable = unreadable + 1 if answered.unreadable else 0
-                if unreadable >= MOST_UNREADABLE:
-                    raise EndedError(f"{unreadable} messages in a row were no requests")
         finally:
             dialogue.leave()
             coming.cancel()
