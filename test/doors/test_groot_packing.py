@@ -3,7 +3,6 @@
 import io
 from contextlib import suppress
 
-import groot_client
 import msgpack
 import numpy as np
 import pytest
@@ -11,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
+from bench.support import groot_client
 from kairos_ros.core.errors import WireError
 from kairos_ros.doors.groot.packing import ArrayForm, pack, unpack
 

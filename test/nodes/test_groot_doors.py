@@ -5,12 +5,12 @@ import signal
 
 import numpy as np
 import pytest
-from groot_client import GrootClient, GrootError
 from groot_robot import MAP, TASK, observation, robot
 from kairos_ros.msg import RobotStatus
 from openpi_robot import CHUNK, POLICY, address, doors
 from wire import until
 
+from bench.support.groot_client import GrootClient, GrootError
 from kairos_ros.bringup.plan import serving
 
 TOKENS = {"secret_1": "a" * 24, "secret_2": "b" * 24}

@@ -10,7 +10,6 @@ import subprocess
 import sys
 import threading
 
-import groot_client
 import pytest
 from groot_robot import MAP as GROOT_MAP
 from kairos_ros.msg import RobotStatus
@@ -18,6 +17,7 @@ from openpi_robot import MAP, POLICY, address, doors
 from raw_peers import PEERS, Peer, host_port
 from wire import until
 
+from bench.support import groot_client
 from kairos_ros.bringup.plan import serving
 
 NAMES = (f"peer_{n}x" for n in itertools.count())

@@ -2,8 +2,9 @@
 
 import numpy as np
 from asking_robot import AskingRobot
-from groot_client import GrootClient
 from openpi_robot import CHUNK, PICTURE
+
+from bench.support.groot_client import GrootClient
 
 TASK = "annotation.human.task_description"
 MAP = f"""

@@ -6,7 +6,6 @@ import socket
 import struct
 from io import BytesIO
 
-import groot_client
 import groot_robot
 import msgpack
 import numpy as np
@@ -16,6 +15,7 @@ from openpi_client import msgpack_numpy
 from PIL import Image
 from websockets.frames import Frame, Opcode
 
+from bench.support import groot_client
 from kairos_ros.core.exchange import Actions, Observation, Request, RequestId
 from kairos_ros.core.fit import RobotInterface
 from kairos_ros.transport.frames import Message
