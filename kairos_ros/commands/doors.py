@@ -70,9 +70,11 @@ def doors_command(
 ) -> None:
     """Serve robots that run LeRobot, openpi's or GR00T's client: each is a robot of the fleet.
 
-    Runs beside the serving node and asks it as a robot node does. Ctrl-C ends it.
+    Runs beside the serving node and asks it as a robot node does. Its counters are at /metrics, for
+    Prometheus (not beside GR00T's clients); where robots need tokens, whoever reads it brings $KAIROS_DOORS_TOKEN. Ctrl-C ends
+    it.
     """
-    require("websockets", "PIL")
+    require("websockets", "PIL", "prometheus_client")
     path = map_path(observation_map) if observation_map else Path()
     read = read_map(path) if observation_map else None
     groot = read is not None and read.dialect == GROOT

@@ -139,8 +139,8 @@ class Dispatcher:
         checked = self._admission.check(now_ns, request, session)
         if isinstance(checked, Refusal):
             return [self._refuse_round(checked, request, session)]
-        horizon = request.horizon_policy or self.options.horizon_policy
         served = self.policies.description(session.policy)
+        horizon = self.options.horizon_of(request.horizon_policy, session.policy or "", served)
         policy = self._horizon_policies.of(horizon, session.policy or "", served)
         if isinstance(policy, Refusal):
             return [self._refuse_round(policy, request, session)]
@@ -422,7 +422,8 @@ class Dispatcher:
             horizon_floor=self._load_horizons.floor(now_ns, session),
         )
         assert slot.description is not None
-        body = answer_outcome(entry, outcome, slot.description, served, self.options.horizon_policy)
+        horizon = self.options.horizon_of(request.horizon_policy, slot.policy, slot.description)
+        body = answer_outcome(entry, outcome, slot.description, served, horizon)
         if isinstance(body, Refusal):
             session.refused += 1
             return [self._refuse(entry.newer[0] if entry.newer else request, body)]

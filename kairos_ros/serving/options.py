@@ -8,7 +8,15 @@ from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Refusal
 from kairos_ros.core.horizons.calibration import Calibrated, HorizonCalibration, TunedStatic
 from kairos_ros.core.horizons.load_horizon import HorizonCurve, horizon_curves
-from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon, require_steps
+from kairos_ros.core.horizons.policies import (
+    AUTO,
+    CALIBRATED,
+    UNCALIBRATED,
+    Explore,
+    HorizonPolicy,
+    parse_horizon,
+    require_steps,
+)
 from kairos_ros.core.scheduling.decision import SchedulingPolicy
 from kairos_ros.transport.messages import EngineDescription
 
@@ -56,6 +64,19 @@ class ServingOptions:
             if self.load_horizon:
                 self.curves(policy)
 
+    def horizon_of(
+        self, text: str, policy: str = "", served: EngineDescription | None = None
+    ) -> str:
+        """The horizon policy that a request gets which names `text`, or names none, for chunks of
+        the policy of that name, which is `served`. `auto` is what it stands for, and passes over a
+        calibration that is of another policy."""
+        text = text or self.horizon_policy
+        if text != AUTO:
+            return text
+        calibration = self._calibration_of(policy)
+        fits = served is None or not self.unfit_calibration(served, policy)
+        return CALIBRATED if calibration is not None and fits else UNCALIBRATED
+
     def parse_horizon(self, text: str, policy: str = "") -> HorizonPolicy:
         """The horizon policy that `text` names at this server, for chunks of the policy of that
         name. Raises ConfigError."""
@@ -80,14 +101,15 @@ class ServingOptions:
         """Raises ConfigError where `horizon`, which `text` names, cannot judge chunks of the policy
         of that name: for want of steps, or because it was calibrated for another one."""
         calibration = self._calibration_of(name)
-        if calibration is not None and isinstance(horizon, Calibrated | TunedStatic):
+        used = horizon.base if isinstance(horizon, Explore) else horizon
+        if calibration is not None and isinstance(used, Calibrated | TunedStatic):
             calibration.require_policy(served.policy_id)
         require_steps(horizon, text, served.steps, served.policy_id)
 
     def check_policy(self, served: EngineDescription, name: str = "") -> None:
         """Raises ConfigError for a policy that the default horizon policy cannot judge, and for one
         that the calibration which `load_horizon` needs is not of."""
-        text = self.horizon_policy
+        text = self.horizon_of("", name, served)
         self.require_fit(self.parse_horizon(text, name), text, served, name)
         calibration = self._calibration_of(name)
         if self.load_horizon and calibration is not None:

@@ -40,9 +40,10 @@ def answer_outcome(
     outcome: InferOutcome,
     policy: EngineDescription,
     served: Served,
-    default_horizon: str,
+    horizon_name: str,
 ) -> Actions | Refusal:
-    """Trims the chunk by the request's horizon policy and notes it in the session."""
+    """Trims the chunk by the request's horizon policy, which `horizon_name` names, and notes it in
+    the session."""
     if isinstance(outcome, InferFailure):
         return Refusal(outcome.code, outcome.reason, RETRY_NS.get(outcome.code, 0))
     session, request = entry.session, entry.request
@@ -55,6 +56,7 @@ def answer_outcome(
         scale(policy),
         request.instruction,
         cut=len(outcome.chunk) < policy.chunk_size,
+        task_id=f"{request.id.robot} {request.id.session} {request.id.task}",
     )
     try:
         horizon = entry.horizon_policy(outcome.updates, outcome.chunk, context)
@@ -86,7 +88,7 @@ def answer_outcome(
             outcome.chunk,
             outcome.updates,
             policy.action_scale,
-            request.horizon_policy or default_horizon,
+            horizon_name,
         ),
     )
 

@@ -155,7 +155,7 @@ def test_policies_are_named_in_one_line():
         ("", "names no policy"),
         (
             "stattic:10",
-            "unknown horizon policy 'stattic'; known here: calibrated, confidence, static",
+            "unknown horizon policy 'stattic'; known here: auto, calibrated, confidence, explore",
         ),
         ("static:n=10", "no option 'n'; its options are: h"),
         ("static:ten", "h must be of type int, not 'ten'"),

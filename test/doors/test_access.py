@@ -100,3 +100,16 @@ def test_what_knows_no_encryption_is_served_on_this_host_only(tokens, tmp_path):
         local_access("192.168.1.7", tokens(f"arm_1 {A}\n"), None, None)
     with pytest.raises(ConfigError, match="speak no TLS"):
         local_access("127.0.0.1", None, tmp_path / "cert.pem", tmp_path / "key.pem")
+
+
+def test_metrics_have_a_token_of_their_own_where_robots_need_one(monkeypatch, tokens):
+    Access({}, None).check_scraper("")
+    closed = Access({"arm_1": A}, None)
+    with pytest.raises(AccessDeniedError, match=r"start kairos doors with \$KAIROS_DOORS_TOKEN"):
+        closed.check_scraper(f"Bearer {A}")
+    monkeypatch.setenv("KAIROS_DOORS_TOKEN", B)
+    opened = access("127.0.0.1", tokens(f"arm_1 {A}\n"), None, None)
+    opened.check_scraper(f"Bearer {B}")
+    for brought in ("", f"Bearer {A}", B, "Bearer \xff"):
+        with pytest.raises(AccessDeniedError, match="needs Authorization"):
+            opened.check_scraper(brought)

@@ -78,7 +78,8 @@ def config(tmp_path):
     file = tmp_path / "horizon.yaml"
     file.write_text(
         "kind: horizon\nquestion: how long?\npolicy: models/metaworld_flow\nfirst_seed: 4000000\n"
-        "disturbances: [0.0]\nstatic: [10, 50]\npolicies: ['tail_agreement:t=1.5']\n"
+        "conditions: [{name: nothing happens}]\n"
+        "static: [10, 50]\npolicies: ['tail_agreement:t=1.5']\n"
         "sizes:\n  tiny: {episodes: 2, tasks: [reach-v3]}\n"
     )
     return file
@@ -101,6 +102,77 @@ def test_a_wrong_study_file_is_refused(config, wrong, complaint):
     config.write_text(config.read_text().replace(wrong, instead[complaint]))
     with pytest.raises(ConfigError, match=complaint):
         read_horizon_study(config)
+
+
+@pytest.mark.parametrize(
+    ("condition", "complaint"),
+    [
+        ("{name: pushed, rules: [calibrated]}", "no rule 'calibrated'"),
+        ("{name: pushed, rules: ['tail_agreement:t=1.5']}", "rules needs one of static:10"),
+        ("{name: pushed, tasks: [make-coffee]}", "make-coffee"),
+        ("{name: nothing happens, push_m: 0.1}", "two conditions have the name"),
+        ("{name: pushed, push_m: -1}", "push_m"),
+    ],
+)
+def test_a_wrong_condition_is_refused(config, condition, complaint):
+    text = config.read_text().replace("happens}]", f"happens}}, {condition}]")
+    config.write_text(text)
+    with pytest.raises(ConfigError, match=complaint):
+        read_horizon_study(config)
+
+
+def test_only_a_study_with_a_surprise_rule_watches(config):
+    config.write_text(config.read_text() + "watched: ['static:10']\n")
+    with pytest.raises(ConfigError, match="give surprise"):
+        read_horizon_study(config)
+
+
+@pytest.mark.slow
+def test_a_condition_has_tasks_and_rules_of_its_own(config, tmp_path, monkeypatch):
+    pytest.importorskip("lerobot")
+    pushed = (
+        "happens}, {name: pushed, push_m: 0.08, lead: 2, tasks: [push-v3], "
+        "rules: ['static:50', 'static:50 + surprise']}]"
+    )
+    config.write_text(
+        config.read_text().replace("happens}]", pushed).replace("[reach-v3]", "[reach-v3, push-v3]")
+        + "surprise: 'tracking:threshold=6'\nwatched: ['static:50']\nwarm_up_seed: 9\n"
+    )
+    ran = []
+
+    def cell(key):
+        ran.append(key)
+        return {"success": [1, 0], "rounds": [2, 2], "actions": [40, 40]}
+
+    monkeypatch.setattr(horizon_study, "run_cell", cell)
+    nothing, pushed = run_horizon_study(config, tmp_path / "out", lambda _: None, size="tiny")
+    assert (nothing.tasks, pushed.tasks) == (("reach-v3", "push-v3"), ("push-v3",))
+    assert set(pushed.rules) == {"static:50", "static:50 + surprise"}
+    assert len(ran) == 2 * 4 + 2, "every rule where nothing happens, two where the hand is pushed"
+    of_pushed = [key for key in ran if key["push_m"]]
+    assert [(key["surprise"], key["warm_up_seed"], key["lead"]) for key in of_pushed] == [
+        ("", 0, 2),
+        ("tracking:threshold=6", 9, 2),
+    ]
+    assert "## Pushed: 1 tasks, 2 episodes each" in (tmp_path / "out" / "finding.md").read_text()
+
+
+@pytest.mark.slow
+def test_a_knocked_object_moves():
+    pytest.importorskip("metaworld")
+    from kairos_ros.lab.training.bench import arms
+    from kairos_ros.lab.training.events import draw_knock
+    from kairos_ros.robot.adapter import TaskGoal
+
+    [arm] = arms("models/metaworld_flow", "push-v3", 1)
+    arm.reset(TaskGoal("push the puck to the target", "push-v3", 3))
+    before = arm.state()[4:7]
+    knock = draw_knock(3, 1.0)
+    for executed in range(knock.at, knock.at + 5):
+        knock.happen(arm, executed)
+        arm.hold()
+    assert np.linalg.norm((arm.state()[4:7] - before)[:2]) > 0.02
+    assert draw_knock(3, 1.0) == knock != draw_knock(4, 1.0)
 
 
 @pytest.mark.slow

@@ -92,7 +92,7 @@ def test_a_pushed_hand_moves_aside_and_a_surprise_ends_the_chunk_after_the_lead(
     pytest.importorskip("lerobot")
     from kairos_ros.lab.horizons.cells import policy_folder
     from kairos_ros.lab.training.bench import arms, policy_under_test
-    from kairos_ros.lab.training.push import Push, draw_push
+    from kairos_ros.lab.training.events import Push, draw_push
     from kairos_ros.lab.training.rollout import run_episodes
 
     folder = str(policy_folder("models/metaworld_flow"))
@@ -110,7 +110,7 @@ def test_a_pushed_hand_moves_aside_and_a_surprise_ends_the_chunk_after_the_lead(
             parse_horizon("static:40"),
             arms(folder, "reach-v3", 1),
             lead=2,
-            pushes={77: push} if push else None,
+            events={77: push} if push else None,
             watch=watch,
         )[0]
 

@@ -16,7 +16,7 @@ from kairos_ros.core.horizons.calibration import (
     HorizonPlan,
     StaticHorizons,
 )
-from kairos_ros.core.horizons.policies import HorizonContext, parse_horizon
+from kairos_ros.core.horizons.policies import HorizonContext, TailAgreement, parse_horizon
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.nodes.serving.parameters import SERVING_PARAMETERS, serving_options
 from kairos_ros.serving.calibration_file import NAME, find_calibration, write_calibration
@@ -234,3 +234,25 @@ def test_a_calibration_of_another_policy_concerns_only_who_asks_for_it():
     mine = replace(ANOTHER, policy_id="flow_mlp-1234")
     assert not options.unfit_calibration(mine)
     assert not isinstance(asked.of("calibrated", "", mine), Refusal)
+
+
+def test_by_default_a_calibrated_policy_gets_its_plans_and_any_other_one_tail_agreement():
+    values = {spec.name: spec.default for spec in SERVING_PARAMETERS}
+    assert values["horizon"] == "auto"
+    mine = replace(ANOTHER, policy_id="flow_mlp-1234")
+    calibrated = ServingOptions(parse_scheduling("fifo"), "auto", calibration=CALIBRATION)
+    assert calibrated.horizon_of("", "", mine) == "calibrated"
+    assert calibrated.horizon_of("auto", "", mine) == "calibrated", "a request may name it, too"
+    assert calibrated.horizon_of("static:7", "", mine) == "static:7"
+    without = ServingOptions(parse_scheduling("fifo"), "auto")
+    assert without.horizon_of("", "", mine) == "tail_agreement:t=0.8,h_min=5"
+    assert isinstance(parse_horizon("auto", CALIBRATION.policies()), Calibrated)
+    assert isinstance(parse_horizon("auto"), TailAgreement)
+
+
+def test_by_default_a_calibration_of_another_policy_is_passed_over():
+    options = ServingOptions(parse_scheduling("fifo"), "auto", calibration=CALIBRATION)
+    dispatcher = Dispatcher(options)
+    dispatcher.add_engine("edge", "edge")
+    dispatcher.engine_ready(0, "edge", ANOTHER, warmup_profile(ANOTHER))
+    assert options.horizon_of("", "", ANOTHER) == "tail_agreement:t=0.8,h_min=5"

@@ -4,6 +4,7 @@ A horizon policy sees the updates of the sampler, the chunk, and what the previo
 done at the same control periods; it answers with a length and says why.
 """
 
+import hashlib
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -23,6 +24,10 @@ ENTRY_POINT_GROUP = "kairos_ros.horizon"
 CALIBRATED = "calibrated"
 TUNED = "static:tuned"
 """Horizon policies that a calibration of the served policy stands for (`calibration.py`)."""
+
+AUTO = "auto"
+"""`calibrated` where there is a calibration of the served policy, UNCALIBRATED elsewhere."""
+UNCALIBRATED = "tail_agreement:t=0.8,h_min=5"
 
 Floats = NDArray[np.floating]
 
@@ -45,6 +50,8 @@ class HorizonContext:
     """What the task is known by if not by `task`."""
     cut: bool = False
     """The chunk lacks its first actions, and may be shorter than others of its policy."""
+    task_id: str = ""
+    """Which task of which robot, the same in all of its rounds; empty: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +174,36 @@ class TailAgreement:
         return Horizon(length, confidence, reason)
 
 
+@dataclass(frozen=True, slots=True)
+class Explore:
+    """In a share of the tasks a static horizon, drawn once per task; `base` in all others.
+
+    For tasks that may fail. Which task tries what depends on nothing but its identity, so the tasks
+    of every horizon are a random sample. Raises ConfigError for a share outside (0, 1].
+    """
+
+    share: float
+    base: HorizonPolicy
+    tried: ClassVar[tuple[int, ...]] = (5, 10, 15, 20, 30, 40, 50)
+    """As far as the chunk is so long."""
+
+    def __post_init__(self) -> None:
+        if not 0 < self.share <= 1:
+            raise ConfigError(f"explore: the share of tasks must be in (0, 1], not {self.share}")
+
+    def __call__(self, updates: Floats, chunk: Floats, context: HorizonContext) -> Horizon:
+        digest = hashlib.sha256(context.task_id.encode()).digest()
+        drawn = int.from_bytes(digest[:8], "big") / 2**64
+        if not context.task_id or drawn >= self.share:
+            return self.base(updates, chunk, context)
+        n = len(_chunk(chunk))
+        tried = [h for h in self.tried if h <= n] or [n]
+        h = tried[int.from_bytes(digest[8:16], "big") % len(tried)]
+        confidence = np.zeros(n, np.float32)
+        confidence[:h] = 1.0
+        return Horizon(h, confidence, f"explores static {h} in this task")
+
+
 BUILTIN: dict[str, Callable[..., HorizonPolicy]] = {
     "static": Static,
     "confidence": Confidence,
@@ -177,7 +214,7 @@ BUILTIN: dict[str, Callable[..., HorizonPolicy]] = {
 def parse_horizon(
     text: str, calibrated: Mapping[str, HorizonPolicy] | None = None
 ) -> HorizonPolicy:
-    """Builds the policy named by, for example, `static:10` or `confidence:t=0.4,h_min=5`.
+    """Builds the policy named by, for example, `static:10`, `confidence:t=0.4,h_min=5` or `auto`.
 
     `calibrated`: what `calibrated` and `static:tuned` stand for, where there is a calibration
     (`HorizonCalibration.policies`). Names that are not built in are looked up in entry point group
@@ -203,7 +240,14 @@ def parse_horizon(
                 "or use another horizon policy"
             )
         return calibrated[TUNED]
-    known = {**BUILTIN, CALIBRATED: of_calibration}
+
+    def auto() -> HorizonPolicy:
+        return parse_horizon(CALIBRATED if CALIBRATED in calibrated else UNCALIBRATED, calibrated)
+
+    def explore(share: float = 0.1) -> HorizonPolicy:
+        return Explore(share, auto())
+
+    known = {**BUILTIN, CALIBRATED: of_calibration, AUTO: auto, "explore": explore}
     policy = cast(HorizonPolicy, build_policy(text, known, ENTRY_POINT_GROUP))
     if getattr(policy, "h_min", 1) < 1:
         raise ConfigError(f"{text!r}: a robot must execute at least one action; use h_min>=1")

@@ -1,5 +1,6 @@
 """`kairos calibrate`: the options, and nothing that costs an import."""
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -10,21 +11,58 @@ from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
 if TYPE_CHECKING:
     from kairos_ros.core.horizons.calibration import HorizonCalibration
+    from kairos_ros.lab.horizons.recorded import Compared
+    from kairos_ros.lab.horizons.search import SearchOptions
+    from kairos_ros.recording.runs.run import FleetRun
 
 
 def calibrate_command(
     policy: Annotated[Path, typer.Argument(help="Policy folder.")] = Path("models/metaworld_flow"),
+    bags: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Bags or runs of a fleet: horizons come from what happened in them, and nothing "
+            "is simulated. Say it once for each, or name a folder of them.",
+            show_default=False,
+        ),
+    ] = None,
+    success: Annotated[
+        str,
+        typer.Option(
+            help="With --bags, who says whether a task succeeded: told (its robot), judged (the "
+            "monitor), or a CSV file with robot, task, success."
+        ),
+    ] = "told",
     tasks: Annotated[
         str, typer.Option(help="Comma-separated Meta-World tasks; empty means all known ones.")
     ] = "",
     episodes: Annotated[
-        int, typer.Option(min=8, help="Paired episodes that a horizon must pass, per task.")
+        int,
+        typer.Option(min=8, help="Per task, of each horizon and plan that the search tries."),
     ] = 128,
-    allowance: Annotated[
-        int, typer.Option(min=0, help="Episodes that it may lose, net of those that it wins.")
-    ] = 2,
+    worst_loss: Annotated[
+        float,
+        typer.Option(
+            min=0.1, max=50.0, help="Points of success that no task may lose to static:tuned."
+        ),
+    ] = 2.0,
+    slack: Annotated[
+        float,
+        typer.Option(
+            min=0.0, help="Points of success that a plan may cost by the estimate of its test."
+        ),
+    ] = 0.0,
+    error: Annotated[
+        float,
+        typer.Option(
+            min=1e-6, max=0.5, help="Probability that any task loses --worst-loss after all."
+        ),
+    ] = 0.05,
+    most_episodes: Annotated[
+        int, typer.Option(min=32, help="Paired episodes of one test, which ends when it is sure.")
+    ] = 3000,
     ladder: Annotated[
-        str, typer.Option(help="Horizons to choose from, actions; the first is the reference.")
+        str, typer.Option(help="Horizons to choose from, actions.")
     ] = "5,10,15,20,30,40,50",
     disturbance: Annotated[
         float, typer.Option(min=0.0, help="Noise on executed hand motions, action units.")
@@ -54,24 +92,38 @@ def calibrate_command(
     ),
     processes: Annotated[int, typer.Option(min=1, max=256, help="Parallel processes.")] = 1,
 ) -> None:
-    """Find the horizons that suit a policy: per task a plan, for HORIZON=calibrated, and the
-    largest static horizon at the highest accuracy, for HORIZON=static:tuned.
+    """Find the horizons that suit a policy: per task the largest static horizon at the highest
+    accuracy, for HORIZON=static:tuned, and a plan that loses less than --worst-loss to it, for
+    HORIZON=calibrated.
 
-    Simulates about two thousand episodes per task, a minute or two each. Run the same command
-    again to continue a stopped one.
+    Simulates one to ten thousand episodes per task, some minutes each. Run the same command again
+    to continue a stopped one.
     """
-    from kairos_ros.lab.horizons.calibrate import calibrate
     from kairos_ros.lab.horizons.search import SearchOptions
     from kairos_ros.serving.calibration_file import NAME, read_calibration, write_calibration
 
-    options = SearchOptions(_ladder(ladder), episodes, allowance=allowance)
+    options = SearchOptions(
+        _ladder(ladder),
+        episodes,
+        worst_loss=worst_loss / 100,
+        slack=slack / 100,
+        error=error,
+        most_episodes=most_episodes,
+    )
     scenes = tuple(part.strip() for part in tasks.split(",") if part.strip()) or tuple(SCENES)
     out = out or policy / NAME
+    if bags:
+        keep = read_calibration(out) if out.is_file() else None
+        write_calibration(out, _recorded(bags, success, options, keep))
+        typer.echo(f"wrote {out}")
+        return
     if static_only and not out.is_file():
         raise ConfigError(
             f"--static-only keeps the plans of a calibration, but there is no {out}; leave it out, "
             "or name the calibration with --out"
         )
+    from kairos_ros.lab.horizons.calibrate import calibrate
+
     try:
         calibration = calibrate(
             policy,
@@ -90,6 +142,74 @@ def calibrate_command(
     write_calibration(out, calibration)
     _print(calibration)
     typer.echo(f"wrote {out}")
+
+
+def _recorded(
+    bags: list[Path],
+    success: str,
+    options: "SearchOptions",
+    keep: "HorizonCalibration | None",
+) -> "HorizonCalibration":
+    from kairos_ros.lab.horizons import recorded as of_bags
+    from kairos_ros.recording.runs.run_source import find_runs, read_run
+
+    if success in (of_bags.TOLD, of_bags.JUDGED):
+        labels = None
+    else:
+        labels = of_bags.read_labels(Path(success))
+    paths = find_runs(bags)
+
+    def runs() -> Iterator["FleetRun"]:
+        for number, path in enumerate(paths, 1):
+            typer.echo(f"reading {path} ({number} of {len(paths)})", err=True)
+            yield read_run(path)[0]
+
+    recorded = of_bags.read_outcomes(runs(), success, labels)
+    error = options.error / max(1, len(recorded.tasks))
+    chosen = {
+        kind: of_bags.choose(outcomes, options.worst_loss, options.slack, error)
+        for kind, outcomes in sorted(recorded.tasks.items())
+    }
+    for kind, one in chosen.items():
+        counts = ", ".join(f"{h}: {ok} of {n}" for h, (ok, n) in one.counts.items())
+        plan = f"static {one.horizon}" if not one.missing else f"no plan: {one.missing}"
+        typer.echo(f"{kind:28} {plan}; successes by static horizon {counts}")
+        for compared in one.compared:
+            typer.echo(f"    {_compared(compared, one.reference, options.worst_loss)}")
+    for why, tasks in recorded.left_out.most_common():
+        typer.echo(f"left out, {why}: {tasks} tasks")
+    how = {
+        "bags": [path.name for path in paths],
+        "success": "labels" if labels is not None else success,
+        "worst_loss": options.worst_loss,
+        "slack": options.slack,
+        "error": options.error,
+        "successes": {
+            kind: {str(h): list(count) for h, count in one.counts.items()}
+            for kind, one in chosen.items()
+        },
+    }
+    return of_bags.calibration_of(recorded, chosen, how, keep)
+
+
+def _compared(compared: "Compared", reference: int, worst_loss: float) -> str:
+    from kairos_ros.lab.horizons.recorded import tasks_needed
+
+    outcomes = compared.outcomes
+    text = (
+        f"{compared.horizon} against {reference}: in {outcomes.pairs} pairs of tasks it lost "
+        f"{outcomes.lost} and won {outcomes.won}"
+    )
+    if compared.holds:
+        return f"{text}; it holds"
+    if compared.evidence >= compared.needed:
+        return f"{text}; it loses more than the slack"
+    needed = tasks_needed(compared, worst_loss)
+    return f"{text}; " + (
+        f"about {needed} tasks of each would show that it holds, if they go on like this"
+        if needed
+        else "it loses too much"
+    )
 
 
 def _print(calibration: "HorizonCalibration") -> None:

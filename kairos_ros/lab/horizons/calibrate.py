@@ -55,30 +55,35 @@ def calibrate(
     if keep:
         keep.require_policy(under_test.policy_id)
     settings = asdict(options) | {"disturbance": disturbance, "lead": lead}
-    keys = [
-        {"policy": str(policy), "policy_id": under_test.policy_id, "scene": scene, **settings}
-        for scene in scenes
-    ]
+    common = {"policy": str(policy), "policy_id": under_test.policy_id, **settings}
 
-    def cells(run: Callable[[Key], Any], what: str, line: Callable[[Any], str]) -> list[Any]:
+    def cells(
+        run: Callable[[Key], Any],
+        what: str,
+        line: Callable[[Any], str],
+        of_scenes: Sequence[dict[str, Any]],
+    ) -> list[Any]:
         return run_cells(
             work / "cells.jsonl",
-            [key | {"search": what} for key in keys],
+            [common | {"search": what} | of_scene for of_scene in of_scenes],
             run,
-            code=source_version((*EPISODES, "lab/horizons/search.py")),
+            code=source_version((*EPISODES, "lab/horizons/search.py", "core/horizons/evidence.py")),
             processes=processes,
             finished=lambda left, key, row: report(
                 f"{key['scene']}, {what}: {line(row)} ({left} tasks left)"
             ),
         )
 
-    successes = [
-        {int(h): ok for h, ok in row.items()} for row in cells(_tune, "static", _static_line)
-    ]
-    static = _static(scenes, successes, settings)
+    rows = cells(_tune, "static", _static_line, [{"scene": scene} for scene in scenes])
+    static = _static(scenes, [{int(h): ok for h, ok in row.items()} for row in rows], settings)
     if keep:
         return replace(keep, static=static)
-    found = cells(_search, "plan", _line)
+    open_tasks = sum(h < options.ladder[-1] for h in static.tasks.values())
+    tests = [
+        {"scene": names[0], "tuned": h, "task_error": options.error / max(1, open_tasks)}
+        for names, h in static.tasks.items()
+    ]
+    found = cells(_search, "plan", _line, tests)
     plans: dict[tuple[str, ...], HorizonPlan] = {
         (scene, SCENES[scene]): HorizonPlan(tuple(row["rounds"]), row["after"])
         for scene, row in zip(scenes, found, strict=True)
@@ -112,7 +117,12 @@ def _tune(key: Key) -> dict[int, int]:
 
 
 def _search(key: Key) -> dict[str, Any]:
-    return _row(find_plan(*_trial(key)))
+    trial, options = _trial(key)
+
+    def report(line: str) -> None:
+        print(f"{key['scene']}: {line}", flush=True)  # from the process that searches
+
+    return _row(find_plan(trial, options, key["tuned"], key["task_error"], report))
 
 
 def _trial(key: Key) -> tuple[Trial, SearchOptions]:
@@ -138,7 +148,11 @@ def _trial(key: Key) -> tuple[Trial, SearchOptions]:
 def _row(found: Found) -> dict[str, Any]:
     row = asdict(found)
     plan: dict[str, Any] = row.pop("plan")
-    return plan | {name: round(v, 4) for name, v in row.items()}
+    tests = [
+        test | {"evidence": float(f"{test['evidence']:.3g}"), "needed": round(test["needed"])}
+        for test in row.pop("tests")
+    ]
+    return plan | {name: round(v, 4) for name, v in row.items()} | {"tests": tests}
 
 
 def _static_line(row: dict[str, int]) -> str:

@@ -6,15 +6,23 @@ A horizon policy that a calibration stands for is named with its file and that f
 
 import hashlib
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon
+from kairos_ros.core.horizons.surprise import Joint, SurpriseWatch, parse_surprise
 from kairos_ros.host.share import share
 from kairos_ros.lab.metrics.cells import Key
-from kairos_ros.lab.training.bench import arms, policy_under_test
+from kairos_ros.lab.training.bench import EPISODES, arms, policy_under_test
+from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.serving.calibration_file import read_calibration
 
+CODE = (*EPISODES, "core/horizons/surprise.py", "lab/horizons/cells.py", "lab/training/events.py")
+"""Sources that decide a cell, below the package."""
+HAND = tuple(Joint(f"hand_{axis}", i, i, position=False) for i, axis in enumerate("xyz"))
+"""Of Meta-World's arm: the first entries of action and state are of the hand."""
+WARM_UP_HORIZON = "static:15"
 BLOCK = 16
 """Episodes per cell: what one policy call can serve together, and so that a study can grow."""
 
@@ -55,13 +63,26 @@ def horizon_policy(folder: str, rule: str) -> HorizonPolicy:
 
 
 def run_cell(key: Key) -> dict[str, list[int]]:
-    """Outcome of every episode: success, rounds, actions.
+    """Outcome of every episode: success, rounds, actions, surprises.
 
-    key: folder, task, rule, disturbance, lead, first_seed, episodes.
+    key: folder, task, rule, disturbance, lead, first_seed, episodes; push_m, push_periods and
+    knock_m_s (0: nothing happens); surprise (a surprise rule; empty: nothing is watched) and
+    warm_up_seed.
     """
+    from kairos_ros.lab.training.events import Event, draw_knock, draw_push
     from kairos_ros.lab.training.rollout import run_episodes
 
+    watch = None
+    if key["surprise"]:
+        # before the cell's arms, which would be loaded twice
+        known = known_arm(key["folder"], key["surprise"], key["warm_up_seed"], key["lead"])
+        watch = known.twin
     seeds = range(key["first_seed"], key["first_seed"] + key["episodes"])
+    events: dict[int, Event] = {}
+    if key["push_m"]:
+        events = {seed: draw_push(seed, key["push_m"], key["push_periods"]) for seed in seeds}
+    elif key["knock_m_s"]:
+        events = {seed: draw_knock(seed, key["knock_m_s"]) for seed in seeds}
     episodes = run_episodes(
         policy_under_test(key["folder"]),
         key["task"],
@@ -70,12 +91,34 @@ def run_cell(key: Key) -> dict[str, list[int]]:
         arms(key["folder"], key["task"], key["episodes"]),
         key["disturbance"],
         key["lead"],
+        events=events,
+        watch=watch,
     )
     return {
         "success": [int(episode.success) for episode in episodes],
         "rounds": [episode.rounds for episode in episodes],
         "actions": [episode.actions for episode in episodes],
+        "surprises": [episode.surprises for episode in episodes],
     }
+
+
+@lru_cache(maxsize=1)
+def known_arm(folder: str, surprise: str, seed: int, lead: int) -> SurpriseWatch:
+    """What a surprise rule knows of an arm that has done each task once, undisturbed."""
+    from kairos_ros.lab.training.rollout import run_episodes
+
+    watch = parse_surprise(surprise).watch(HAND)
+
+    def of_next() -> SurpriseWatch:
+        watch.begin()
+        return watch
+
+    policy, decide = policy_under_test(folder), parse_horizon(WARM_UP_HORIZON)
+    for scene in SCENES:
+        run_episodes(
+            policy, scene, [seed], decide, arms(folder, scene, 1), lead=lead, watch=of_next
+        )
+    return watch
 
 
 def joined(blocks: list[dict[str, list[int]]]) -> dict[str, list[int]]:

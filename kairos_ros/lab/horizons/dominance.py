@@ -42,9 +42,9 @@ class Outcomes:
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """All rules under one disturbance, on the same episodes."""
+    """All rules under one condition, on the same episodes."""
 
-    disturbance: float
+    condition: str
     tasks: tuple[str, ...]
     static: Mapping[str, Outcomes]
     dynamic: Mapping[str, Outcomes]

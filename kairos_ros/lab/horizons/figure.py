@@ -1,4 +1,4 @@
-"""Success against executed horizon, static in grey, ours in colour; a panel per disturbance."""
+"""Success against executed horizon, static in grey, ours in colour; a panel per condition."""
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -88,11 +88,7 @@ def _curve(
 
 
 def _title(measured: Measured) -> str:
-    where = (
-        f"noise of {measured.disturbance:g} on every executed action"
-        if measured.disturbance
-        else "no disturbance"
-    )
+    where = measured.condition
     calibrated = [name for name in measured.dynamic if name.startswith("calibrated")]
     if not calibrated:
         return where.capitalize()

@@ -16,7 +16,7 @@ from kairos_ros.lab.horizons.dominance import (
 
 
 def finding(results: Sequence[Measured]) -> str:
-    """A paragraph and a table for each disturbance."""
+    """A paragraph and a table for each condition."""
     return "\n".join(_section(measured) for measured in results)
 
 
@@ -29,7 +29,8 @@ def _section(measured: Measured) -> str:
     judged = verdicts(measured)
     names, hindsight = best_per_task(measured.static)
     head = (
-        f"## sigma = {measured.disturbance:g}: {len(measured.tasks)} tasks, "
+        f"## {measured.condition[:1].upper() + measured.condition[1:]}: "
+        f"{len(measured.tasks)} tasks, "
         f"{hindsight.success.shape[1]} episodes each\n\n"
         f"The most successful static horizon is `{best}` ({_rate(measured.static[best])}); the "
         f"longest within one point of it is `{equal}` ({_rate(measured.static[equal])}, "
@@ -49,34 +50,42 @@ def _section(measured: Measured) -> str:
     lines += [*(_sentence(v, measured) for v in judged if v.rule.startswith("calib")), ""]
     lines += [
         "| rule | mean executed horizon | rounds per episode | success % | against "
-        "`static:tuned`: success, points (95 %) | rounds per episode (95 %) | against the static "
-        "curve, points (95 %) | dominated by | resamples in which dominated |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "`static:tuned`: success, points (95 %) | rounds per episode (95 %) | times fewer rounds | "
+        "worst task, points | against the static curve, points (95 %) | dominated by | resamples "
+        "in which dominated |",
+        "|---|---|---|---|---|---|---|---|---|---|---|",
     ]
     for name, o in measured.static.items():
-        lines.append(f"| `{name}` | {_numbers(o, tuned)} | | | |")
+        lines.append(f"| `{name}` | {_numbers(o, measured)} | | | |")
     if tuned:
         lines.append(f"| **`static:tuned`** | {_numbers(tuned, None)} | | | |")
     for verdict in judged:
         lines.append(
-            f"| `{verdict.rule}` | {_numbers(measured.dynamic[verdict.rule], tuned)} | "
+            f"| `{verdict.rule}` | {_numbers(measured.dynamic[verdict.rule], measured)} | "
             f"{_points(verdict.against_curve, verdict.against_curve_95)} | "
             f"{verdict.dominated_by and f'`{verdict.dominated_by}`'} | {verdict.dominated:.0%} |"
         )
-    lines.append(f"| best static per task, in hindsight | {_numbers(hindsight, tuned)} | | | |")
+    lines.append(f"| best static per task, in hindsight | {_numbers(hindsight, measured)} | | | |")
     lines += ["", *_per_task(measured, names, hindsight), ""]
     return "\n".join(lines)
 
 
-def _numbers(ours: Outcomes, tuned: Outcomes | None) -> str:
+def _numbers(ours: Outcomes, measured: Measured | None) -> str:
     """Horizon, rounds and success, and the last two against the baseline."""
     numbers = f"{ours.horizon:.1f} | {ours.rounds_per_episode:.2f} | {100 * ours.rate:.1f} | "
-    if not tuned:
-        return numbers + " | "
+    if measured is None or measured.tuned is None:
+        return numbers + " | | | "
+    tuned = measured.tuned
     d = difference(ours, tuned)
     low, high = d.rounds_95
     against = f"{d.rounds:+.2f} ({low:+.2f} to {high:+.2f})"
-    return f"{numbers}{_points(d.success, d.success_95)} | {against}"
+    gaps = ours.success.mean(axis=1) - tuned.success.mean(axis=1)
+    worst = int(gaps.argmin())
+    return (
+        f"{numbers}{_points(d.success, d.success_95)} | {against} | "
+        f"{tuned.rounds_per_episode / ours.rounds_per_episode:.2f} | "
+        f"{measured.tasks[worst]} {100 * gaps[worst]:+.1f}"
+    )
 
 
 def _points(value: float, interval: tuple[float, float]) -> str:

@@ -1,6 +1,6 @@
 """`kairos study horizon`: success and executed horizon of every horizon policy, on paired episodes.
 
-Each cell is a few episodes of one task under one rule and one disturbance. Finished cells are kept
+Each cell is a few episodes of one task under one rule and one condition. Finished cells are kept
 in `cells.jsonl`; then `horizon.csv` (tidy, a row per task and rule and one over all tasks),
 `horizon.png` and `finding.md` are written from them.
 """
@@ -15,19 +15,28 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import CALIBRATED, TUNED, parse_horizon
+from kairos_ros.core.horizons.surprise import parse_surprise
 from kairos_ros.document.faults import read_document, read_model
-from kairos_ros.lab.horizons.cells import BLOCK, joined, named_rules, policy_folder, run_cell
+from kairos_ros.lab.horizons.cells import (
+    BLOCK,
+    CODE,
+    HAND,
+    joined,
+    named_rules,
+    policy_folder,
+    run_cell,
+)
 from kairos_ros.lab.horizons.dominance import Measured, Outcomes, horizon_interval
 from kairos_ros.lab.horizons.finding import finding
 from kairos_ros.lab.horizons.matched import beside_paper
 from kairos_ros.lab.metrics.cells import Key, cell_name, read_cells, run_cells, source_version
-from kairos_ros.lab.training.bench import EPISODES, policy_under_test
+from kairos_ros.lab.training.bench import policy_under_test
 from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.serving.calibration_file import read_calibration
 
 COLUMNS = (
-    "disturbance", "task", "rule", "episodes", "successes", "success", "success_low",
+    "condition", "task", "rule", "episodes", "successes", "success", "success_low",
     "success_high", "mean_executed_horizon", "horizon_low", "horizon_high", "rounds_per_episode",
 )  # fmt: skip
 
@@ -40,8 +49,28 @@ class StudySize(_Section):
     """How much is run."""
 
     episodes: Annotated[int, Field(ge=2, le=100_000)]
-    """Of each task, rule and disturbance."""
+    """Of each task, rule and condition."""
     tasks: list[str] = list(SCENES)
+
+
+class Condition(_Section):
+    """Under which episodes run."""
+
+    name: Annotated[str, Field(min_length=1)]
+    """In titles and tables: `nothing happens`."""
+    lead: Annotated[int, Field(ge=0)] = 0
+    """Actions executed while a chunk is made, see `rollout.run_episodes`."""
+    noise: Annotated[float, Field(ge=0)] = 0.0
+    """On executed hand motions, standard deviation, action units."""
+    push_m: Annotated[float, Field(ge=0)] = 0.0
+    """The hand is pushed aside so far, once per episode."""
+    push_periods: Annotated[int, Field(ge=1)] = 5
+    knock_m_s: Annotated[float, Field(ge=0)] = 0.0
+    """The loose object is knocked away so fast, once per episode."""
+    tasks: list[str] = []
+    """Those that have what the condition needs; empty: the size's."""
+    rules: list[str] = []
+    """Empty: all."""
 
 
 class HorizonStudy(_Section):
@@ -51,14 +80,17 @@ class HorizonStudy(_Section):
     question: str
     policy: str
     first_seed: Annotated[int, Field(ge=0)]
-    disturbances: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=1)]
-    lead: Annotated[int, Field(ge=0)] = 0
-    """Actions executed while a chunk is made, see `rollout.run_episodes`."""
+    conditions: Annotated[list[Condition], Field(min_length=1)]
     static: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2)]
     policies: list[str] = []
     tuned: str = ""
     """Calibration file in the policy folder: its `static:tuned` is the baseline."""
     calibrated: dict[str, str] = {}
+    surprise: str = ""
+    """A surprise rule, and the rules that run with it, too: as `RULE + surprise` in the tables."""
+    watched: list[str] = []
+    warm_up_seed: Annotated[int, Field(ge=0)] = 0
+    """Of the episodes in which the surprise rule learns how the arm responds, one per task."""
     paper: Annotated[dict[str, str], Field(max_length=2)] = {}
     """What 000 gives for `matched accuracy` and `matched horizon`; then both are written, too."""
     differs: str = ""
@@ -89,56 +121,40 @@ def run_horizon_study(
     chosen = study.sizes[size]
     folder = policy_folder(policy or study.policy)
     rules = _rules(study, folder)
-    horizons = _tuned_horizons(folder / study.tuned, chosen.tasks) if study.tuned else {}
-    policy_id = policy_under_test(str(folder)).policy_id
-    blocks = [
-        (study.first_seed + at, min(BLOCK, chosen.episodes - at))
-        for at in range(0, chosen.episodes, BLOCK)
-    ]
-    keys: list[Key] = [
-        {
-            "policy_id": policy_id,
-            "folder": str(folder),
-            "task": task,
-            "rule": rule,
-            "disturbance": disturbance,
-            "lead": study.lead,
-            "first_seed": first_seed,
-            "episodes": episodes,
-        }
-        for task in chosen.tasks
-        for disturbance in study.disturbances
-        for rule in rules.values()
-        for first_seed, episodes in blocks
-    ]
+    cells = {
+        (condition.name, task, rule): _keys(study, condition, task, rules[rule], folder, chosen)
+        for condition in study.conditions
+        for task in _tasks(condition, chosen)
+        for rule in condition.rules or rules
+    }
+    keys = [key for of_cell in cells.values() for key in of_cell]
+    names = {cell_name(key): name for name, of_cell in cells.items() for key in of_cell}
 
     def tell(left: int, key: Key, result: Any) -> None:
+        condition, task, rule = names[cell_name(key)]
         ok = np.mean(result["success"])
-        name = next(name for name, rule in rules.items() if rule == key["rule"])
-        report(f"{key['task']} {name} sigma={key['disturbance']:g}: {ok:.0%} ({left} cells left)")
+        report(f"{task} {rule}, {condition}: {ok:.0%} ({left} cells left)")
 
-    code = source_version((*EPISODES, "lab/horizons/cells.py"))
+    code = source_version(CODE)
     file = out / "cells.jsonl"
-    cells = iter(
+    ran = iter(
         _kept(file, keys, code, report)
         if plot_only
         else run_cells(file, keys, run_cell, code=code, processes=processes, finished=tell)
     )
-    rows = [
-        [
-            {rule: joined([next(cells) for _ in blocks]) for rule in rules}
-            for _ in study.disturbances
-        ]
-        for _ in chosen.tasks
-    ]
+    rows = {name: joined([next(ran) for _ in of_cell]) for name, of_cell in cells.items()}
     results = []
-    for disturbance, of_tasks in zip(study.disturbances, zip(*rows, strict=True), strict=True):
-        outcomes = {rule: _outcomes([row[rule] for row in of_tasks]) for rule in rules}
-        static = {f"static:{h}": outcomes.pop(f"static:{h}") for h in study.static}
+    for condition in study.conditions:
+        tasks = _tasks(condition, chosen)
+        outcomes = {
+            rule: _outcomes([rows[condition.name, task, rule] for task in tasks])
+            for rule in condition.rules or rules
+        }
+        statics = [f"static:{h}" for h in study.static]
+        static = {name: outcomes.pop(name) for name in statics if name in outcomes}
         tuned = outcomes.pop(TUNED, None)
-        results.append(
-            Measured(disturbance, tuple(chosen.tasks), static, outcomes, tuned, horizons)
-        )
+        horizons = _tuned_horizons(folder / study.tuned, tasks) if study.tuned else {}
+        results.append(Measured(condition.name, tuple(tasks), static, outcomes, tuned, horizons))
     write_table(out / "horizon.csv", results)
     text = finding(results)
     if study.paper:
@@ -166,16 +182,36 @@ def read_horizon_study(config: Path) -> HorizonStudy:
     """Raises FaultyFileError with line, column and field of everything that is wrong, ConfigError
     for a file that cannot be read, and for unknown tasks and policies."""
     study = read_model(config, read_document(config), HorizonStudy)
-    for size in study.sizes.values():
-        if unknown := [task for task in size.tasks if task not in SCENES]:
+    for tasks in (
+        *(size.tasks for size in study.sizes.values()),
+        *(condition.tasks for condition in study.conditions),
+    ):
+        if unknown := [task for task in tasks if task not in SCENES]:
             raise ConfigError(f"{config}: no task {unknown[0]!r}; known are {', '.join(SCENES)}")
     for name in study.policies:
         parse_horizon(name)
+    if study.surprise:
+        parse_surprise(study.surprise).watch(HAND)
+    names = [condition.name for condition in study.conditions]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ConfigError(f"{config}: two conditions have the name {twice[0]!r}")
+    known = [*_unwatched(study), *map(with_surprise, study.watched)]
+    asked = [*study.watched, *(rule for of in study.conditions for rule in of.rules)]
+    if strange := [name for name in asked if name not in known]:
+        raise ConfigError(f"{config}: no rule {strange[0]!r}; known are {', '.join(known)}")
+    statics = {f"static:{h}" for h in study.static}
+    for of in study.conditions:
+        if of.rules and not statics & set(of.rules):
+            raise ConfigError(
+                f"{config}: condition {of.name!r}: rules needs one of {', '.join(sorted(statics))}"
+            )
+    if study.watched and not study.surprise:
+        raise ConfigError(f"{config}: watched needs a surprise rule; give surprise")
     return study
 
 
 def write_table(path: Path, results: list[Measured]) -> None:
-    """One row per disturbance, task (`all`: over all) and rule."""
+    """One row per condition, task (`all`: over all) and rule."""
     with path.open("w", newline="") as stream:
         writer = csv.writer(stream, lineterminator="\n")
         writer.writerow(COLUMNS)
@@ -184,7 +220,7 @@ def write_table(path: Path, results: list[Measured]) -> None:
                 for task, part in [("all", outcomes), *_parts(measured.tasks, outcomes)]:
                     ok, n = int(part.success.sum()), part.success.size
                     numbers = (part.rate, *wilson_95(ok, n), part.horizon, *horizon_interval(part))
-                    row = [measured.disturbance, task, rule, n, ok]
+                    row = [measured.condition, task, rule, n, ok]
                     row += [f"{number:.4f}" for number in (*numbers, part.rounds_per_episode)]
                     writer.writerow(row)
 
@@ -203,12 +239,60 @@ def _parts(tasks: tuple[str, ...], outcomes: Outcomes) -> list[tuple[str, Outcom
     ]
 
 
-def _rules(study: HorizonStudy, folder: Path) -> dict[str, str]:
-    """Name in the tables -> what the cell runs; a calibration is named by its content."""
-    rules = [*(f"static:{h}" for h in study.static), *study.policies]
+def with_surprise(rule: str) -> str:
+    """Name in the tables of a rule that is watched."""
+    return f"{rule} + surprise"
+
+
+def _unwatched(study: HorizonStudy) -> list[str]:
+    statics = (f"static:{h}" for h in study.static)
+    tuned = [TUNED] if study.tuned else []
+    return [*statics, *study.policies, *tuned, *study.calibrated]
+
+
+def _rules(study: HorizonStudy, folder: Path) -> dict[str, tuple[str, str]]:
+    """Name in the tables -> what the cell runs, and the surprise rule beside it; a calibration is
+    named by its content."""
     named = {TUNED: (TUNED, study.tuned)} if study.tuned else {}
     named |= {label: (CALIBRATED, name) for label, name in study.calibrated.items()}
-    return named_rules(folder, rules, named)
+    plain = [name for name in _unwatched(study) if name not in named]
+    rules = named_rules(folder, plain, named)
+    return {name: (rule, "") for name, rule in rules.items()} | {
+        with_surprise(name): (rules[name], study.surprise) for name in study.watched
+    }
+
+
+def _tasks(condition: Condition, size: StudySize) -> list[str]:
+    """In the order of the size, and of its tasks only, so that a quick look stays quick."""
+    return [task for task in size.tasks if not condition.tasks or task in condition.tasks]
+
+
+def _keys(
+    study: HorizonStudy,
+    condition: Condition,
+    task: str,
+    rule: tuple[str, str],
+    folder: Path,
+    size: StudySize,
+) -> list[Key]:
+    return [
+        {
+            "policy_id": policy_under_test(str(folder)).policy_id,
+            "folder": str(folder),
+            "task": task,
+            "rule": rule[0],
+            "surprise": rule[1],
+            "warm_up_seed": study.warm_up_seed if rule[1] else 0,
+            "disturbance": condition.noise,
+            "lead": condition.lead,
+            "push_m": condition.push_m,
+            "push_periods": condition.push_periods,
+            "knock_m_s": condition.knock_m_s,
+            "first_seed": study.first_seed + at,
+            "episodes": min(BLOCK, size.episodes - at),
+        }
+        for at in range(0, size.episodes, BLOCK)
+    ]
 
 
 def _tuned_horizons(file: Path, tasks: list[str]) -> dict[str, int]:

@@ -8,7 +8,6 @@ are written from them.
 
 import csv
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -16,32 +15,24 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizons.policies import CALIBRATED, TUNED, parse_horizon
-from kairos_ros.core.horizons.surprise import Joint, SurpriseWatch, parse_surprise
+from kairos_ros.core.horizons.policies import CALIBRATED, TUNED
+from kairos_ros.core.horizons.surprise import parse_surprise
 from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.lab.horizons.cells import (
     BLOCK,
-    horizon_policy,
+    CODE,
+    HAND,
     joined,
     named_rules,
     policy_folder,
+    run_cell,
 )
 from kairos_ros.lab.horizons.dominance import Outcomes, difference, task_gap
 from kairos_ros.lab.horizons.study import StudySize
 from kairos_ros.lab.metrics.cells import Key, cell_name, read_cells, run_cells, source_version
-from kairos_ros.lab.training.bench import EPISODES, arms, policy_under_test
+from kairos_ros.lab.training.bench import policy_under_test
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
-CODE = (
-    *EPISODES,
-    "core/horizons/surprise.py",
-    "lab/horizons/cells.py",
-    "lab/horizons/surprise_study.py",
-    "lab/training/push.py",
-)
-HAND = tuple(Joint(f"hand_{axis}", i, i, position=False) for i, axis in enumerate("xyz"))
-"""Of Meta-World's arm: the first entries of action and state are of the hand."""
-WARM_UP_HORIZON = "static:15"
 COLUMNS = (
     "push_m", "policy", "task", "episodes", "success_without", "success_with", "difference",
     "difference_low", "difference_high", "rounds_without", "rounds_with", "surprises_per_episode",
@@ -133,55 +124,6 @@ def run_surprise_study(
     report(finding)
 
 
-def run_cell(key: Key) -> dict[str, list[int]]:
-    """Outcome of every episode: success, rounds, actions, surprises."""
-    from kairos_ros.lab.training.push import draw_push
-    from kairos_ros.lab.training.rollout import run_episodes
-
-    watch = None
-    if key["surprise"]:
-        # before the cell's arms, which would be loaded twice
-        known = known_arm(key["folder"], key["surprise"], key["warm_up_seed"], key["lead"])
-        watch = known.twin
-    seeds = range(key["first_seed"], key["first_seed"] + key["episodes"])
-    push_m, periods = key["push_m"], key["push_periods"]
-    episodes = run_episodes(
-        policy_under_test(key["folder"]),
-        key["task"],
-        seeds,
-        horizon_policy(key["folder"], key["rule"]),
-        arms(key["folder"], key["task"], key["episodes"]),
-        lead=key["lead"],
-        pushes={seed: draw_push(seed, push_m, periods) for seed in seeds} if push_m else None,
-        watch=watch,
-    )
-    return {
-        "success": [int(episode.success) for episode in episodes],
-        "rounds": [episode.rounds for episode in episodes],
-        "actions": [episode.actions for episode in episodes],
-        "surprises": [episode.surprises for episode in episodes],
-    }
-
-
-@lru_cache(maxsize=1)
-def known_arm(folder: str, surprise: str, seed: int, lead: int) -> SurpriseWatch:
-    """What a rule knows of an arm that has done each task once, undisturbed."""
-    from kairos_ros.lab.training.rollout import run_episodes
-
-    watch = parse_surprise(surprise).watch(HAND)
-
-    def of_next() -> SurpriseWatch:
-        watch.begin()
-        return watch
-
-    policy, decide = policy_under_test(folder), parse_horizon(WARM_UP_HORIZON)
-    for scene in SCENES:
-        run_episodes(
-            policy, scene, [seed], decide, arms(folder, scene, 1), lead=lead, watch=of_next
-        )
-    return watch
-
-
 def _rules(study: SurpriseStudy, folder: Path) -> dict[str, str]:
     """Name in the tables -> what the cell runs; a calibration is named by its content."""
     named = {n: (n, study.horizons) for n in study.policies if n in (TUNED, CALIBRATED)}
@@ -201,8 +143,10 @@ def _keys(
             "folder": str(folder),
             "task": task,
             "rule": rule,
+            "disturbance": 0.0,
             "lead": study.lead,
             "push_m": push_m,
+            "knock_m_s": 0.0,
             "push_periods": study.push_periods,
             "surprise": surprise,
             "warm_up_seed": study.warm_up_seed,

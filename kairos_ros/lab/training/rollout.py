@@ -16,7 +16,7 @@ from kairos_ros.engine.policies.families.guidance import GuidedSampler, committe
 from kairos_ros.engine.policies.policy import load_policy
 from kairos_ros.engine.policies.sampler import Sampler
 from kairos_ros.engine.seam import EngineOptions
-from kairos_ros.lab.training.push import Push
+from kairos_ros.lab.training.events import Event
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.robot.adapters.sim.sim import SimAdapter
@@ -165,7 +165,7 @@ class Arm:
     """float32 [N, D], the newest one, whole, in the robot's units."""
     executed: list[np.ndarray] = field(default_factory=list)
     """float32 [D] each, of the whole episode."""
-    push: Push | None = None
+    event: Event | None = None
     watch: SurpriseWatch | None = None
     trigger: Trigger | None = None
     surprises: int = 0
@@ -182,8 +182,8 @@ class Arm:
         for number, (action, clean) in enumerate(zip(actions, meant, strict=True), start=1):
             if self.over:
                 break
-            if self.push is not None:
-                self.push.happen(self.body, self.actions)
+            if self.event is not None:
+                self.event.happen(self.body, self.actions)
             self.body.act(action)
             self.moves.append(clean[:3])
             self.executed.append(action)
@@ -220,7 +220,7 @@ def run_episodes(
     lead: int = 0,
     delays: Mapping[int, Sequence[Delay]] | None = None,
     dress: Callable[[SimAdapter, int], None] = lambda arm, seed: None,
-    pushes: Mapping[int, Push] | None = None,
+    events: Mapping[int, Event] | None = None,
     watch: Callable[[], SurpriseWatch] | None = None,
 ) -> list[EpisodeResult]:
     """One episode per seed under the horizon policy `decide`, up to `len(bodies)` at a time.
@@ -237,7 +237,7 @@ def run_episodes(
     `delays`: seed -> how late the chunk of each round comes; an episode with more rounds begins
     with the first delay again.
 
-    `pushes`: seed -> what happens to its hand. `watch`: makes what follows the arm of one
+    `events`: seed -> what happens in its episode. `watch`: makes what follows the arm of one
     episode, which asks early where it does not move as its chunk says.
     """
     results = []
@@ -246,7 +246,7 @@ def run_episodes(
         arms = [Arm(body, seed, decide) for body, seed in zip(bodies, some, strict=False)]
         for arm in arms:
             arm.body.reset(TaskGoal(SCENES[scene], scene, arm.seed))
-            arm.push = pushes.get(arm.seed) if pushes else None
+            arm.event = events.get(arm.seed) if events else None
             arm.watch = watch() if watch else None
             arm.trigger = Trigger(arm.watch) if arm.watch else None
             dress(arm.body, arm.seed)
@@ -301,7 +301,7 @@ def one_round(
     chunks = policy(states, SCENES[scene], seeds, told, *shown)
     for row, (arm, late) in enumerate(zip(arms, delays, strict=True)):
         chunk = chunks.normalised[row]
-        context = HorizonContext(scene, arm.rounds + 1, arm.tail)
+        context = HorizonContext(scene, arm.rounds + 1, arm.tail, task_id=f"{scene} {arm.seed}")
         length = arm.decide(chunks.updates[:, row], chunk, context).length
         rng = np.random.default_rng((arm.seed, arm.rounds, 1))
         noise = disturbance * rng.standard_normal((length, chunk.shape[1]))

@@ -13,6 +13,7 @@ from typing import Any
 from rclpy.impl.rcutils_logger import RcutilsLogger
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
+from kairos_ros.core.horizons.policies import AUTO
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.wire_check import printable
 from kairos_ros.engine.client.engine_link import EngineLink
@@ -304,8 +305,12 @@ class ServingEngines:
             + (f", {taken_mib} MiB" if taken_mib else "")
             + self._chosen(name)
         )
-        if unfit := self._dispatcher.options.unfit_calibration(event.description, slot.policy):
+        options = self._dispatcher.options
+        if unfit := options.unfit_calibration(event.description, slot.policy):
             self._logger.warning(f"{name}: calibrated horizons are refused: {unfit}")
+        if options.horizon_policy == AUTO:
+            chosen = options.horizon_of("", slot.policy, event.description)
+            self._logger.info(f"{name}: requests that name no horizon policy get {chosen}")
         self._carry_out(effects)
 
     def _chosen(self, name: str) -> str:

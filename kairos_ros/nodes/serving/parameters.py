@@ -8,6 +8,7 @@ from typing import Any
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.calibration import HorizonCalibration
+from kairos_ros.core.horizons.policies import AUTO, UNCALIBRATED
 from kairos_ros.core.placement.served_plan import read_served_plan
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.core.wire_check import ROBOTS
@@ -99,8 +100,9 @@ SERVING_PARAMETERS = (
     ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options", live=True),
     ParameterSpec(
         "horizon",
-        "tail_agreement:t=0.8,h_min=5",
-        "Horizon policy of requests that name none",
+        AUTO,
+        "Horizon policy of requests that name none; auto: calibrated, or where the policy has no "
+        f"calibration {UNCALIBRATED}",
         live=True,
     ),
     ParameterSpec(

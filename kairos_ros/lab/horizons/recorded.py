@@ -1,0 +1,225 @@
+"""Horizons from what a fleet recorded: outcomes of tasks that ran under one static horizon each.
+
+`explore:0.1` gives a tenth of a fleet's tasks a static horizon, drawn once per task, so that the
+tasks of every horizon are a random sample. A longer horizon is planned where it is shown to lose
+less success than allowed to the most successful one; the tasks of two horizons are paired in the
+order in which they ran, and the test is that of `kairos calibrate` in simulation.
+"""
+
+import csv
+import math
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
+from kairos_ros.core.horizons.evidence import PairedOutcomes
+from kairos_ros.core.pipeline import Component, TaskState
+from kairos_ros.recording.runs.run import FleetRun, RoundRecord, TaskRecord
+from kairos_ros.recording.runs.summary import wilson_95
+
+TOLD, JUDGED = "told", "judged"
+LEAST = 30
+"""Tasks of one horizon before it is looked at."""
+Labels = Mapping[tuple[str, str], bool]
+"""Robot and id of a task -> whether it succeeded."""
+
+
+@dataclass(slots=True)
+class Recorded:
+    """Outcomes by kind of task and static horizon, in the order in which the tasks ran."""
+
+    policy: str = ""
+    chunk_size: int = 0
+    tasks: dict[str, dict[int, list[bool]]] = field(default_factory=dict)
+    left_out: Counter[str] = field(default_factory=Counter)
+    """Tasks that say nothing of a static horizon, by reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A longer horizon against the reference."""
+
+    horizon: int
+    outcomes: PairedOutcomes
+    evidence: float
+    needed: float
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """What the outcomes of one kind of task carry."""
+
+    counts: Mapping[int, tuple[int, int]]
+    """Horizon -> successes, tasks."""
+    reference: int = 0
+    """The horizon whose success is surest; 0: too few tasks of any."""
+    horizon: int = 0
+    """The longest one that holds against it; the reference, where none does."""
+    compared: tuple[Compared, ...] = ()
+
+    @property
+    def missing(self) -> str:
+        """Why there is no plan; empty: there is one."""
+        if not self.reference:
+            most = max((tasks for _, tasks in self.counts.values()), default=0)
+            return f"at most {most} tasks of one horizon, {LEAST} are needed"
+        if not any(successes for successes, _ in self.counts.values()):
+            return "no task succeeded; where robots cannot tell, say --success judged or a file"
+        return ""
+
+
+def read_labels(file: Path) -> Labels:
+    """An operator's word on tasks: a CSV with the columns robot, task and success (0 or 1).
+
+    Raises ConfigError.
+    """
+    try:
+        with file.open(newline="") as stream:
+            rows = list(csv.DictReader(stream))
+        return {(row["robot"], row["task"]): bool(int(row["success"])) for row in rows}
+    except OSError as error:
+        raise ConfigError(f"{file} cannot be read: {error}") from None
+    except KeyError as error:
+        raise ConfigError(f"{file}: no column {error.args[0]!r}; robot, task, success") from None
+    except (TypeError, ValueError):
+        raise ConfigError(f"{file}: success must be 0 or 1") from None
+
+
+def read_outcomes(
+    runs: Iterable[FleetRun], success: str = TOLD, labels: Labels | None = None
+) -> Recorded:
+    """Outcomes of the tasks in `runs`. success: `told` by the robot, `judged` by the monitor's last
+    word. labels: an operator's word, which decides instead; other tasks are left out.
+
+    Raises ConfigError where two policies ran.
+    """
+    recorded = Recorded()
+    for run in runs:
+        said = _judged(run) if success == JUDGED else {}
+        rounds: dict[tuple[str, str], list[RoundRecord]] = {}
+        for round_ in run.rounds:
+            rounds.setdefault((round_.robot, round_.task), []).append(round_)
+        for task in sorted(run.tasks, key=lambda task: task.given_s):
+            key = task.robot, task.task
+            told = task.success if success == TOLD else said.get(key)
+            why = _take(recorded, task, rounds.get(key, ()), labels.get(key) if labels else told)
+            if why:
+                recorded.left_out[why] += 1
+    return recorded
+
+
+def _take(
+    recorded: Recorded, task: TaskRecord, rounds: Sequence[RoundRecord], success: bool | None
+) -> str:
+    """Counts one task; why not, where it does not."""
+    answered = [one for one in rounds if one.horizon]
+    if not task.finished:
+        return "canceled or lost"
+    if not answered or not task.policy:
+        return "without its rounds"
+    if success is None:
+        return "without a word on success"
+    if recorded.policy not in ("", task.policy):
+        raise ConfigError(
+            f"tasks of two policies, {recorded.policy} and {task.policy}: calibrate the bags of "
+            "one at a time"
+        )
+    horizons = {one.horizon for one in answered}
+    if len(horizons) > 1:
+        return "of several horizons"
+    recorded.policy = task.policy
+    recorded.chunk_size = max(recorded.chunk_size, *(one.chunk_size for one in answered))
+    of_kind = recorded.tasks.setdefault(task.scene, {})
+    of_kind.setdefault(horizons.pop(), []).append(success)
+    return ""
+
+
+def _judged(run: FleetRun) -> dict[tuple[str, str], bool]:
+    """By the monitor's last word on each task."""
+    judged = run.pipeline.judged if run.pipeline else ()
+    return {
+        (one.robot, one.task): one.said == TaskState.DONE
+        for one in judged
+        if one.component == Component.MONITOR
+    }
+
+
+def choose(
+    outcomes: Mapping[int, Sequence[bool]], worst_loss: float, slack: float, error: float
+) -> Chosen:
+    """The longest horizon whose tasks show that it loses less than `worst_loss`, and no more than
+    `slack` by their estimate, to the horizon whose success is surest (the highest lower end of its
+    95 % interval). Wrong with a probability of at most `error`."""
+    counts = {h: (sum(of), len(of)) for h, of in sorted(outcomes.items())}
+    enough = {h: of for h, of in outcomes.items() if len(of) >= LEAST}
+    if not enough:
+        return Chosen(counts)
+    reference = max(enough, key=lambda h: (wilson_95(*counts[h])[0], h))
+    longer = [h for h in sorted(enough, reverse=True) if h > reference]
+    needed = len(longer) / error
+    compared = []
+    for h in longer:
+        paired = PairedOutcomes()
+        for before, after in zip(outcomes[reference], outcomes[h], strict=False):
+            paired = paired.and_pair(before, after)
+        evidence = paired.evidence(worst_loss)
+        holds = evidence >= needed and paired.loss <= slack
+        compared.append(Compared(h, paired, evidence, needed, holds))
+        if holds:
+            return Chosen(counts, reference, h, tuple(compared))
+    return Chosen(counts, reference, reference, tuple(compared))
+
+
+def tasks_needed(compared: Compared, worst_loss: float) -> int:
+    """Tasks of each of the two horizons that it would take if they went on as they began; 0: it
+    loses too much for any number."""
+    n, gone = compared.outcomes.pairs, compared.outcomes
+    for times in (1.25**k for k in range(1, 40)):
+        more = PairedOutcomes(*(round(times * c) for c in (gone.alike, gone.lost, gone.won)))
+        if more.evidence(worst_loss) >= compared.needed:
+            return math.ceil(times * n)
+    return 0
+
+
+def calibration_of(
+    recorded: Recorded,
+    chosen: Mapping[str, Chosen],
+    how: Mapping[str, Any],
+    keep: HorizonCalibration | None = None,
+) -> HorizonCalibration:
+    """Plans of the tasks whose outcomes carry one. keep: plans of other tasks that stay.
+
+    Raises ConfigError where no task has any, with what is missing, and where `keep` is of another
+    policy.
+    """
+    carried = {kind: one for kind, one in chosen.items() if not one.missing}
+    if not carried:
+        missing = "; ".join(f"{kind}: {one.missing}" for kind, one in chosen.items())
+        raise ConfigError(f"the bags carry no plan ({missing or 'no task'}); record more tasks")
+    if keep:
+        keep.require_policy(recorded.policy)
+    plans = {
+        names: plan
+        for names, plan in (keep.tasks if keep else {}).items()
+        if not set(names) & set(carried)
+    }
+    static = {
+        names: h
+        for names, h in (keep.static.tasks if keep and keep.static else {}).items()
+        if not set(names) & set(carried)
+    }
+    plans |= {(kind,): HorizonPlan((), one.horizon) for kind, one in carried.items()}
+    static |= {(kind,): one.reference for kind, one in carried.items()}
+    return HorizonCalibration(
+        recorded.policy,
+        recorded.chunk_size,
+        plans,
+        HorizonPlan((), min(plan.after for plan in plans.values())),
+        how,
+        StaticHorizons(static, min(static.values()), how),
+    )

@@ -1,0 +1,196 @@
+"""Horizons from a fleet's recorded outcomes: exploration, what the data carry, what they do not."""
+
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from kairos_ros.commands.cli import app
+from kairos_ros.core.conformance import check_horizon_policy
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.policies import Explore, HorizonContext, Static, parse_horizon
+from kairos_ros.lab.horizons.recorded import (
+    calibration_of,
+    choose,
+    read_labels,
+    read_outcomes,
+    tasks_needed,
+)
+from kairos_ros.recording.runs.pipeline import JudgementRecord, PipelineRecord
+from kairos_ros.recording.runs.run import LOST, FleetRun, RoundRecord, TaskRecord
+from kairos_ros.recording.runs.run_files import save_run
+
+CHUNK, UPDATES = np.zeros((50, 4), np.float32), np.ones((10, 50, 4), np.float32)
+POLICY = "flow_mlp-1234"
+
+
+def test_exploring_gives_a_share_of_the_tasks_a_horizon_that_stays():
+    policy = parse_horizon("explore:0.25")
+    check_horizon_policy(policy)
+    lengths = {}
+    for number in range(2000):
+        of_rounds = {
+            policy(UPDATES, CHUNK, HorizonContext("push-v3", r, task_id=f"arm 1 {number}")).reason
+            for r in (1, 2, 7)
+        }
+        assert len(of_rounds) == 1, "a task keeps what it tries"
+        reason = of_rounds.pop()
+        lengths[reason] = lengths.get(reason, 0) + 1
+    tried = {reason: n for reason, n in lengths.items() if reason.startswith("explores static")}
+    assert len(tried) == 7
+    assert 400 < sum(tried.values()) < 600
+    assert min(tried.values()) > 40
+
+
+def test_a_task_that_nobody_identifies_is_not_experimented_with():
+    policy = Explore(1.0, Static(7))
+    assert policy(UPDATES, CHUNK, HorizonContext("push-v3", 1)).length == 7
+    short = policy(UPDATES[:, :4], CHUNK[:4], HorizonContext("push-v3", 1, task_id="arm 1 2"))
+    assert short.length == 4, "a chunk shorter than every horizon is executed whole"
+    with pytest.raises(ConfigError, match="share of tasks"):
+        parse_horizon("explore:0")
+
+
+def fleet(rates, *, tasks=700, kind="push-v3", policy=POLICY, seed=0):
+    """A run in which each task had one of the horizons of `rates`, with that rate of success."""
+    rng, records, rounds = np.random.default_rng(seed), [], []
+    for number in range(tasks):
+        h = list(rates)[number % len(rates)]
+        name = f"task_{number}"
+        ok = bool(rng.random() < rates[h])
+        records.append(
+            TaskRecord(number, "arm", kind, number, number, number, number + 1,
+                       "succeeded" if ok else "max_actions", ok, task=name, policy=policy)
+        )  # fmt: skip
+        rounds += [
+            RoundRecord("arm", name, r, 1, number, number, number, number, 0, 0, h, 50, h,
+                        0.0, 0.0, 0.0, 1, "edge", "edge")
+            for r in (1, 2)
+        ]  # fmt: skip
+    return FleetRun(("arm",), float(tasks), tuple(records), (), (), tuple(rounds))
+
+
+def chosen(run, **options):
+    recorded = read_outcomes([run])
+    given = {"worst_loss": 0.05, "slack": 0.02, "error": 0.05} | options
+    return recorded, {kind: choose(of, **given) for kind, of in recorded.tasks.items()}
+
+
+def test_a_longer_horizon_is_planned_where_the_outcomes_show_that_it_loses_little():
+    recorded, of = chosen(fleet({10: 1.0, 20: 1.0, 40: 0.8}, tasks=1200))
+    assert (of["push-v3"].reference, of["push-v3"].horizon) == (20, 20)
+    assert [one.holds for one in of["push-v3"].compared] == [False], "40 loses too much"
+    calibration = calibration_of(recorded, of, {})
+    assert (calibration.policy_id, calibration.chunk_size) == (POLICY, 50)
+    assert (
+        calibration.policies()["calibrated"](UPDATES, CHUNK, HorizonContext("push-v3", 3)).length
+        == 20
+    )
+
+
+def test_a_horizon_as_good_as_the_one_that_most_tasks_had_needs_evidence():
+    rates = {10: 1.0, 11: 1.0, 12: 1.0, 30: 0.985}
+    _, few = chosen(fleet(rates, tasks=240))
+    assert few["push-v3"].horizon < 30
+    missing = few["push-v3"].compared[0]
+    assert missing.horizon == 30
+    assert 60 < tasks_needed(missing, 0.05) < 2000
+    _, many = chosen(fleet(rates, tasks=2400))
+    assert many["push-v3"].horizon == 30
+
+
+def test_tasks_that_say_nothing_are_counted_and_left_out():
+    run = fleet({10: 1.0}, tasks=5)
+    lost, mixed, unseen, unpolicied, good = run.tasks
+    tasks = (replace(lost, outcome=LOST), mixed, unseen, replace(unpolicied, policy=""), good)
+    rounds = tuple(
+        replace(r, horizon=20) if (r.task, r.round) == (mixed.task, 2) else r
+        for r in run.rounds
+        if r.task != unseen.task
+    )
+    recorded = read_outcomes([replace(run, tasks=tasks, rounds=rounds)])
+    assert recorded.left_out == {
+        "canceled or lost": 1, "of several horizons": 1, "without its rounds": 2
+    }  # fmt: skip
+    assert recorded.tasks == {"push-v3": {10: [True]}}
+
+
+def test_the_monitor_or_an_operator_may_decide_what_succeeded(tmp_path):
+    run = fleet({10: 0.0}, tasks=3)
+    judged = tuple(
+        JudgementRecord("arm", task, "monitor", at, at, said)
+        for task, at, said in [
+            ("task_0", 1.0, "ongoing"), ("task_0", 2.0, "done"), ("task_1", 3.0, "failed")
+        ]
+    )  # fmt: skip
+    run = replace(run, pipeline=PipelineRecord(judged=judged))
+    recorded = read_outcomes([run], "judged")
+    assert recorded.tasks == {"push-v3": {10: [True, False]}}
+    assert recorded.left_out == {"without a word on success": 1}
+    labels = tmp_path / "labels.csv"
+    labels.write_text("robot,task,success\narm,task_2,1\narm,task_0,0\n")
+    assert read_outcomes([run], labels=read_labels(labels)).tasks == {
+        "push-v3": {10: [False, True]}
+    }
+    for text, complaint in [
+        ("robot,task\narm,task_2\n", "no column 'success'"),
+        ("robot,task,success\narm,task_2,maybe\n", "0 or 1"),
+    ]:
+        labels.write_text(text)
+        with pytest.raises(ConfigError, match=complaint):
+            read_labels(labels)
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_labels(tmp_path / "none.csv")
+
+
+def test_bags_of_two_policies_are_refused():
+    with pytest.raises(ConfigError, match="tasks of two policies"):
+        read_outcomes([fleet({10: 1.0}, tasks=2), fleet({10: 1.0}, tasks=2, policy="act-1")])
+
+
+@pytest.fixture
+def runs(tmp_path):
+    save_run(tmp_path / "monday", fleet({10: 1.0, 30: 1.0, 50: 0.5}, tasks=900), {})
+    save_run(tmp_path / "tuesday", fleet({20: 0.9}, tasks=20, kind="reach-v3"), {})
+    return tmp_path
+
+
+def calibrate(*arguments):
+    return CliRunner().invoke(app(), ["calibrate", *map(str, arguments)])
+
+
+def test_the_command_writes_what_the_bags_carry_and_says_what_they_do_not(runs):
+    out = runs / "horizons.json"
+    told = calibrate(runs, "--bags", runs, "--worst-loss", 5, "--out", out)
+    assert told.exit_code == 0, told.output
+    assert "push-v3                      static 30;" in told.output
+    assert "reach-v3                     no plan: at most 20 tasks of one horizon" in told.output
+    assert "50 against 30: in 300 pairs of tasks it lost" in told.output
+    data = json.loads(out.read_text())
+    assert [(row["names"], row["after"]) for row in data["tasks"]] == [(["push-v3"], 30)]
+    again = calibrate(runs, "--bags", runs / "monday", "--worst-loss", 5, "--out", out)
+    assert again.exit_code == 0, again.output
+
+
+def test_bags_that_carry_no_plan_leave_the_calibration_as_it_is(runs):
+    out = runs / "horizons.json"
+    told = calibrate(runs, "--bags", runs / "tuesday", "--out", out)
+    assert told.exit_code != 0
+    assert "the bags carry no plan (reach-v3: at most 20 tasks" in str(
+        told.exception or told.output
+    )
+    assert not out.exists()
+
+
+def test_plans_of_other_tasks_stay_and_another_policy_is_refused(runs):
+    recorded, of = chosen(fleet({10: 1.0, 30: 1.0}, tasks=900))
+    keep = calibration_of(*chosen(fleet({20: 1.0}, kind="reach-v3")), {})
+    together = calibration_of(recorded, of, {}, keep)
+    assert {names[0]: plan.after for names, plan in together.tasks.items()} == {
+        "reach-v3": 20, "push-v3": 30
+    }  # fmt: skip
+    other = calibration_of(*chosen(fleet({20: 1.0}, policy="act-1")), {})
+    with pytest.raises(ConfigError, match="act-1"):
+        calibration_of(recorded, of, {}, other)
