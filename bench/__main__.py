@@ -71,7 +71,7 @@ ABOUT = {
     "stop": "from somebody in the cell to an arm that holds",
     "pipeline": "actions per second under safety, monitor and planner, against without",
     "scheduler": "decisions per second",
-    "doors": "robots with openpi's client, against openpi's own server design",
+    "doors": "robots with openpi's and GR00T's clients, against their own server designs",
     "unified": "a policy that answers questions besides, from one prefill or from two",
     "composition": "serving, viz and recorder in one process, against three",
 }

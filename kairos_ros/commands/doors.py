@@ -11,11 +11,13 @@ import typer
 from kairos_ros.commands.listen import address_of, bind
 from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.fleet_names import FleetNames
-from kairos_ros.doors.access import access
+from kairos_ros.doors.access import access, local_access
 from kairos_ros.doors.clients import Limits
-from kairos_ros.doors.observation_map import map_path, read_map
+from kairos_ros.doors.observation_map import GROOT, map_path, read_map
 from kairos_ros.host.extras import require
 
+PORT, GROOT_PORT = 8000, 5555
+"""Those that the clients have as a default, too."""
 MOST_SOCKETS = 4096
 SPARE_FILES = 256
 """Besides sockets of clients: DDS, logs, modules."""
@@ -26,17 +28,20 @@ def doors_command(
         str | None,
         typer.Argument(
             metavar="[MAP]",
-            help="Observation map of openpi's clients: a file, or one that ships: aloha, droid, "
-            "libero, so101. LeRobot's policy type kairos needs none.",
+            help="Observation map of openpi's or GR00T's clients: a file, or one that ships: "
+            "aloha, droid, libero, so101; groot_droid, groot_so100. LeRobot's policy type kairos "
+            "needs none.",
         ),
     ] = None,
     listen: Annotated[
-        str,
+        str | None,
         typer.Option(
             help="ADDRESS:PORT for clients. Beyond this host it needs --tokens, --tls-cert and "
-            "--tls-key. Port 0: any free port."
+            "--tls-key; GR00T's clients are served on this host only. Port 0: any free port. "
+            "[default: 127.0.0.1:8000, for GR00T's clients 127.0.0.1:5555]",
+            show_default=False,
         ),
-    ] = "127.0.0.1:8000",
+    ] = None,
     tokens: Annotated[
         Path | None,
         typer.Option(help="File with a line ROBOT TOKEN for each client; only they may connect."),
@@ -63,17 +68,18 @@ def doors_command(
     ] = None,
     namespace: NamespaceOption = "",
 ) -> None:
-    """Serve robots that run openpi's client or LeRobot: each is a robot of the fleet.
+    """Serve robots that run LeRobot, openpi's or GR00T's client: each is a robot of the fleet.
 
     Runs beside the serving node and asks it as a robot node does. Its counters are at /metrics, for
-    Prometheus; where robots need tokens, whoever reads it brings $KAIROS_DOORS_TOKEN. Ctrl-C ends
-    it.
+    Prometheus, but not beside GR00T's clients; where robots need tokens, whoever reads it brings
+    $KAIROS_DOORS_TOKEN. Ctrl-C ends it.
     """
     require("websockets", "PIL", "prometheus_client")
-    host, port = address_of(listen)
     path = map_path(observation_map) if observation_map else Path()
     read = read_map(path) if observation_map else None
-    allowed = access(host, tokens, tls_cert, tls_key)
+    groot = read is not None and read.dialect == GROOT
+    host, port = address_of(listen or f"127.0.0.1:{GROOT_PORT if groot else PORT}")
+    allowed = (local_access if groot else access)(host, tokens, tls_cert, tls_key)
     if domain is not None:
         os.environ["ROS_DOMAIN_ID"] = str(domain)
     from kairos_ros.nodes.doors.process import DoorsProcess, Setup
@@ -83,7 +89,7 @@ def doors_command(
     setup = Setup(path, read, allowed, limits, names, _most_sockets(max_clients))
     bound = bind(host, port, listening=False)
     shown = f"[{host}]" if ":" in host else host
-    scheme = "wss" if allowed.tls else "ws"
+    scheme = "tcp" if groot else "wss" if allowed.tls else "ws"
     where = f"{scheme}://{shown}:{bound.getsockname()[1]}"
     within = f", namespace {names.namespace}" if names.namespace else ""
     print(

@@ -20,7 +20,9 @@ MOST_FILE_BYTES = 1_000_000
 HOW = "make one with: openssl rand -hex 24"
 SCRAPE_TOKEN = "KAIROS_DOORS_TOKEN"
 """Environment variable with the token for /metrics."""
-GIVE = "LeRobot's policy takes it from KAIROS_TOKEN, openpi's client as api_key"
+GIVE = (
+    "LeRobot's policy takes it from KAIROS_TOKEN, openpi's client as api_key, GR00T's as api_token"
+)
 
 
 class AccessDeniedError(Exception):
@@ -94,6 +96,19 @@ def access(host: str, tokens: Path | None, cert: Path | None, key: Path | None) 
         server_tls(cert, key) if cert and key else None,
         os.environ.get(SCRAPE_TOKEN, ""),
     )
+
+
+def local_access(host: str, tokens: Path | None, cert: Path | None, key: Path | None) -> Access:
+    """Of clients whose wire knows no encryption. Raises ConfigError for an address beyond this
+    host, for files that cannot be used, and for those of TLS."""
+    if cert or key:
+        raise ConfigError("GR00T's clients speak no TLS; leave out --tls-cert and --tls-key")
+    if not ipaddress.ip_address(host).is_loopback:
+        raise ConfigError(
+            f"{host} can be reached from other hosts, and GR00T's clients encrypt nothing; listen "
+            "on 127.0.0.1, and on each robot run: ssh -N -L 5555:127.0.0.1:PORT USER@THIS_HOST"
+        )
+    return Access(read_tokens(tokens) if tokens else {}, None)
 
 
 def read_tokens(path: Path) -> dict[str, str]:

@@ -144,6 +144,14 @@ class Clients:
             n += 1
         return f"{self._unnamed}_{n}"
 
+    def check_room(self, joining: int) -> None:
+        """Raises NameTakenError where so many more clients are more than are allowed."""
+        if len(self._clients) + joining > self.limits.clients:
+            raise NameTakenError(
+                f"{len(self._clients)} clients are connected, and {self.limits.clients} is the "
+                "limit; raise --max-clients"
+            )
+
     def check_name(self, robot: str) -> None:
         """Raises NameTakenError where a client of this name cannot join now."""
         if robot in self._clients:
@@ -152,11 +160,7 @@ class Clients:
                 f"robot {robot} is connected from {peer}; give this client another name, or end "
                 "that one (one that does not answer is disconnected within half a minute)"
             )
-        if len(self._clients) >= self.limits.clients:
-            raise NameTakenError(
-                f"{len(self._clients)} clients are connected, which is the limit; raise "
-                "--max-clients"
-            )
+        self.check_room(1)
 
     def join(self, client: Member, take: Callable[[Answer], None]) -> None:
         """Its name is its own from now on. Raises as `check_name`.

@@ -53,10 +53,13 @@ async def received(connection: ServerConnection, clients: Clients) -> bytes | st
         return None
 
 
-def count_unreadable(clients: Clients, client: Member, error: WireError) -> None:
+def count_unreadable(clients: Clients, client: Member | None, error: WireError) -> None:
+    """client: None: nobody has joined by the connection that it came from."""
     kind = "too_large" if isinstance(error, TooLargeError) else "malformed"
-    client.counters[f"refused_{kind}"] += 1
     clients.counters[f"refused_{kind}"] += 1
-    client.last_error = printable(str(error), 300)
-    if client.counters[f"refused_{kind}"] == 1:
-        LOG.warning("client %s sends what cannot be used: %s", client.robot, error)
+    if client is not None:
+        client.counters[f"refused_{kind}"] += 1
+        client.last_error = printable(str(error), 300)
+    if client is None or client.counters[f"refused_{kind}"] == 1:
+        who = client.robot if client else "without a name"
+        LOG.warning("client %s sends what cannot be used: %s", who, error)

@@ -16,7 +16,7 @@ from kairos_ros.core.exchange import Observation
 from kairos_ros.core.fit import PolicyInterface, Size, features_of
 from kairos_ros.core.wire_check import check_text, printable
 from kairos_ros.document.faults import did_you_mean
-from kairos_ros.doors.observation_map import ObservationMap, Picture, StatePart
+from kairos_ros.doors.observation_map import ObservationMap, Picture, VectorPart
 from kairos_ros.transport.picture import MOST_PX
 
 JPEG_QUALITY = 95
@@ -66,9 +66,7 @@ def seen_of(message: Mapping[Any, Any], read: ObservationMap, sizes: Mapping[str
             f"the observation has no {read.prompt!r}, and its map gives no instruction in its place"
         )
     check_text(read.prompt, prompt)
-    named = {read.prompt, *(part.key for part in read.state)}
-    named |= {picture.key for picture in read.images.values()}
-    unused = tuple(printable(key) for key in values if key not in named)
+    unused = tuple(printable(key) for key in values if key not in read.keys)
     return Seen(Observation(state, pictures), prompt, unused)
 
 
@@ -94,7 +92,7 @@ def _value(values: Mapping[str, Any], key: str) -> Any:
     return values[key]
 
 
-def _state(values: Mapping[str, Any], part: StatePart) -> NDArray[np.float32]:
+def _state(values: Mapping[str, Any], part: VectorPart) -> NDArray[np.float32]:
     value = _value(values, part.key)
     if isinstance(value, list):
         if not all(type(one) in (int, float) for one in value):
@@ -120,8 +118,8 @@ def _pixels(values: Mapping[str, Any], camera: str, picture: Picture) -> NDArray
     order = picture.layout
     if not isinstance(value, np.ndarray) or value.dtype != np.uint8:
         raise WireError(
-            f"{picture.key!r} is {_kind(value)}; it must be a picture of uint8, "
-            "as openpi_client.image_tools.convert_to_uint8 makes it"
+            f"{picture.key!r} is {_kind(value)}; it must be a picture of uint8 "
+            "(openpi_client.image_tools.convert_to_uint8 makes one of floats)"
         )
     if value.ndim == 4 and value.shape[0] == 1:
         value = value[0]

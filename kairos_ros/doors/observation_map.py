@@ -15,13 +15,14 @@ from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.host.share import share
 
 WHOLE, SERVER = "whole", "server"
+GROOT = "groot"
 
 Key = Annotated[
     str,
     Field(
         min_length=1,
         max_length=200,
-        description="key of the client's observation; those of nested dictionaries joined by /",
+        description="the client's key; those of nested dictionaries joined by /",
     ),
 ]
 Name = Annotated[
@@ -33,8 +34,8 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
-class StatePart(_Section):
-    """Some values of the policy's state."""
+class VectorPart(_Section):
+    """Some values of the policy's state, or of its actions."""
 
     key: Key
     size: Annotated[int, Field(ge=1, le=1000, description="values")]
@@ -52,7 +53,10 @@ class Picture(_Section):
 class ObservationMap(_Section):
     """The file."""
 
-    dialect: Literal["openpi"]
+    dialect: Annotated[
+        Literal["openpi", "groot"],
+        Field(description="openpi_client's WebsocketClientPolicy, or Isaac-GR00T's PolicyClient"),
+    ]
     robot: Annotated[Name, Field(description="clients without a name are NAME_1, NAME_2, ...")]
     policy: Annotated[
         str, Field(max_length=200, description="one of the server's policies; empty: its default")
@@ -60,7 +64,9 @@ class ObservationMap(_Section):
     control_rate_hz: Annotated[
         float, Field(gt=0, le=1000, description="actions per second that the client executes")
     ]
-    state: Annotated[list[StatePart], Field(min_length=1, description="concatenated in this order")]
+    state: Annotated[
+        list[VectorPart], Field(min_length=1, description="concatenated in this order")
+    ]
     images: Annotated[
         dict[Name, Picture],
         Field(max_length=CAMERAS, description="camera of the policy -> the client's picture"),
@@ -73,6 +79,10 @@ class ObservationMap(_Section):
         str, Field(max_length=TEXT_BYTES // 4, description="for clients that send no prompt")
     ] = ""
     action_dim: Annotated[int, Field(ge=1, le=1000, description="values of one action")]
+    actions: Annotated[
+        list[VectorPart],
+        Field(description="dialect groot: how an action is split up for the client, in this order"),
+    ] = []
     horizon: Annotated[
         str,
         Field(
@@ -92,6 +102,12 @@ class ObservationMap(_Section):
     metadata: Annotated[
         dict[str, Any], Field(description="more of what clients are told when they connect")
     ] = {}
+
+    @property
+    def keys(self) -> list[str]:
+        """That are read of an observation."""
+        pictures = [picture.key for picture in self.images.values()]
+        return [*(part.key for part in self.state), *pictures, self.prompt]
 
     @property
     def interface(self) -> RobotInterface:
@@ -155,6 +171,7 @@ def _contradictions(read: ObservationMap) -> Iterator[tuple[FieldPath, str]]:
         if key in owners:
             yield at, f"{key!r} is read as {owners[key]} already"
         owners.setdefault(key, ".".join(map(str, at)))
+    yield from _groot(read) if read.dialect == GROOT else _openpi(read)
     if read.horizon_policy not in ("", CALIBRATED, TUNED):  # the server knows what it has
         try:
             parse_horizon(read.horizon_policy)
@@ -163,3 +180,33 @@ def _contradictions(read: ObservationMap) -> Iterator[tuple[FieldPath, str]]:
     for i, name in enumerate(read.absent_cameras):
         if name in read.images:
             yield ("absent_cameras", i), f"{name!r} is among the images"
+
+
+def _openpi(read: ObservationMap) -> Iterator[tuple[FieldPath, str]]:
+    if read.actions:
+        yield ("actions",), "clients of this dialect get whole actions; leave it out"
+
+
+def _groot(read: ObservationMap) -> Iterator[tuple[FieldPath, str]]:
+    """Keys are those of modalities, and so are those of actions."""
+    fields: list[tuple[FieldPath, str, str]] = [(("prompt",), "language/", read.prompt)]
+    fields += [(("state", i, "key"), "state/", part.key) for i, part in enumerate(read.state)]
+    for name, picture in read.images.items():
+        fields.append((("images", name, "key"), "video/", picture.key))
+        if picture.layout != "hwc":
+            yield ("images", name, "layout"), "clients of this dialect send hwc; leave it out"
+    for at, before, key in fields:
+        if not key.startswith(before) or key == before:
+            yield at, f"{key!r} must be {before}NAME, as clients of this dialect send it"
+    if read.metadata:
+        yield ("metadata",), "clients of this dialect are told none; leave it out"
+    if not read.actions:
+        yield ("action_dim",), "write `actions` besides, as clients of this dialect get them"
+        return
+    size = sum(part.size for part in read.actions)
+    if size != read.action_dim:
+        yield ("actions",), f"they have {size} values, action_dim is {read.action_dim}"
+    keys = [part.key for part in read.actions]
+    for i, key in enumerate(keys):
+        if key in keys[:i]:
+            yield ("actions", i, "key"), f"{key!r} is among them already"

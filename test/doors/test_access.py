@@ -3,7 +3,7 @@
 import pytest
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.doors.access import Access, AccessDeniedError, access, read_tokens
+from kairos_ros.doors.access import Access, AccessDeniedError, access, local_access, read_tokens
 
 A, B = "a" * 24, "b" * 24
 
@@ -92,6 +92,14 @@ def test_with_tokens_a_client_is_who_its_token_says():
 def test_a_client_without_the_right_token_is_told_where_to_give_it(header, said):
     with pytest.raises(AccessDeniedError, match=f"{said}.*KAIROS_TOKEN.*api_key"):
         Access({"arm_1": A}, None).robot_of("/", header)
+
+
+def test_what_knows_no_encryption_is_served_on_this_host_only(tokens, tmp_path):
+    assert local_access("127.0.0.1", tokens(f"arm_1 {A}\n"), None, None).tokens == {"arm_1": A}
+    with pytest.raises(ConfigError, match=r"run: ssh -N -L 5555:127\.0\.0\.1:PORT"):
+        local_access("192.168.1.7", tokens(f"arm_1 {A}\n"), None, None)
+    with pytest.raises(ConfigError, match="speak no TLS"):
+        local_access("127.0.0.1", None, tmp_path / "cert.pem", tmp_path / "key.pem")
 
 
 def test_metrics_have_a_token_of_their_own_where_robots_need_one(monkeypatch, tokens):

@@ -12,10 +12,8 @@ from openpi_client import msgpack_numpy
 
 from kairos_ros.core.errors import WireError
 from kairos_ros.core.wire_check import TooLargeError
+from kairos_ros.doors.message import MOST_DEPTH, MOST_ELEMENTS, check_structure
 from kairos_ros.doors.openpi.packing import (
-    MOST_DEPTH,
-    MOST_ELEMENTS,
-    check_structure,
     pack,
     unpack,
 )

@@ -23,6 +23,18 @@ action_dim: 3
 """
 
 
+GROOT = """
+dialect: groot
+robot: arm
+control_rate_hz: 20
+state: [{key: state/joints, size: 2}, {key: state/gripper, size: 1}]
+images: {front: {key: video/front}}
+prompt: language/task
+action_dim: 3
+actions: [{key: joints, size: 2}, {key: gripper, size: 1}]
+"""
+
+
 def read(text: str, folder: Path) -> ObservationMap:
     path = folder / "map.yaml"
     path.write_text(text)
@@ -62,9 +74,9 @@ def test_every_map_that_ships_can_be_read_by_its_name(name):
     assert name in shipped.robot
 
 
-def test_those_that_ship_are_the_four_that_are_documented():
-    assert SHIPPED == ["aloha", "droid", "libero", "so101"]
-    with pytest.raises(ConfigError, match="aloha, droid, libero, so101"):
+def test_those_that_ship_are_those_that_are_documented():
+    assert SHIPPED == ["aloha", "droid", "groot_droid", "groot_so100", "libero", "so101"]
+    with pytest.raises(ConfigError, match="aloha, droid, groot_droid, groot_so100, libero, so101"):
         map_path("frank")
 
 
@@ -83,6 +95,28 @@ def test_those_that_ship_are_the_four_that_are_documented():
 def test_a_mistake_in_a_map_is_told_with_its_place(tmp_path, change, place, said):
     with pytest.raises(ConfigError) as refused:
         read(ARM.replace(*change), tmp_path)
+    assert f"map.yaml:{place}: " in str(refused.value)
+    assert said in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "place", "said"),
+    [
+        (("state/joints", "joints"), "5:15", "must be state/NAME"),
+        (("video/front", "images/front"), "6:23", "must be video/NAME"),
+        (("language/task", "language/"), "7:9", "must be language/NAME"),
+        (("prompt: language/task", ""), "2:1", "'prompt' must be language/NAME"),
+        (("key: video/front", "key: video/front, layout: chw"), "6:44", "clients"),
+        (("size: 2}, {key: gripper", "size: 3}, {key: gripper"), "9:10", "they have 4 values"),
+        (("key: gripper, size: 1}]\n", "key: joints, size: 1}]\n"), "9:41", "among them already"),
+        (("actions: [{key: joints, size: 2}, {key: gripper, size: 1}]", ""), "8:13", "`actions`"),
+        (("robot: arm", "robot: arm\nmetadata: {a: 1}"), "4:11", "told none"),
+        (("dialect: groot", "dialect: openpi"), "9:10", "clients of this dialect get whole"),
+    ],
+)
+def test_a_map_of_groots_clients_has_keys_as_they_send_and_get_them(tmp_path, change, place, said):
+    with pytest.raises(ConfigError) as refused:
+        read(GROOT.replace(*change), tmp_path)
     assert f"map.yaml:{place}: " in str(refused.value)
     assert said in str(refused.value)
 

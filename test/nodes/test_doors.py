@@ -1,19 +1,15 @@
-"""Robots with openpi's real client are robots of the fleet; whoever lies, floods or stalls hurts
-nobody else. Real sockets, processes and DDS throughout."""
+"""Robots with openpi's real client are robots of the fleet; whoever floods or stalls hurts nobody
+else (more of it: test_hostile_doors.py). Real sockets, processes and DDS throughout."""
 
 import itertools
 import signal
 import socket
-import struct
 import subprocess
-import sys
 import threading
 import time
 import urllib.request
-from pathlib import Path
 
 import grpc
-import msgpack
 import numpy as np
 import pytest
 import websockets.exceptions
@@ -23,7 +19,7 @@ from lerobot.transport import services_pb2, services_pb2_grpc
 from openpi_client import msgpack_numpy
 from openpi_client.action_chunk_broker import ActionChunkBroker
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
-from openpi_robot import CHUNK, MAP, POLICY, Robot, address, doors, observation
+from openpi_robot import CHUNK, MAP, POLICY, address, doors, observation, robot
 from prometheus_client.parser import text_string_to_metric_families
 from wire import until
 
@@ -68,11 +64,11 @@ def connect(where):
 
 @pytest.fixture
 def bystander(where):
-    robot = Robot(where, next(NAMES), 100.0).begin()
-    robot.check()
-    yield robot
-    robot.check()
-    robot.end()
+    asking = robot(where, next(NAMES), 100.0).begin()
+    asking.check()
+    yield asking
+    asking.check()
+    asking.end()
 
 
 def raw(where: str, name: str = ""):
@@ -147,11 +143,11 @@ def test_the_chunk_broker_executes_chunk_after_chunk(connect):
 
 
 def test_four_robots_get_their_own_chunks_only(where):
-    fleet = [Robot(where, next(NAMES), 1000.0 * n).begin() for n in range(4)]
-    for robot in fleet:
-        robot.check(rounds=10)
-    for robot in fleet:
-        robot.end()
+    fleet = [robot(where, next(NAMES), 1000.0 * n).begin() for n in range(4)]
+    for one in fleet:
+        one.check(rounds=10)
+    for one in fleet:
+        one.end()
 
 
 def test_a_client_without_a_name_is_given_one(where):
@@ -178,35 +174,6 @@ def test_a_bad_observation_is_an_error_of_its_client_which_goes_on(connect, chan
     assert client.infer(observation(2.0))["actions"][0, 0] == 2.0
 
 
-HOSTILE = {
-    "no msgpack": (b"\xc1\xc1", "bad observation"),
-    "cut short": (msgpack_numpy.packb(observation())[:-7], "cut short"),
-    "an object array": (
-        msgpack.packb(
-            {"state": {b"__ndarray__": True, b"data": b"0", b"dtype": "|O", b"shape": [1]}}
-        ),
-        "is refused",
-    ),
-    "a text": ("hello", "binary"),
-    "a million lists": (b"\xdd\x00\x0f\xff\xff" + b"\x90" * 900_000, "more than 5000 values"),
-    "a key that is missing": (
-        msgpack_numpy.packb({"prompt": "pick"}),
-        "has no 'observation/state'",
-    ),
-}
-
-
-@pytest.mark.parametrize("what", HOSTILE)
-def test_what_is_no_observation_is_answered_by_an_error(where, what):
-    message, said = HOSTILE[what]
-    with raw(where) as connection:
-        connection.recv()
-        connection.send(message)
-        answer = connection.recv(timeout=10)
-        assert isinstance(answer, str)
-        assert said in answer
-
-
 def test_who_sends_nothing_else_is_disconnected(where, bystander):
     with raw(where) as connection:
         for _ in range(10):
@@ -214,13 +181,6 @@ def test_who_sends_nothing_else_is_disconnected(where, bystander):
         closed = gone(connection)
         assert closed.rcvd.code == 1008
         assert "no observations" in closed.rcvd.reason
-
-
-def test_a_message_beyond_the_limit_ends_its_connection(where, bystander):
-    with raw(where) as connection:
-        connection.recv()
-        connection.send(msgpack_numpy.packb(observation(more=np.zeros(2_000_000, np.uint8))))
-        assert gone(connection).rcvd.code == 1009
 
 
 def test_a_name_belongs_to_one_client(where, connect, bystander):
@@ -251,47 +211,6 @@ def _connects(where: str) -> bool:
     except websockets.exceptions.InvalidStatus:
         return False
     return True
-
-
-def test_a_client_that_is_killed_in_mid_request_leaves_its_name_at_once(where, wire, bystander):
-    code = (
-        "import sys; sys.path.insert(0, sys.argv[1])\n"
-        "from openpi_robot import *\n"
-        "client = WebsocketClientPolicy(sys.argv[2])\n"
-        "client.infer(observation())\n"
-        "client._ws.send(client._packer.pack(observation()))\n"
-        "print('sent', flush=True); import time; time.sleep(60)"
-    )
-    support = str(Path(__file__).parents[1] / "support")
-    killed = subprocess.Popen(
-        [sys.executable, "-c", code, support, f"{where}/doomed"], stdout=subprocess.PIPE
-    )
-    assert killed.stdout.readline() == b"sent\n"
-    killed.send_signal(signal.SIGKILL)
-    killed.wait()
-    until(lambda: wire.status_of("doomed").state == RobotStatus.LEAVING)
-    until(lambda: "doomed" not in robots(wire))
-    again = WebsocketClientPolicy(f"{where}/doomed")
-    assert again.infer(observation(3.0))["actions"][0, 0] == 3.0
-    again._ws.close()
-
-
-def test_two_thousand_connections_that_say_nothing_hurt_nobody(where, bystander, connect, process):
-    host, port = where.removeprefix("ws://").split(":")
-    idle = []
-    try:
-        for _ in range(2000):
-            one = socket.create_connection((host, int(port)))
-            one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
-            idle.append(one)
-        bystander.check()
-        assert connect().infer(observation(4.0))["actions"][0, 0] == 4.0
-        idle[0].settimeout(20)
-        assert not idle[0].recv(1000)  # the handshake did not come in time
-    finally:
-        for one in idle:
-            one.close()
-    assert process.process.poll() is None
 
 
 def test_handshakes_that_are_none_hurt_nobody(where, bystander):

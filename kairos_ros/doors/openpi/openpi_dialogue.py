@@ -21,8 +21,8 @@ from kairos_ros.core.wire_check import printable
 from kairos_ros.doors.client import Client
 from kairos_ros.doors.clients import Clients
 from kairos_ros.doors.dialogue import MOST_UNREADABLE, READY_S, count_unreadable, received, send
+from kairos_ros.doors.exchange import Exchange, NotServedError, told_of
 from kairos_ros.doors.observation_map import ObservationMap
-from kairos_ros.doors.openpi.exchange import Exchange, NotServedError
 from kairos_ros.doors.openpi.packing import pack, unpack
 
 LOG = logging.getLogger(__name__)
@@ -125,14 +125,5 @@ def _reply(answered: Actions, infer_ms: float, before_ms: float | None) -> dict[
         "actions": answered.actions,
         "server_timing": timing,
         "policy_timing": {"infer_ms": answered.compute_ns / 1e6},
-        "kairos": {
-            "horizon": len(answered.actions),
-            "chunk_size": answered.chunk_size,
-            "horizon_reason": answered.horizon_reason,
-            "reason": answered.reason,
-            "batch_size": answered.batch_size,
-            "tier": answered.tier,
-            "engine": answered.engine,
-            "policy": answered.policy,
-        },
+        "kairos": told_of(answered),
     }

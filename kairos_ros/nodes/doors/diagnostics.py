@@ -6,20 +6,19 @@ from diagnostic_msgs.msg import DiagnosticStatus, KeyValue
 
 from kairos_ros.doors.clients import Member
 
-NAME = "kairos doors: clients"
-
 
 def diagnostics(
-    clients: Mapping[str, Member], counters: Mapping[str, int], most: int, now_ns: int
+    port: int, clients: Mapping[str, Member], counters: Mapping[str, int], most: int, now_ns: int
 ) -> Iterator[DiagnosticStatus]:
     """One status of the process, and one for each client.
 
+    port: that it listens on, since there may be a process for each kind of client.
     counters: of all connections. most: clients at a time.
     """
     full = len(clients) >= most
     text = f"{len(clients)} of {most} clients"
     yield _status(
-        NAME,
+        f"kairos doors {port}: clients",
         "",
         DiagnosticStatus.WARN if full else DiagnosticStatus.OK,
         f"{text}; raise --max-clients" if full else text,

@@ -18,7 +18,8 @@ from kairos_ros.core.name_patterns import matches
 from kairos_ros.core.server_status import ServerState, ServerStatus
 from kairos_ros.doors.access import Access
 from kairos_ros.doors.clients import UNNAMED, Clients, Limits
-from kairos_ros.doors.observation_map import ObservationMap
+from kairos_ros.doors.groot.groot_server import GrootServer
+from kairos_ros.doors.observation_map import GROOT, ObservationMap
 from kairos_ros.doors.server import DoorsServer
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.doors.diagnostics import diagnostics
@@ -67,6 +68,7 @@ class DoorsProcess:
         """bound: the socket of clients, which does not listen yet. say: tells its user."""
         self._setup, self._bound, self._say = setup, bound, say
         self._servers: dict[str, ServerStatus] = {}
+        self._port = bound.getsockname()[1]
         self._stop = asyncio.Event()
 
     async def run(self) -> None:
@@ -74,7 +76,7 @@ class DoorsProcess:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
-        side = SideNode("doors", names=self._setup.names)
+        side = SideNode(f"doors_{self._port}", names=self._setup.names)
         log_by(side.node)
         LOG.handlers, LOG.propagate = [ThrottledLog(side.node.get_logger())], False
         topics = ClientTopics(
@@ -92,11 +94,16 @@ class DoorsProcess:
         try:
             if read is not None and not await self._fitting_server(read):
                 return
-            most = self._setup.most_sockets
-            server = DoorsServer(self.clients, read, self._setup.access, most)
-            async with server.open(self._bound):
+            access, most = self._setup.access, self._setup.most_sockets
+            server: GrootServer | DoorsServer
+            if read is not None and read.dialect == GROOT:
+                served, server = "groot clients", GrootServer(self.clients, read, access, most)
+            else:
                 openpi = f"{read.dialect} clients and " if read else ""
-                self._say(f"doors: serves {openpi}LeRobot's policy type kairos (Ctrl-C ends it)")
+                served = f"{openpi}LeRobot's policy type kairos"
+                server = DoorsServer(self.clients, read, access, most)
+            async with server.open(self._bound):
+                self._say(f"doors: serves {served} (Ctrl-C ends it)")
                 await self._live(side, told)
         finally:
             self.clients.close()
@@ -110,9 +117,9 @@ class DoorsProcess:
             if side.failure:
                 raise ConfigError(f"the node has ended ({side.failure}); start it again")
             self.clients.look()
-            most = self._setup.limits.clients
+            known, most = self.clients, self._setup.limits.clients
             now_ns = time.monotonic_ns()
-            told.publish(diagnostics(self.clients.here, self.clients.counters, most, now_ns))
+            told.publish(diagnostics(self._port, known.here, known.counters, most, now_ns))
 
     async def _fitting_server(self, read: ObservationMap) -> bool:
         """Waits for a serving node, and checks the map against its policy. False: interrupted."""

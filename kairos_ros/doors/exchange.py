@@ -1,4 +1,4 @@
-"""One observation of a client for one chunk: what openpi's `infer` waits for."""
+"""One observation of a client for one chunk: what its client waits for."""
 
 import asyncio
 import contextlib
@@ -47,7 +47,7 @@ class Exchange:
         client = self.client
         end_ns = came_ns + round(self._limits.answer_s * 1e9)
         try:
-            await self._until_served(end_ns)
+            await self.until_served(end_ns)
             seen = await self._seen(message)
             self._note_unused(seen)
             return await self._exchange(seen, came_ns, end_ns)
@@ -62,8 +62,9 @@ class Exchange:
         self._clients.counters["chunks"] += 1
         self._topics.tell(self.client)
 
-    async def _until_served(self, end_ns: int) -> None:
-        """Until there is a server, with topics of this client, that it may ask by now."""
+    async def until_served(self, end_ns: int) -> None:
+        """Until there is a server, with topics of this client, that it may ask by now. Raises
+        NotServedError at this time."""
         client = self.client
         while True:
             now_ns = time.monotonic_ns()
@@ -138,3 +139,17 @@ class Exchange:
             if outcome:
                 raise NotServedError(outcome)
             request = client.repeat(time.monotonic_ns())
+
+
+def told_of(answered: Actions) -> dict[str, Any]:
+    """How a chunk came about, for the client that gets it."""
+    return {
+        "horizon": len(answered.actions),
+        "chunk_size": answered.chunk_size,
+        "horizon_reason": answered.horizon_reason,
+        "reason": answered.reason,
+        "batch_size": answered.batch_size,
+        "tier": answered.tier,
+        "engine": answered.engine,
+        "policy": answered.policy,
+    }
