@@ -64,8 +64,15 @@ def train_command(
     start: Annotated[
         str,
         typer.Option(
-            help="With --cameras: folder of a policy of these tasks that reads the objects' poses;"
-            " all but the eyes begins with its weights. Empty: it begins with nothing."
+            help="Folder of a policy of these tasks that reads the objects' poses: training begins"
+            " with its weights, with --cameras with all but the eyes. Empty: with nothing."
+        ),
+    ] = "",
+    from_dataset: Annotated[
+        str,
+        typer.Option(
+            help="Dataset of kairos bag export: the expert takes over in its tasks, and shows how"
+            " they go on. Empty: none."
         ),
     ] = "",
     eyes_minutes: Annotated[
@@ -110,6 +117,7 @@ def train_command(
         seed=seed,
         eyes=eyes,
         start=start,
+        failed=from_dataset,
     )
     train(
         settings,

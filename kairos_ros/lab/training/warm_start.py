@@ -1,7 +1,8 @@
-"""Begins a camera policy with what a policy that reads the simulator's state knows about acting.
+"""Begins training with the weights of a policy that there is.
 
-Both compute the same chunks, as long as the eyes are right and nothing but the hand moves: what
-the camera policy cannot know, how fast objects move, is taken as nothing.
+A camera policy begins with what one that reads the simulator's state knows about acting. Both
+compute the same chunks, as long as the eyes are right and nothing but the hand moves: what the
+camera policy cannot know, how fast objects move, is taken as nothing.
 """
 
 from pathlib import Path
@@ -33,16 +34,8 @@ def begin_with(policy: FlowMLPPolicy, folder: Path) -> dict[str, dict[str, Tenso
     Returns the statistics that its normalisers need. Raises ConfigError where the policies' sizes
     differ or `folder` does not know an instruction.
     """
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder} holds no policy (config.json); give --start a folder")
-    known = FlowMLPPolicy.from_pretrained(str(folder))
+    known = _known(policy, folder)
     ours, theirs = policy.config, known.config
-    for name in ("chunk_size", "width", "blocks", "predicts"):
-        if getattr(ours, name) != getattr(theirs, name):
-            raise ConfigError(
-                f"--start {folder} has {name} {getattr(theirs, name)}, and this policy has"
-                f" {getattr(ours, name)}; train them alike"
-            )
     if theirs.image_features or theirs.robot_state_feature.shape != (STATE_DIM,):
         raise ConfigError(f"--start {folder} does not read Meta-World's state and nothing else")
     unknown = [text for text in ours.instructions if text not in theirs.instructions]
@@ -65,6 +58,36 @@ def begin_with(policy: FlowMLPPolicy, folder: Path) -> dict[str, dict[str, Tenso
     policy.model.load_state_dict(eyes | new)
     hand = {"mean": mean[HAND_ENTRIES], "std": std[HAND_ENTRIES]}
     return {"observation.state": hand, "action": statistics["action"]}
+
+
+def go_on_with(policy: FlowMLPPolicy, folder: Path) -> dict[str, dict[str, Tensor]]:
+    """Gives `policy`, which reads the simulator's state, the weights of the one in `folder`.
+
+    Returns the statistics of that one's normalisers. Raises ConfigError where they differ in sizes
+    or instructions.
+    """
+    known = _known(policy, folder)
+    if known.config.instructions != policy.config.instructions or known.config.image_features:
+        raise ConfigError(
+            f"--start {folder} knows the instructions {known.config.instructions}, and this policy "
+            f"{policy.config.instructions}; choose the same --tasks, of a policy without cameras"
+        )
+    policy.model.load_state_dict(known.model.state_dict())
+    return _statistics(folder)
+
+
+def _known(policy: FlowMLPPolicy, folder: Path) -> FlowMLPPolicy:
+    """The policy in `folder`. Raises ConfigError where it is none, or of other sizes."""
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} holds no policy (config.json); give --start a folder")
+    known = FlowMLPPolicy.from_pretrained(str(folder))
+    for name in ("chunk_size", "width", "blocks", "predicts"):
+        mine, its = getattr(policy.config, name), getattr(known.config, name)
+        if mine != its:
+            raise ConfigError(
+                f"--start {folder} has {name} {its}, and this policy has {mine}; train them alike"
+            )
+    return known
 
 
 def _statistics(folder: Path) -> dict[str, dict[str, Tensor]]:
