@@ -1,12 +1,11 @@
-"""From bags to a better policy: `python -m bench improve --task peg-insert-side-v3`.
+"""From bags to a better policy: `python -m bench improve`.
 
-1. A policy is trained on few demonstrations, so that it has room to improve.
-2. Simulated arms do the task with it, served by real nodes, beside a recorder.
-3. `kairos bag export --only failed` makes a dataset of the tasks that failed.
-4. Three policies go on from the first one with the same number of steps: on the same
-   demonstrations; on these and as much again of the expert from the start of new scenes; on these
-   and what the expert does from the states that the failed tasks had come to.
-5. All four do the same scenes, which none of them has seen.
+1. Simulated arms do a task with a policy, served by real nodes, beside a recorder.
+2. `kairos bag export --only failed` makes a dataset of the tasks that failed.
+3. Three policies go on from that one with the same number of steps: on demonstrations of the task;
+   on these and about as much again of the expert, from the start of new scenes; on these and what
+   the expert does from the states that the failed tasks had come to.
+4. All four do the same scenes, which none of them has seen.
 
 Every part is kept in --out; the same command goes on where it was stopped.
 """
@@ -41,10 +40,11 @@ from kairos_ros.recording.datasets.episode import Kind
 from kairos_ros.recording.datasets.export import Choice, export
 from kairos_ros.recording.runs.summary import wilson_95
 
+POLICY = Path("models/metaworld_flow")
+
 FIRST_SEED = HELD_OUT_SEED + 500_000
 """Of the scenes that all four do; the model card, calibration and demo use others."""
-WARM, GO_ON = 1e-3, 3e-4
-"""Learning rates of the first policy, and of those that go on from it."""
+LEARNING_RATE = 1e-4
 
 
 def main() -> int:
@@ -53,12 +53,13 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--task", default="peg-insert-side-v3", help="of Meta-World")
-    parser.add_argument("--demonstrations", type=int, default=20, help="of the first policy")
+    parser.add_argument("--policy", type=Path, default=POLICY, help="folder of the first policy")
+    parser.add_argument("--task", default="lever-pull-v3", help="of Meta-World")
+    parser.add_argument("--demonstrations", type=int, default=40, help="that all three learn from")
     parser.add_argument("--steps", type=int, default=600, help="of each training")
     parser.add_argument("--robots", type=int, default=4, help="simulated arms that are recorded")
     parser.add_argument("--minutes", type=float, default=4.0, help="that they work")
-    parser.add_argument("--horizon", default="static:10", help="horizon policy, everywhere")
+    parser.add_argument("--horizon", default="static:30", help="horizon policy, everywhere")
     parser.add_argument("--episodes", type=int, default=200, help="of each policy in the end")
     parser.add_argument("--seed", type=int, default=1, help="of all of it, 0 to 99")
     parser.add_argument("--processes", type=int, default=0, help="0: all cores")
@@ -82,17 +83,6 @@ def improve(options: argparse.Namespace) -> None:
     began = time.monotonic()
     torch.set_num_threads(options.processes or os.cpu_count() or 1)
     out = options.out
-    first = TrainSettings(
-        scenes=(options.task,),
-        episodes=options.demonstrations,
-        minutes=None,
-        steps=options.steps,
-        batch_size=256,
-        learning_rate=WARM,
-        width=256,
-        seed=options.seed,
-    )
-    _train("first", first, options)
     bag, failed = out / "bag", out / "failed"
     if not bag.exists():
         record(bag, out / "logs", options)
@@ -100,21 +90,30 @@ def improve(options: argparse.Namespace) -> None:
         only = Choice(only=frozenset({Kind.FAILED}), pictures=False)
         done = export([bag], failed, only, "kairos/failed", print, lambda share: None)
         print(f"exported {len(done.episodes)} failed tasks; left out: {dict(done.left_out)}")
-    more = replace(first, start=str(out / "first"), learning_rate=GO_ON)
-    _train("corrected", replace(more, failed=str(failed)), options)
-    _train("same", more, options)
+    same = TrainSettings(
+        scenes=(options.task,),
+        episodes=options.demonstrations,
+        minutes=None,
+        steps=options.steps,
+        batch_size=256,
+        learning_rate=LEARNING_RATE,
+        seed=options.seed,
+        start=str(options.policy),
+    )
+    _train("corrected", replace(same, failed=str(failed)), options)
+    _train("same", same, options)
     shown = json.loads((out / "corrected" / "training.json").read_text())
     steps = shown["demonstrations"][options.task]["steps"]
-    _train("fresh", replace(more, episodes=_as_many(steps, first, options)), options)
-    _report(options, {name: _evaluate(name, options) for name in NAMES})
+    _train("fresh", replace(same, episodes=_as_many(steps, same, options)), options)
+    _report(options, _evaluate(options))
     print(f"{(time.monotonic() - began) / 60:.1f} minutes")
 
 
 NAMES = {
-    "first": "the first policy",
-    "same": "as many steps again on the same demonstrations",
-    "fresh": "and as much again of the expert, in new scenes from the start",
-    "corrected": "and the expert from the states of the failed tasks",
+    "first": "that was recorded",
+    "same": "goes on with demonstrations",
+    "fresh": "and with as much again of them",
+    "corrected": "and with the expert from the states of failed tasks",
 }
 
 
@@ -135,16 +134,16 @@ def _train(name: str, settings: TrainSettings, options: argparse.Namespace) -> N
         (folder / "done").touch()
 
 
-def _as_many(steps: int, first: TrainSettings, options: argparse.Namespace) -> int:
+def _as_many(steps: int, same: TrainSettings, options: argparse.Namespace) -> int:
     """Demonstrations that have so many steps together."""
     shared = options.out / "work" / "demonstrations"
-    (own,) = collect(first.scenes, first.episodes, first.seed, shared, 1, print).values()
+    (own,) = collect(same.scenes, same.episodes, same.seed, shared, 1, print).values()
     return math.ceil(steps * own.episodes / len(own.state))
 
 
 def record(bag: Path, logs: Path, options: argparse.Namespace) -> None:
     """The arms at work into `bag`. Raises KairosError."""
-    policy = str((options.out / "first").resolve())
+    policy = str(options.policy.resolve())
     display = LineDisplay(Console())
     with display, FleetTestbed(options.robots, policy, logs, display, bag) as testbed:
         testbed.start({"horizon": options.horizon})
@@ -154,21 +153,22 @@ def record(bag: Path, logs: Path, options: argparse.Namespace) -> None:
     print(f"recorded {len(done)} tasks, {sum(task.success for task in done)} succeeded")
 
 
-def _evaluate(name: str, options: argparse.Namespace) -> np.ndarray:
-    """bool [episodes]: success in each scene."""
-    file = options.out / name / f"success_{options.episodes}.npy"
-    if not file.exists():
-        seeds = range(FIRST_SEED, FIRST_SEED + options.episodes)
-        parts = [seeds[at : at + 16] for at in range(0, len(seeds), 16)]
-        processes = options.processes or os.cpu_count() or 1
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
-            folder = str(options.out / name)
-            jobs = [pool.submit(_run, folder, options.task, p, options.horizon) for p in parts]
-            found = [success for job in jobs for success in job.result()]
-        np.save(file, np.array(found))
-        print(f"evaluated {name}: {sum(found)} of {len(found)}")
-    success: np.ndarray = np.load(file)
-    return success
+def _evaluate(options: argparse.Namespace) -> dict[str, np.ndarray]:
+    """By policy, bool [episodes]: success in each scene."""
+    seeds = range(FIRST_SEED, FIRST_SEED + options.episodes)
+    parts = [seeds[at : at + 16] for at in range(0, len(seeds), 16)]
+    processes = options.processes or os.cpu_count() or 1
+    found: dict[str, np.ndarray] = {}
+    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        for name in NAMES:
+            file = options.out / f"{name}_{options.episodes}.npy"
+            if not file.exists():
+                folder = str(options.policy if name == "first" else options.out / name)
+                jobs = [pool.submit(_run, folder, options.task, p, options.horizon) for p in parts]
+                np.save(file, np.array([success for job in jobs for success in job.result()]))
+            found[name] = np.load(file)
+            print(f"evaluated {name}: {found[name].sum()} of {len(seeds)}", flush=True)
+    return found
 
 
 def _run(folder: str, task: str, seeds: range, horizon: str) -> list[bool]:

@@ -134,12 +134,12 @@ def export_command(
         float | None,
         typer.Option(
             min=0.0,
-            help="Seconds. Tasks with a frame whose picture is older are left out [default: 2.5 "
-            "control periods].",
+            help="Seconds, if not 2.5 control periods. Tasks with a frame whose picture is older "
+            "are left out.",
         ),
     ] = None,
     repo_id: Annotated[
-        str, typer.Option(help="Of the dataset [default: kairos/NAME, of --out's last part].")
+        str, typer.Option(help="Of the dataset; empty: kairos/ and the last part of --out.")
     ] = "",
 ) -> None:
     """Turn the tasks of bags into a LeRobot dataset, one episode per task.

@@ -84,6 +84,7 @@ def test_training_goes_on_from_a_policy_with_what_the_expert_showed(dataset, tmp
     train(TrainSettings(**few), out=tmp_path / "first", work=tmp_path / "work", device="cpu")
     more = TrainSettings(**few, start=str(tmp_path / "first"), failed=str(dataset), learning_rate=0)
     shutil.move(known.parent, tmp_path / "more" / "demonstrations")
+    known_to = tmp_path / "more" / "demonstrations" / known.name
     train(more, out=tmp_path / "second", work=tmp_path / "more", device="cpu")
     one, two = (FlowMLPPolicy.from_pretrained(str(tmp_path / n)) for n in ("first", "second"))
     for before, after in zip(one.parameters(), two.parameters(), strict=True):
@@ -92,6 +93,7 @@ def test_training_goes_on_from_a_policy_with_what_the_expert_showed(dataset, tmp
     assert told["demonstrations"][SCENE]["steps"] == 2 * len(shown.state)
     with pytest.raises(ConfigError, match="is no dataset of kairos bag export"):
         fleet_tasks(tmp_path)
-    wide = TrainSettings(**few | {"width": 24}, start=str(tmp_path / "first"))
-    with pytest.raises(ConfigError, match="has width 16, and this policy has 24"):
-        train(wide, out=tmp_path / "third", work=tmp_path / "more", device="cpu")
+    strange = TrainSettings(**few | {"scenes": ("push-v3",)}, start=str(tmp_path / "first"))
+    np.savez(tmp_path / "more" / "demonstrations" / "push-v3-2x-seed0.npz", **np.load(known_to))
+    with pytest.raises(ConfigError, match="does not know the instructions"):
+        train(strange, out=tmp_path / "third", work=tmp_path / "more", device="cpu")

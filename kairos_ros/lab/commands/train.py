@@ -64,8 +64,9 @@ def train_command(
     start: Annotated[
         str,
         typer.Option(
-            help="Folder of a policy of these tasks that reads the objects' poses: training begins"
-            " with its weights, with --cameras with all but the eyes. Empty: with nothing."
+            help="Folder of a policy that knows these tasks and reads the objects' poses: training"
+            " goes on from it; with --cameras, all but the eyes begins with its weights. Empty: it"
+            " begins with nothing."
         ),
     ] = "",
     from_dataset: Annotated[

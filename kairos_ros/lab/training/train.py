@@ -67,8 +67,8 @@ class TrainSettings:
     """Of a policy that reads cameras and what the arm knows of itself; None: one that reads the
     simulator's state."""
     start: str = ""
-    """Folder of a policy that reads the simulator's state, with which training begins; with
-    cameras, its knowledge of acting. Empty: it begins with nothing."""
+    """Folder of a policy that reads the simulator's state: training goes on from it, whatever its
+    width; with cameras, from what it knows of acting. Empty: it begins with nothing."""
     failed: str = ""
     """Dataset of `kairos bag export`: the expert takes over in its tasks (`corrections`), and what
     it does is learned beside the demonstrations. Empty: none."""
@@ -126,14 +126,21 @@ def train(
     if settings.failed:
         demos = _corrected(demos, Path(settings.failed), report)
     torch.manual_seed(settings.seed)
-    policy = new_policy(settings, device)
+    statistics = None
+    if settings.start and not settings.eyes:
+        known = instructions(settings.scenes)
+        policy, statistics = go_on_with(Path(settings.start), known, device)
+    else:
+        policy = new_policy(settings, device)
     sights = errors = None
     if settings.eyes:
         sights = Sights(_pictures(settings, work, processes, report))
         demos = {scene: by_hand(d) for scene, d in demos.items()}
     data = ChunkDataset(demos, policy.config.chunk_size)
-    begin = begin_with if settings.eyes else go_on_with
-    statistics = begin(policy, Path(settings.start)) if settings.start else data.statistics()
+    if statistics is None:
+        statistics = (
+            begin_with(policy, Path(settings.start)) if settings.start else data.statistics()
+        )
     if settings.eyes and sights:
         state = {n: v.to(device) for n, v in statistics["observation.state"].items()}
         eyes = policy.model.eyes

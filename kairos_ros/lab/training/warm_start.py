@@ -5,6 +5,7 @@ compute the same chunks, as long as the eyes are right and nothing but the hand 
 camera policy cannot know, how fast objects move, is taken as nothing.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -34,13 +35,15 @@ def begin_with(policy: FlowMLPPolicy, folder: Path) -> dict[str, dict[str, Tenso
     Returns the statistics that its normalisers need. Raises ConfigError where the policies' sizes
     differ or `folder` does not know an instruction.
     """
-    known = _known(policy, folder)
+    known = _known(folder)
     ours, theirs = policy.config, known.config
-    if theirs.image_features or theirs.robot_state_feature.shape != (STATE_DIM,):
-        raise ConfigError(f"--start {folder} does not read Meta-World's state and nothing else")
-    unknown = [text for text in ours.instructions if text not in theirs.instructions]
-    if unknown:
-        raise ConfigError(f"--start {folder} does not know the instructions {unknown}")
+    for name in ("chunk_size", "width", "blocks", "predicts"):
+        if getattr(ours, name) != getattr(theirs, name):
+            raise ConfigError(
+                f"--start {folder} has {name} {getattr(theirs, name)}, and this policy has"
+                f" {getattr(ours, name)}; train them alike"
+            )
+    _check_knows(known, folder, ours.instructions)
     statistics = _statistics(folder)
     mean, std = statistics["observation.state"]["mean"], statistics["observation.state"]["std"]
     old = known.model.state_dict()
@@ -60,34 +63,31 @@ def begin_with(policy: FlowMLPPolicy, folder: Path) -> dict[str, dict[str, Tenso
     return {"observation.state": hand, "action": statistics["action"]}
 
 
-def go_on_with(policy: FlowMLPPolicy, folder: Path) -> dict[str, dict[str, Tensor]]:
-    """Gives `policy`, which reads the simulator's state, the weights of the one in `folder`.
+def go_on_with(
+    folder: Path, instructions: Sequence[str], device: str
+) -> tuple[FlowMLPPolicy, dict[str, dict[str, Tensor]]]:
+    """The policy in `folder`, to be trained further, and the statistics of its normalisers.
 
-    Returns the statistics of that one's normalisers. Raises ConfigError where they differ in sizes
-    or instructions.
+    Raises ConfigError where it is none, reads cameras, or does not know an instruction.
     """
-    known = _known(policy, folder)
-    if known.config.instructions != policy.config.instructions or known.config.image_features:
-        raise ConfigError(
-            f"--start {folder} knows the instructions {known.config.instructions}, and this policy "
-            f"{policy.config.instructions}; choose the same --tasks, of a policy without cameras"
-        )
-    policy.model.load_state_dict(known.model.state_dict())
-    return _statistics(folder)
+    policy = _known(folder)
+    _check_knows(policy, folder, instructions)
+    policy.config.device = device
+    return policy.to(device), _statistics(folder)
 
 
-def _known(policy: FlowMLPPolicy, folder: Path) -> FlowMLPPolicy:
-    """The policy in `folder`. Raises ConfigError where it is none, or of other sizes."""
+def _check_knows(policy: FlowMLPPolicy, folder: Path, instructions: Sequence[str]) -> None:
+    config = policy.config
+    if config.image_features or config.robot_state_feature.shape != (STATE_DIM,):
+        raise ConfigError(f"--start {folder} does not read Meta-World's state and nothing else")
+    if unknown := [text for text in instructions if text not in config.instructions]:
+        raise ConfigError(f"--start {folder} does not know the instructions {unknown}")
+
+
+def _known(folder: Path) -> FlowMLPPolicy:
     if not (folder / "config.json").is_file():
         raise ConfigError(f"{folder} holds no policy (config.json); give --start a folder")
-    known = FlowMLPPolicy.from_pretrained(str(folder))
-    for name in ("chunk_size", "width", "blocks", "predicts"):
-        mine, its = getattr(policy.config, name), getattr(known.config, name)
-        if mine != its:
-            raise ConfigError(
-                f"--start {folder} has {name} {its}, and this policy has {mine}; train them alike"
-            )
-    return known
+    return FlowMLPPolicy.from_pretrained(str(folder))
 
 
 def _statistics(folder: Path) -> dict[str, dict[str, Tensor]]:
