@@ -26,7 +26,7 @@ from kairos_ros.robot.adapters.sim.metaworld_scenes import ACTION_DIM, SCENES, S
 from kairos_ros.robot.adapters.sim.sim import SimAdapter, metaworld_body
 
 SOURCES = "meta/kairos_ros.json"
-EVERY = 20
+EVERY = 50
 """Executed actions between two states of a task from which the expert takes over."""
 
 
@@ -54,7 +54,8 @@ def fleet_tasks(folder: Path) -> list[FleetTask]:
     if not (folder / SOURCES).is_file():
         raise ConfigError(f"{folder} is no dataset of kairos bag export ({SOURCES} is missing)")
     sources = json.loads((folder / SOURCES).read_text())["episodes"]
-    stored = LeRobotDataset(f"kairos/{folder.name}", root=folder).hf_dataset.with_format("numpy")
+    dataset = LeRobotDataset(f"kairos/{folder.name}", root=folder, video_backend="pyav")
+    stored = dataset.hf_dataset.with_format("numpy")
     columns = {
         name: np.stack(stored[name])
         for name in ("episode_index", "observation.state", "action", "held_periods", "attempt")

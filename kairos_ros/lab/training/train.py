@@ -19,7 +19,7 @@ from kairos_ros.lab.training.checkpoint import RunPosition
 from kairos_ros.lab.training.corrections import corrections, fleet_tasks, joined
 from kairos_ros.lab.training.course import Course, Schedule
 from kairos_ros.lab.training.dataset import ChunkDataset
-from kairos_ros.lab.training.demonstrations import Demonstrations, collect
+from kairos_ros.lab.training.demonstrations import Demonstrations, collect, load, save
 from kairos_ros.lab.training.eyes import (
     CAMERAS,
     CROPS,
@@ -124,7 +124,7 @@ def train(
         subject_of(settings.scenes).record,
     )
     if settings.failed:
-        demos = _corrected(demos, Path(settings.failed), report)
+        demos = _corrected(demos, Path(settings.failed), work / "corrections", report)
     torch.manual_seed(settings.seed)
     statistics = None
     if settings.start and not settings.eyes:
@@ -194,12 +194,23 @@ def train(
 
 
 def _corrected(
-    demos: Mapping[str, Demonstrations], folder: Path, report: Callable[[str], None]
+    demos: Mapping[str, Demonstrations],
+    failed: Path,
+    kept: Path,
+    report: Callable[[str], None],
 ) -> dict[str, Demonstrations]:
-    """The demonstrations, and the expert's corrections of a fleet's tasks of the same scenes."""
-    more = corrections([t for t in fleet_tasks(folder) if t.scene in demos], report)
-    if not more:
-        raise ConfigError(f"{folder} has no task of {', '.join(demos)} that the expert could solve")
+    """The demonstrations, and the expert's corrections of a fleet's tasks of the same scenes; what
+    the folder `kept` has is not made again."""
+    if not kept.exists():
+        found = corrections([t for t in fleet_tasks(failed) if t.scene in demos], report)
+        if not found:
+            raise ConfigError(f"{failed} has no task of {', '.join(demos)} that the expert solves")
+        partial = kept.with_name(f"{kept.name}.partial")
+        partial.mkdir(exist_ok=True)
+        for scene, shown in found.items():
+            save(shown, partial / f"{scene}.npz")
+        partial.rename(kept)
+    more = {path.stem: load(path) for path in kept.glob("*.npz")}
     return {scene: joined(d, more[scene]) if scene in more else d for scene, d in demos.items()}
 
 
