@@ -162,6 +162,16 @@ def test_a_control_rate_that_is_no_whole_number_is_refused(tmp_path):
         export([made.folder], tmp_path / "out", Choice(), "k/x", print, lambda share: None)
 
 
+def test_a_camera_whose_name_is_a_path_is_refused(tmp_path):
+    made = Told(tmp_path / "bag")
+    size = {"image_height_px": [8], "image_width_px": [8]}
+    made.here(image_keys=["../../etc"], request_image_keys=["../../etc"], **size)
+    made.begins()
+    made.close()
+    with pytest.raises(ConfigError, match=r"camera '../../etc' has no name for a dataset"):
+        export([made.folder], tmp_path / "out", Choice(), "k/x", print, lambda share: None)
+
+
 @pytest.mark.slow
 def test_a_disk_that_is_full_is_said_and_nothing_is_left(tmp_path, monkeypatch):
     from lerobot.datasets.lerobot_dataset import LeRobotDataset
@@ -173,3 +183,11 @@ def test_a_disk_that_is_full_is_said_and_nothing_is_left(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match=r"No space left on device.*nothing of it is left"):
         export(robots(tmp_path)[:1], tmp_path / "out", Choice(), "k/x", print, lambda share: None)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["bag_0", "bag_1"]
+
+
+@pytest.mark.slow
+def test_a_task_that_two_bags_hold_is_one_episode(tmp_path):
+    bag = robots(tmp_path)[0]
+    done = export([bag, bag], tmp_path / "out", Choice(), "k/x", print, lambda share: None)
+    assert len(done.episodes) == 1
+    assert done.left_out == {"it is in another of the bags, too": 1}

@@ -44,13 +44,14 @@ class Told:
     def of_task(self, message_type, **fields):
         return message_type(robot=self._robot, session="s", task="1", **fields)
 
-    def here(self, rate_hz=1 / PERIOD_S):
+    def here(self, rate_hz=1 / PERIOD_S, **more):
         status = RobotStatus(
             robot=self._robot,
             session="s",
             state_dim=len(self._names),
             action_dim=self._dim,
             control_rate_hz=rate_hz,
+            **more,
         )
         self.say("", status, "/kairos/robot_status")
 

@@ -1,5 +1,7 @@
 """Bags in, a dataset out: which tasks become episodes, and what is said of those that do not."""
 
+import re
+import shutil
 from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -9,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kairos_ros.core.errors import ConfigError, WireError
+from kairos_ros.core.wire_check import printable
 from kairos_ros.recording.datasets.episode import (
     Episode,
     Kind,
@@ -18,6 +21,7 @@ from kairos_ros.recording.datasets.episode import (
 )
 from kairos_ros.recording.datasets.tasks_of import STATUS, TASK, bare, tasks_of
 from kairos_ros.recording.reader import Bag
+from kairos_ros.telemetry.events import TaskKey
 
 if TYPE_CHECKING:
     from kairos_ros.recording.datasets.lerobot_writer import LeRobotWriter
@@ -29,6 +33,7 @@ FRAMES = (
     "action, action as the guard let it through. Periods in which the arm held have no frame; "
     "held_periods counts them."
 )
+_CAMERA = re.compile(r"\w[\w.-]*")
 Progress = Callable[[float], object]
 """Share of the work that is done."""
 
@@ -154,6 +159,11 @@ def _common_body(bags: Sequence[Path], choice: Choice, tell: Callable[[str], Non
             + (", or leave pictures out by --no-pictures" if _differ_in_cameras(bodies) else "")
         )
     (body,) = bodies
+    if strange := [name for name, _, _ in body.cameras if not _CAMERA.fullmatch(name)]:
+        raise ConfigError(
+            f"camera {printable(strange[0])!r} has no name for a dataset, which are letters, "
+            "digits, _, - and dots; --no-pictures exports without"
+        )
     if body.rate_hz != round(body.rate_hz) or not body.rate_hz:
         raise ConfigError(f"the control rate is {body.rate_hz:g} Hz; LeRobot takes whole ones only")
     return body
@@ -184,15 +194,15 @@ class _Export:
         self._oldest_s = periods if given_s is None else given_s
         self.writer: LeRobotWriter | None = None
         self._first: Episode | None = None
+        self._known: set[TaskKey] = set()
         self.done = Exported()
 
     def add(self, bag: Bag, progress: Callable[[float], object]) -> None:
         for told in tasks_of(bag, pictures=bool(self._body.cameras)):
             ended = told.task.ended
             goal = ended.goal if ended else told.task.began
-            if goal is None or not self._choice.takes(
-                told.key.robot, goal.kind, goal.scene, goal.instruction
-            ):
+            names = (goal.kind, goal.scene, goal.instruction) if goal else ()
+            if not self._choice.takes(told.key.robot, *names):
                 continue
             if ended is not None and bag.length_s:
                 progress(ended.at_s / bag.length_s)
@@ -203,12 +213,16 @@ class _Export:
     def discard(self) -> None:
         if self.writer is not None:
             self.writer.discard()
+        shutil.rmtree(self._folder, ignore_errors=True)
 
     def _add(self, bag: Bag, told: TaskFrames) -> str:
         """Why a task is left out; empty where it is an episode now."""
         judge, only, without = self._choice.judge, self._choice.only, self._choice.without
         if reason := unfit(told):
             return reason
+        if told.key in self._known:
+            return "it is in another of the bags, too"
+        self._known.add(told.key)
         if judge and not told.reports_of(judge):
             return f"monitor {judge} said nothing of it"
         found = episode(told, judge)

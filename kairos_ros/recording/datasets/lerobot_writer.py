@@ -2,8 +2,8 @@
 
 import json
 import os
-import shutil
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -105,11 +105,9 @@ class LeRobotWriter:
         (self._folder / DOCUMENT).write_text(text + "\n")
 
     def discard(self) -> None:
-        """Ends and removes it."""
-        try:
+        """Ends it, for its folder to be removed."""
+        with suppress(Exception):  # it may have failed for the same reason as what went before
             self._dataset.finalize()
-        finally:
-            shutil.rmtree(self._folder, ignore_errors=True)
 
     def _row(self, frame: Frame, decode: Callable[[bytes], np.ndarray]) -> dict[str, Any]:
         row: dict[str, Any] = {"observation.state": frame.state, "action": frame.action}
