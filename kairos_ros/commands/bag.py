@@ -1,4 +1,4 @@
-"""`kairos bag` and `kairos trace extract`."""
+"""`kairos bag`, and `kairos trace extract` and `export`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,12 +6,13 @@ from typing import Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.progress import Progress
 from rich.table import Table
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.extras import require
 
+TRACED = tuple(f"kairos_ros/msg/{name}" for name in ("ChunkRequest", "ActionChunk", "TaskEvent"))
+"""Types of the messages that traces are made of."""
 _Path = Annotated[Path, typer.Argument(help="The bag's folder, or its .mcap file.", metavar="BAG")]
 
 
@@ -94,102 +95,34 @@ def extract_command(
 
 
 def export_command(
-    bags: Annotated[
-        list[Path], typer.Argument(help="Folders of bags, or their .mcap files.", metavar="BAG...")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder to write; must not exist.")],
-    format: Annotated[
-        str, typer.Option(help="lerobot: a LeRobot dataset, format 3.0.")
-    ] = "lerobot",
-    only: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Tasks of one of these kinds: succeeded, failed, intervened; several times, or "
-            "with commas."
-        ),
-    ] = None,
-    without: Annotated[
-        list[str] | None, typer.Option(help="No tasks of these kinds, given in the same way.")
-    ] = None,
-    robots: Annotated[
-        str, typer.Option(help="Names of robots with commas between, such as arm_*; empty: all.")
-    ] = "",
-    tasks: Annotated[
-        str,
-        typer.Option(help="Kinds, scenes or instructions of tasks, in the same way; empty: all."),
-    ] = "",
-    from_judge: Annotated[
-        str,
-        typer.Option(
-            help="Name of a monitor that says which tasks succeeded and failed; empty: the robot."
-        ),
-    ] = "",
-    pictures: Annotated[
-        bool, typer.Option("--pictures/--no-pictures", help="With what the cameras showed.")
-    ] = True,
-    video: Annotated[
-        bool, typer.Option("--video/--no-video", help="Pictures as AV1 videos, else as PNG.")
-    ] = True,
-    oldest_picture: Annotated[
-        float | None,
-        typer.Option(
-            min=0.0,
-            help="Seconds, if not 2.5 control periods. Tasks with a frame whose picture is older "
-            "are left out.",
-        ),
-    ] = None,
-    repo_id: Annotated[
-        str, typer.Option(help="Of the dataset; empty: kairos/ and the last part of --out.")
-    ] = "",
+    bag: _Path,
+    otlp: Annotated[
+        str, typer.Option(help="The OpenTelemetry receiver.", metavar="http://HOST:4318")
+    ] = "http://127.0.0.1:4318",
 ) -> None:
-    """Turn the tasks of bags into a LeRobot dataset, one episode per task.
+    """Send the tasks of a bag to an OpenTelemetry receiver, as kairos dashboard --otlp does live.
 
-    A frame for every action that an arm executed: the state before it, the action after the guard,
-    what the cameras showed, the instruction, and what judges and people did.
+    $OTEL_EXPORTER_OTLP_HEADERS is sent with them.
     """
-    require("rosbags", "mcap", "lerobot", "datasets", "av")
-    from kairos_ros.recording.datasets.episode import Kind
-    from kairos_ros.recording.datasets.export import Choice, export
+    require("rosbags", "mcap", "opentelemetry")
+    from kairos_ros.recording.events import events
+    from kairos_ros.recording.reader import Bag
+    from kairos_ros.recording.tasks import sort_events
+    from kairos_ros.tracing.otlp import Trace, TraceSender
+    from kairos_ros.tracing.spans import task_spans
 
-    if format != "lerobot":
-        raise ConfigError(f"--format {format!r} is unknown; lerobot is the only one")
-    kinds: dict[str, frozenset[Kind]] = {}
-    for option, given in (("--only", only), ("--without", without)):
-        named = set(_parts(",".join(given or ())))
-        if strange := named - set(Kind):
-            told = ", ".join(sorted(strange))
-            raise ConfigError(f"{option} {told}: choose of {', '.join(Kind)}")
-        kinds[option] = frozenset(map(Kind, named))
-    choice = Choice(
-        robots=_parts(robots),
-        tasks=_parts(tasks),
-        only=kinds["--only"],
-        without=kinds["--without"],
-        judge=from_judge,
-        pictures=pictures,
-        video=video,
-        oldest_picture_s=oldest_picture,
-    )
-    repo_id = repo_id or f"kairos/{out.resolve().name}"
-    with Progress(console=Console(stderr=True), transient=True) as bar:
-        work = bar.add_task("exporting", total=1.0)
-        done = export(
-            bags, out, choice, repo_id, _say, lambda share: bar.update(work, completed=share)
+    with TraceSender(otlp) as sender, Bag(bag, _say) as opened:
+        found = _working("reading the bag", lambda: sort_events(events(opened, TRACED)))
+        told = [(task.key, task_spans(task)) for task in found.tasks]
+        traces = [Trace(key, spans, opened.start_ns) for key, spans in told if spans]
+        _working(f"sending to {sender.url}", lambda: sender.send_all(traces))
+        for line in opened.left_out:
+            typer.echo(f"left out {line}")
+    typer.echo(f"{sender.url}: {len(traces)} traces, {sender.sent} spans")
+    if lost := sender.dropped.total():
+        raise ConfigError(
+            f"{lost} spans were not taken; see that a receiver listens at {sender.url}"
         )
-    told = ", ".join(f"{done.kinds[kind]} {kind}" for kind in Kind)
-    typer.echo(f"{out}: {len(done.episodes)} episodes ({told}), {done.frames} frames")
-    for line in done.messages_left_out:
-        typer.echo(f"left out {line}")
-    for reason, count in done.left_out.most_common():
-        typer.echo(f"left out {count} task{'s' if count > 1 else ''}: {reason}")
-    typer.echo(
-        f"next: lerobot-train --dataset.repo_id={repo_id} --dataset.root={out} --policy.type=act "
-        "--policy.push_to_hub=false --output_dir=runs/act"
-    )
-
-
-def _parts(text: str) -> tuple[str, ...]:
-    return tuple(part.strip() for part in text.split(",") if part.strip())
 
 
 def _say(text: str) -> None:
