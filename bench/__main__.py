@@ -48,7 +48,7 @@ FAMILIES = {
     "cloud": ("hybrid",),
     "robot": ("stop", "robot_driver", "sim_driver", "camera_robots", "surprise"),
     "judges": ("judgements", "judges", "pipeline"),
-    "recording": ("record", "traces", "otlp"),
+    "recording": ("record", "traces", "improve", "otlp"),
     "virtual_time": ("replay", "simulate"),
     "horizons": ("horizon_signals", "rtc"),
     "engine": ("history", "engine_idle", "load", "unified", "gpu"),
@@ -78,6 +78,7 @@ ABOUT = {
 PROGRAMS = {
     "simulate": "how long virtual time takes, up to 10,000 robots",
     "traces": "records the demo's tasks as traces",
+    "improve": "from the bags of a fleet to a better policy: what its failed tasks teach",
     "otlp": "what OpenTelemetry traces cost the fleet, and who listens",
     "link": "whether links can be emulated here, and how true they are",
     "radio": "robots over a network that loses packets, by how DDS is set up",

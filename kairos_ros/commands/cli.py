@@ -18,6 +18,7 @@ COMMANDS = {
     "record": "kairos_ros.commands.record:record_command",
     "bag info": "kairos_ros.commands.bag:info_command",
     "bag repair": "kairos_ros.commands.bag:repair_command",
+    "bag export": "kairos_ros.commands.bag_export:export_command",
     "trace extract": "kairos_ros.commands.bag:extract_command",
     "trace export": "kairos_ros.commands.bag:export_command",
     "trace record": "kairos_ros.lab.commands.trace:record_command",
@@ -73,7 +74,7 @@ GROUPS = {
     "policy": "Which policy new tasks get.",
     "robot": "Robots behind ROS 2 drivers, and their contracts.",
     "schedule": "Ask the scheduler why.",
-    "bag": "Look into bags, and repair them.",
+    "bag": "Look into bags, repair them, and make datasets of them.",
     "keys": "Who may use a network link.",
     "trace": "Tasks to replay and to simulate.",
 }

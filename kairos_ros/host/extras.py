@@ -9,6 +9,7 @@ from kairos_ros.core.errors import ConfigError
 
 EXTRAS = {
     "engine": ("torch", "lerobot", "transformers"),
+    "dataset": ("datasets", "av"),
     "sim": ("mujoco", "gymnasium", "metaworld"),
     "vlm": ("httpx", "safetensors", "PIL"),
     "eval": ("rosbags", "mcap", "mcap_ros2", "matplotlib", "pandas", "plotly", "jinja2"),

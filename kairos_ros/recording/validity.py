@@ -21,7 +21,7 @@ MOST_ACTIONS = 65_536
 MOST_COUNT = 10**9
 _ACTIONS = {
     *("horizon", "chunk_size", "action_dim", "steps", "batch_size", "round_executed"),
-    *("actions_executed", "actions_remaining"),
+    *("actions_executed", "actions_remaining", "chunk_index"),
 }
 """Fields that count actions of one chunk, or are as small."""
 _UNKNOWN = {

@@ -315,6 +315,7 @@ class Controller:
                 self._adapter.hold()
             case Act(action):
                 self._did = action
+                self._listener.acting(action, self._adapter.state)
                 self._adapter.act(action)
             case Hold():
                 self._did = None

@@ -85,6 +85,9 @@ class ControlListener(Protocol):
 
     def finished(self, result: TaskResult) -> None: ...
 
+    def acting(self, action: np.ndarray, state: Callable[[], np.ndarray]) -> None:
+        """The body is about to execute `action`, float32 [action_dim]; `state` as for `period`."""
+
     def period(self, state: Callable[[], np.ndarray]) -> None:
         """A control period has begun; `state` reads the body's state, float32 [state_dim]."""
 

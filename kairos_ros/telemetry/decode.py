@@ -24,6 +24,7 @@ from kairos_ros.telemetry.events import (
     ChunkAnswered,
     ChunkComputed,
     ChunkRequested,
+    ControlReported,
     EngineReported,
     Event,
     ExecutionReported,
@@ -178,6 +179,7 @@ def task_event(body: Any, robot: str, at_s: float) -> TaskStartReported | TaskEn
         outcome=body.outcome,
         duration_s=body.duration_s,
         actions=body.actions,
+        ended=getattr(body, "ended", False),
         stalled_s=body.stalled_s,
         first_wait_s=body.first_wait_s,
         refusals=body.refusals,
@@ -205,6 +207,28 @@ def execution_reported(body: Any, robot: str, at_s: float) -> ExecutionReported:
         control_rate_hz=body.control_rate_hz,
         surprised=getattr(body, "surprised", False),
         **_surprise(body),
+    )
+
+
+def control_reported(body: Any, robot: str, at_s: float) -> ControlReported | None:
+    """None of an older bag, which does not tell actions."""
+    if not hasattr(body, "action"):
+        return None
+    state, action = np.asarray(body.values, np.float32), np.asarray(body.action, np.float32)
+    if len(state) != len(body.names):
+        raise WireError("its names and values are of different lengths")
+    if not (np.isfinite(state).all() and np.isfinite(action).all()):
+        raise WireError("its state or its action is not finite")
+    return ControlReported(
+        at_s=at_s,
+        key=TaskKey(robot, body.session, body.task),
+        stamp=(body.stamp.sec, body.stamp.nanosec),
+        names=tuple(body.names),
+        state=state,
+        action=action if action.size else None,
+        round=body.round,
+        chunk_index=body.chunk_index,
+        mode=body.mode,
     )
 
 
@@ -350,6 +374,7 @@ DECODE: dict[str, Decode] = {
     "kairos_ros/msg/ChunkUpdates": chunk_computed,
     "kairos_ros/msg/TaskEvent": task_event,
     "kairos_ros/msg/ExecutionInfo": execution_reported,
+    "kairos_ros/msg/PolicyState": control_reported,
     "kairos_ros/msg/SafetyVerdict": cell_judged,
     "kairos_ros/msg/TaskProgress": progress_judged,
     "kairos_ros/msg/PipelineEvent": mode_changed,

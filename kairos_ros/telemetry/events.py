@@ -185,6 +185,8 @@ class TaskEndReported:
     mean_step: float = 0.0
     round_surprise: tuple[float, ...] = ()
     """0 of a round that was not asked for early; older bags do not tell."""
+    ended: bool = False
+    """It came to its own limit, and nobody knows whether it succeeded."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,6 +209,26 @@ class ExecutionReported:
     """How far the arm departs from its actions, or departed when it asked; older bags do not
     tell."""
     surprise_joint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ControlReported:
+    """One control period of a robot's body; see PolicyState.msg."""
+
+    at_s: float
+    key: TaskKey
+    """Its task is empty where none runs."""
+    stamp: Stamp
+    names: tuple[str, ...]
+    state: np.ndarray
+    """float32 [state_dim], before the action."""
+    action: np.ndarray | None
+    """float32 [action_dim]; None: the arm held."""
+    round: int
+    """0 of an action that is of no chunk."""
+    chunk_index: int
+    mode: str
+    """Empty without rules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -362,6 +384,7 @@ Event = (
     RobotReported
     | TaskEvent
     | ExecutionReported
+    | ControlReported
     | Judgement
     | ModeChanged
     | FleetReported

@@ -30,6 +30,8 @@ MAY_IMPORT_ROS = {"nodes", "bringup", "dashboard", "commands", "lab"}
 MAY_IMPORT_TORCH = ("engine/", "lab/training/", "lab/judges/", "lab/horizons/", "lab/commands/")
 IN_PROCESS_JUDGE = "vlm/in_process.py"
 """A judge that is a torch model; loaded by name only, see `vlm/loading.py`."""
+DATASETS = "recording/datasets/lerobot_writer.py"
+"""LeRobot's writer of datasets, for `kairos bag export` only."""
 DEFERRED_TORCH = "robot/adapters/lerobot/lerobot_torch.py"
 """Keeps torch away from LeRobot's drivers of robots, which its neighbours may import."""
 
@@ -116,6 +118,7 @@ def test_ros_and_torch_stay_where_they_belong(path):
         if root in {"torch", "lerobot", "transformers"}:
             allowed = here.startswith(MAY_IMPORT_TORCH) or here in {
                 IN_PROCESS_JUDGE,
+                DATASETS,
                 DEFERRED_TORCH,
             }
             allowed |= root == "lerobot" and here.startswith("robot/adapters/lerobot/")

@@ -189,7 +189,8 @@ def test_a_start_that_does_not_fit_is_refused(state_policy, tmp_path):
     ("change", "complaint"),
     [
         ({"scenes": ("so101-reach",)}, "Meta-World's tasks only"),
-        ({"eyes": None, "start": "models/metaworld_flow"}, "--start is for --cameras"),
+        ({"failed": "runs/set"}, "--from-dataset is for policies"),
+        ({"eyes": None, "scenes": ("so101-reach",), "failed": "runs/set"}, "--from-dataset is for"),
     ],
 )
 def test_camera_settings_that_make_no_sense_are_refused(change, complaint):

@@ -122,6 +122,8 @@ class Cell:
 
     def unready(self): ...
 
+    def acting(self, action, state): ...
+
     def period(self, state):
         pass
 

@@ -64,8 +64,16 @@ def train_command(
     start: Annotated[
         str,
         typer.Option(
-            help="With --cameras: folder of a policy of these tasks that reads the objects' poses;"
-            " all but the eyes begins with its weights. Empty: it begins with nothing."
+            help="Folder of a policy that knows these tasks and reads the objects' poses: training"
+            " goes on from it; with --cameras, all but the eyes begins with its weights. Empty: it"
+            " begins with nothing."
+        ),
+    ] = "",
+    from_dataset: Annotated[
+        str,
+        typer.Option(
+            help="Dataset of kairos bag export: the expert takes over in its tasks, and shows how"
+            " they go on. Empty: none."
         ),
     ] = "",
     eyes_minutes: Annotated[
@@ -110,6 +118,7 @@ def train_command(
         seed=seed,
         eyes=eyes,
         start=start,
+        failed=from_dataset,
     )
     train(
         settings,

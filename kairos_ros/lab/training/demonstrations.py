@@ -151,7 +151,11 @@ def record_scene(scene: str, episodes: int, seed: int) -> Demonstrations:
 
 
 def _record_file(record: Record, scene: str, episodes: int, seed: int, path: Path) -> None:
-    demos = record(scene, episodes, seed)
+    save(record(scene, episodes, seed), path)
+
+
+def save(demos: Demonstrations, path: Path) -> None:
+    """Without `seen`; the file is whole or not there."""
     partial = path.with_suffix(".partial.npz")
     np.savez(
         partial,
@@ -190,10 +194,11 @@ def collect(
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
-    return {scene: _load(path) for scene, path in files.items()}
+    return {scene: load(path) for scene, path in files.items()}
 
 
-def _load(path: Path) -> Demonstrations:
+def load(path: Path) -> Demonstrations:
+    """What `save` wrote."""
     with np.load(path, allow_pickle=False) as data:
         episodes, attempts = (int(n) for n in data["counts"])
         return Demonstrations(data["state"], data["action"], data["follows"], episodes, attempts)

@@ -16,9 +16,10 @@ from kairos_ros.engine.flow_mlp.configuration_flow_mlp import FlowMLPConfig
 from kairos_ros.engine.flow_mlp.modeling_flow_mlp import FlowMLPPolicy
 from kairos_ros.engine.flow_mlp.processor_flow_mlp import make_flow_mlp_pre_post_processors
 from kairos_ros.lab.training.checkpoint import RunPosition
+from kairos_ros.lab.training.corrections import corrections, fleet_tasks, joined
 from kairos_ros.lab.training.course import Course, Schedule
 from kairos_ros.lab.training.dataset import ChunkDataset
-from kairos_ros.lab.training.demonstrations import collect
+from kairos_ros.lab.training.demonstrations import Demonstrations, collect, load, save
 from kairos_ros.lab.training.eyes import (
     CAMERAS,
     CROPS,
@@ -31,7 +32,7 @@ from kairos_ros.lab.training.eyes import (
 )
 from kairos_ros.lab.training.pictures import Pictures, collect_pictures
 from kairos_ros.lab.training.subject import METAWORLD, instructions, subject_of
-from kairos_ros.lab.training.warm_start import begin_with
+from kairos_ros.lab.training.warm_start import begin_with, go_on_with
 from kairos_ros.recording.runs.run_files import make_folder
 from kairos_ros.robot.adapters.sim.metaworld_scenes import HAND_DIM, PLACES_DIM, SCENES
 from kairos_ros.serving.calibration_file import NAME as CALIBRATION
@@ -66,8 +67,11 @@ class TrainSettings:
     """Of a policy that reads cameras and what the arm knows of itself; None: one that reads the
     simulator's state."""
     start: str = ""
-    """Folder of a policy that reads the simulator's state and whose knowledge of acting one with
-    cameras begins with; empty: it begins with nothing."""
+    """Folder of a policy that reads the simulator's state: training goes on from it, whatever its
+    width; with cameras, from what it knows of acting. Empty: it begins with nothing."""
+    failed: str = ""
+    """Dataset of `kairos bag export`: the expert takes over in its tasks (`corrections`), and what
+    it does is learned beside the demonstrations. Empty: none."""
 
     def __post_init__(self) -> None:
         if (self.minutes is None) == (self.steps is None):
@@ -77,10 +81,18 @@ class TrainSettings:
             raise ConfigError(
                 f"cameras are learned for Meta-World's tasks only, not for {', '.join(self.scenes)}"
             )
-        if self.start and not self.eyes:
+        if self.failed and (self.eyes or subject is not METAWORLD):
             raise ConfigError(
-                "--start is for --cameras: they begin with a policy that reads the state"
+                "--from-dataset is for policies of Meta-World that read the simulator's state"
             )
+
+    @property
+    def identity(self) -> str:
+        """What a resumed run must agree with."""
+        told = asdict(self)
+        if not self.failed:
+            del told["failed"]  # runs from before there was such a thing go on
+        return json.dumps(told)
 
 
 def train(
@@ -111,14 +123,24 @@ def train(
         report,
         subject_of(settings.scenes).record,
     )
+    if settings.failed:
+        demos = _corrected(demos, Path(settings.failed), work / "corrections", report)
     torch.manual_seed(settings.seed)
-    policy = new_policy(settings, device)
+    statistics = None
+    if settings.start and not settings.eyes:
+        known = instructions(settings.scenes)
+        policy, statistics = go_on_with(Path(settings.start), known, device)
+    else:
+        policy = new_policy(settings, device)
     sights = errors = None
     if settings.eyes:
         sights = Sights(_pictures(settings, work, processes, report))
         demos = {scene: by_hand(d) for scene, d in demos.items()}
     data = ChunkDataset(demos, policy.config.chunk_size)
-    statistics = begin_with(policy, Path(settings.start)) if settings.start else data.statistics()
+    if statistics is None:
+        statistics = (
+            begin_with(policy, Path(settings.start)) if settings.start else data.statistics()
+        )
     if settings.eyes and sights:
         state = {n: v.to(device) for n, v in statistics["observation.state"].items()}
         eyes = policy.model.eyes
@@ -140,7 +162,7 @@ def train(
         loss,
         Schedule(settings.minutes, settings.steps, settings.learning_rate, settings.seed),
         work / "run.safetensors",
-        json.dumps(asdict(settings)),
+        settings.identity,
     )
     course.restore()
 
@@ -169,6 +191,27 @@ def train(
         position = course.position
         report(f"trained {position.step} steps in {position.elapsed_s / 60:.1f} min: {out}")
     return course.position
+
+
+def _corrected(
+    demos: Mapping[str, Demonstrations],
+    failed: Path,
+    kept: Path,
+    report: Callable[[str], None],
+) -> dict[str, Demonstrations]:
+    """The demonstrations, and the expert's corrections of a fleet's tasks of the same scenes; what
+    the folder `kept` has is not made again."""
+    if not kept.exists():
+        found = corrections([t for t in fleet_tasks(failed) if t.scene in demos], report)
+        if not found:
+            raise ConfigError(f"{failed} has no task of {', '.join(demos)} that the expert solves")
+        partial = kept.with_name(f"{kept.name}.partial")
+        partial.mkdir(exist_ok=True)
+        for scene, shown in found.items():
+            save(shown, partial / f"{scene}.npz")
+        partial.rename(kept)
+    more = {path.stem: load(path) for path in kept.glob("*.npz")}
+    return {scene: joined(d, more[scene]) if scene in more else d for scene, d in demos.items()}
 
 
 def _pictures(

@@ -1,9 +1,11 @@
-"""Begins a camera policy with what a policy that reads the simulator's state knows about acting.
+"""Begins training with the weights of a policy that there is.
 
-Both compute the same chunks, as long as the eyes are right and nothing but the hand moves: what
-the camera policy cannot know, how fast objects move, is taken as nothing.
+A camera policy begins with what one that reads the simulator's state knows about acting. Both
+compute the same chunks, as long as the eyes are right and nothing but the hand moves: what the
+camera policy cannot know, how fast objects move, is taken as nothing.
 """
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -33,9 +35,7 @@ def begin_with(policy: FlowMLPPolicy, folder: Path) -> dict[str, dict[str, Tenso
     Returns the statistics that its normalisers need. Raises ConfigError where the policies' sizes
     differ or `folder` does not know an instruction.
     """
-    if not (folder / "config.json").is_file():
-        raise ConfigError(f"{folder} holds no policy (config.json); give --start a folder")
-    known = FlowMLPPolicy.from_pretrained(str(folder))
+    known = _known(folder)
     ours, theirs = policy.config, known.config
     for name in ("chunk_size", "width", "blocks", "predicts"):
         if getattr(ours, name) != getattr(theirs, name):
@@ -43,11 +43,7 @@ def begin_with(policy: FlowMLPPolicy, folder: Path) -> dict[str, dict[str, Tenso
                 f"--start {folder} has {name} {getattr(theirs, name)}, and this policy has"
                 f" {getattr(ours, name)}; train them alike"
             )
-    if theirs.image_features or theirs.robot_state_feature.shape != (STATE_DIM,):
-        raise ConfigError(f"--start {folder} does not read Meta-World's state and nothing else")
-    unknown = [text for text in ours.instructions if text not in theirs.instructions]
-    if unknown:
-        raise ConfigError(f"--start {folder} does not know the instructions {unknown}")
+    _check_knows(known, folder, ours.instructions)
     statistics = _statistics(folder)
     mean, std = statistics["observation.state"]["mean"], statistics["observation.state"]["std"]
     old = known.model.state_dict()
@@ -65,6 +61,33 @@ def begin_with(policy: FlowMLPPolicy, folder: Path) -> dict[str, dict[str, Tenso
     policy.model.load_state_dict(eyes | new)
     hand = {"mean": mean[HAND_ENTRIES], "std": std[HAND_ENTRIES]}
     return {"observation.state": hand, "action": statistics["action"]}
+
+
+def go_on_with(
+    folder: Path, instructions: Sequence[str], device: str
+) -> tuple[FlowMLPPolicy, dict[str, dict[str, Tensor]]]:
+    """The policy in `folder`, to be trained further, and the statistics of its normalisers.
+
+    Raises ConfigError where it is none, reads cameras, or does not know an instruction.
+    """
+    policy = _known(folder)
+    _check_knows(policy, folder, instructions)
+    policy.config.device = device
+    return policy.to(device), _statistics(folder)
+
+
+def _check_knows(policy: FlowMLPPolicy, folder: Path, instructions: Sequence[str]) -> None:
+    config = policy.config
+    if config.image_features or config.robot_state_feature.shape != (STATE_DIM,):
+        raise ConfigError(f"--start {folder} does not read Meta-World's state and nothing else")
+    if unknown := [text for text in instructions if text not in config.instructions]:
+        raise ConfigError(f"--start {folder} does not know the instructions {unknown}")
+
+
+def _known(folder: Path) -> FlowMLPPolicy:
+    if not (folder / "config.json").is_file():
+        raise ConfigError(f"{folder} holds no policy (config.json); give --start a folder")
+    return FlowMLPPolicy.from_pretrained(str(folder))
 
 
 def _statistics(folder: Path) -> dict[str, dict[str, Tensor]]:

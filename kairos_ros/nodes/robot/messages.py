@@ -33,6 +33,7 @@ from kairos_ros.msg import (
 from kairos_ros.msg import Observation as ObservationMessage
 from kairos_ros.robot.adapter import RobotSpec, TaskGoal
 from kairos_ros.robot.control_report import Report
+from kairos_ros.robot.supervision.state_table import Mode
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +55,17 @@ class Identity:
         cameras = self.spec.images if self.sends_pictures else {}
         named = {self.camera_map.get(key, key): size for key, size in cameras.items()}
         return RobotInterface(self.spec.state_dim, self.spec.action_dim, named, self.absent)
+
+
+@dataclass(frozen=True, slots=True)
+class ControlTick:
+    """What a body was like in one control period, and what it was told."""
+
+    stamp: Time
+    state: np.ndarray
+    """float32 [state_dim], before the action."""
+    action: np.ndarray | None
+    """float32 [action_dim], after the guard; None: it held."""
 
 
 def request_message(who: Identity, request: Request) -> ChunkRequest:
@@ -231,8 +243,22 @@ def joint_state_message(names: Sequence[str], positions: np.ndarray, stamp: Time
     return JointState(header=Header(stamp=stamp), name=names, position=positions)
 
 
-def policy_state_message(names: Sequence[str], state: np.ndarray, stamp: Time) -> PolicyState:
-    return PolicyState(stamp=stamp, names=names, values=state)
+def policy_state_message(who: Identity, report: Report, told: ControlTick) -> PolicyState:
+    """report: as of the end of that period."""
+    message = PolicyState(
+        stamp=told.stamp,
+        names=who.spec.state_names or [f"state_{i}" for i in range(who.spec.state_dim)],
+        values=told.state,
+        session=who.session,
+        task=report.task.id if report.task else "",
+        mode=report.mode or "",
+    )
+    if told.action is not None:
+        message.action = array("f", told.action.astype(np.float32).tobytes())
+        if report.mode in (None, Mode.RUNNING):  # else it leads to the safe state
+            message.round = report.execution.round
+            message.chunk_index = report.execution.chunk_index - 1
+    return message
 
 
 def _seconds(durations_ns: Iterable[float | None]) -> list[float]:

@@ -40,6 +40,7 @@ from kairos_ros.nodes.messages.server import server_from
 from kairos_ros.nodes.robot.cameras import RobotCameras
 from kairos_ros.nodes.robot.disturbances import Disturbable, RobotDisturbances
 from kairos_ros.nodes.robot.messages import (
+    ControlTick,
     Identity,
     execution_message,
     joint_state_message,
@@ -175,7 +176,7 @@ class RobotSession:
         self._thread = threading.Thread(target=self._control, name="control", daemon=True)
 
     def _open_topics(self, names: FleetNames) -> None:
-        node, spec = self._node, self._who.spec
+        node = self._node
         self._status = node.create_publisher(
             RobotStatus, names.common("robot_status"), qos.ANNOUNCEMENT
         )
@@ -194,8 +195,9 @@ class RobotSession:
             self._joints = node.create_publisher(
                 JointState, "joint_states", qos.EVENTS, event_callbacks=quiet
             )
-        self._state_names = list(spec.state_names) or [f"state_{i}" for i in range(spec.state_dim)]
         self._periods = 0
+        self._acted: ControlTick | None = None
+        """In the period that ends."""
         self._info = node.create_publisher(ExecutionInfo, "execution_info", qos.TELEMETRY)
         subscribe(
             node,
@@ -281,6 +283,10 @@ class RobotSession:
     def finished(self, result: TaskResult) -> None:
         self.tasks.finished(result)
 
+    def acting(self, action: np.ndarray, state: Callable[[], np.ndarray]) -> None:
+        if self._due("policy_state_every", self._states, self._periods + 1):
+            self._acted = self._tick(state(), action)
+
     def period(self, state: Callable[[], np.ndarray]) -> None:
         self._periods += 1
         if self.pipeline is not None:
@@ -290,17 +296,19 @@ class RobotSession:
         report = self.controller.report
         if report.task is not None and report.instruction:  # else there is nothing to judge by
             self._cameras.look(self._body.observe, report.task.id)
-        if self._due("policy_state_every", self._states):
-            now = self._node.get_clock().now().to_msg()
-            self._states.publish(policy_state_message(self._state_names, state(), now))
+        if self._due("policy_state_every", self._states, self._periods):
+            told = self._acted or self._tick(state())
+            self._states.publish(policy_state_message(self._who, report, told))
+        self._acted = None
         self._publish_joints()
 
     def unready(self) -> None:
         self._periods += 1
+        self._acted = None
         self._publish_joints()
 
     def _publish_joints(self) -> None:
-        if self._joints is None or not self._due("joint_states_every", self._joints):
+        if self._joints is None or not self._due("joint_states_every", self._joints, self._periods):
             return
         body = cast(Jointed, self._body)
         positions = body.joint_positions()
@@ -308,10 +316,14 @@ class RobotSession:
             now = self._node.get_clock().now().to_msg()
             self._joints.publish(joint_state_message(body.joint_names, positions, now))
 
-    def _due(self, every: str, publisher: Publisher) -> bool:
-        """In this period, and somebody subscribes. every: the parameter with its periods."""
+    def _tick(self, state: np.ndarray, action: np.ndarray | None = None) -> ControlTick:
+        return ControlTick(self._node.get_clock().now().to_msg(), state.copy(), action)
+
+    def _due(self, every: str, publisher: Publisher, number: int) -> bool:
+        """In the period of this number, and somebody subscribes. every: the parameter with its
+        periods."""
         periods = self._values[every]
-        return periods and self._periods % periods == 0 and publisher.get_subscription_count() > 0
+        return periods and number % periods == 0 and publisher.get_subscription_count() > 0
 
     # Callbacks of the executor thread.
 

@@ -250,6 +250,13 @@ class SimAdapter:
         self._require_reset()
         return self._env
 
+    @property
+    def observation(self) -> np.ndarray:
+        """The environment's own, as scripted experts read it."""
+        self._require_reset()
+        seen: np.ndarray = self._obs
+        return seen
+
     def succeeded(self) -> bool:
         """Whether the simulator has reported success since the last reset."""
         return self._succeeded

@@ -1,0 +1,1 @@
+"""Tasks of bags as episodes of datasets that policies are trained on."""
