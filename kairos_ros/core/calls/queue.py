@@ -11,7 +11,7 @@ however many other calls there are and in whatever order (test/core/test_calls_q
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from kairos_ros.core.calls.call import NEVER, Call, Caller, Ended
@@ -71,6 +71,8 @@ class CallQueue:
     """Why calls that wait were not given to an instance, when `start` was last called."""
     _waiting: dict[int, Call] = field(default_factory=dict)
     _running: dict[int, tuple[Instance, Running]] = field(default_factory=dict)
+    _not_at: dict[int, Collection[str]] = field(default_factory=dict)
+    """Of calls that wait again: number -> instances that failed at it."""
     _of: Counter[tuple[str, str]] = field(default_factory=Counter)
     _count: int = 0
     _busy_since_ns: int = 0
@@ -126,7 +128,12 @@ class CallQueue:
 
     def _start(self, call: Call, explain: Callable[[Call], str], now_ns: int) -> Start | None:
         """Gives the call to an instance, if one may have it now."""
-        free = [one for one in self.instances.values() if one.has_place(call, now_ns)]
+        not_at = self._not_at.get(call.number, ())
+        free = [
+            one
+            for one in self.instances.values()
+            if one.name not in not_at and one.has_place(call, now_ns)
+        ]
         if not free:
             return None
         run = Running(
@@ -140,6 +147,7 @@ class CallQueue:
             self.held = chosen.reason
             return None
         del self._waiting[call.number]
+        self._not_at.pop(call.number, None)
         if not self._running:
             self._busy_since_ns = now_ns
         self._running[call.number] = chosen.instance, run
@@ -164,6 +172,7 @@ class CallQueue:
     def gone(self, call: Call, now_ns: int) -> None:
         """It has no answer and gets none: it failed, or nobody waits for it any more."""
         waiting = self._waiting.pop(call.number, None)
+        self._not_at.pop(call.number, None)
         if waiting is not None:
             self._forget(call.caller)
         elif self._left(call, now_ns) is None:
@@ -171,11 +180,13 @@ class CallQueue:
         self.learned.workflows.gone(call, now_ns)
         self._of_component(call.caller).unanswered += 1
 
-    def again(self, call: Call, now_ns: int) -> None:
-        """Its instance failed before it said anything: the call waits again, as old as it is."""
+    def again(self, call: Call, now_ns: int, not_at: Collection[str] = ()) -> None:
+        """Its instance failed before it said anything: the call waits again, as old as it is.
+        not_at: names of instances that are not given it."""
         if self._left(call, now_ns) is not None:
             self._of[call.caller.robot, call.caller.component] += 1
             self._waiting[call.number] = call
+            self._not_at[call.number] = not_at
 
     def running_at(self, call: Call) -> tuple[Instance, Running] | None:
         """Where it runs; None: nowhere."""
