@@ -3,9 +3,9 @@
 The robots of `kairos study gateway` (6 monitors, 2 safety cameras and a planner each) ask two
 processes of llama.cpp with SmolLM2 (135 M parameters, one CPU thread each) through the command
 `kairos gateway`, in real time. It is scaled to a CPU: calls have a 64th of the study's tokens, a
-planner's objectives are three eighths as long, and all times are stretched so that 16 robots ask
-for 90 % of what the servers answered when the run began. The ways alternate within one repetition
-and get the same questions.
+planner's objectives are three eighths as long, and all times are about twice as long. There are as
+many robots as ask for 80 % and 130 % of what the servers answered when the run began. The ways
+alternate within one repetition and get the same questions.
 """
 
 import asyncio
@@ -43,9 +43,10 @@ PLACES = 2
 TOKENS = 1 / 64
 PLANNED = {"system2": 3.0, "check": 1.0, "replan": 2.0}
 """Objectives, s before the stretch, so that a block of some seconds is long enough for them."""
-FULL_ROBOTS, FULL_LOAD = 16, 0.9
-ROBOTS, REPETITIONS, SECONDS = (12, 24), 3, 6.0
-QUICK_ROBOTS, QUICK_REPETITIONS, QUICK_SECONDS = (24,), 1, 4.0
+STRETCH = 2.0
+"""About, of all times: exactly so much that a whole number of robots is the load."""
+LOADS, REPETITIONS, SECONDS = (0.8, 1.3), 3, 6.0
+QUICK_LOADS, QUICK_REPETITIONS, QUICK_SECONDS = (1.3,), 1, 4.0
 WARM_UP_S, CAPACITY_S = 1.5, 6.0
 WORDS = ("arm", "puck", "drawer", "door", "button", "window", "handle", "shelf", "goal", "wall")
 
@@ -64,56 +65,60 @@ def run(folder: Path, *, quick: bool) -> Result:
     weights()
     study = read_gateway_study(share() / "config" / "studies" / "gateway.yaml")
     askers = _scaled(study)
-    robots = QUICK_ROBOTS if quick else ROBOTS
+    loads = QUICK_LOADS if quick else LOADS
     repetitions = QUICK_REPETITIONS if quick else REPETITIONS
     seconds = QUICK_SECONDS if quick else SECONDS
     folder.mkdir(parents=True, exist_ok=True)
     env = environment()
-    blocks: dict[tuple[int, str], list[dict[str, Tally]]] = defaultdict(list)
+    blocks: dict[tuple[float, str], list[dict[str, Tally]]] = defaultdict(list)
     with ExitStack() as stack:
         urls = [stack.enter_context(_language_server(folder, env, i)) for i in range(SERVERS)]
         gateways = {
             one.name: stack.enter_context(_gateway(folder, env, one, urls)) for one in study.systems
         }
         answered = asyncio.run(_capacity(gateways[study.default], askers))
-        stretch = FULL_ROBOTS * sum(_rates(askers).values()) / (FULL_LOAD * answered)
-        print(f"the servers answer {answered:.1f} calls/s: times are stretched {stretch:.2f} times")
+        sizes = {load: _Size.of(load, answered, askers) for load in loads}
+        print(f"the servers answer {answered:.1f} calls/s")
         for repetition in range(repetitions):
-            for count in robots:
-                order = random.Random(f"{repetition} {count}")
+            for load, size in sizes.items():
+                order = random.Random(f"{repetition} {load}")
                 for system in order.sample(study.systems, len(study.systems)):
-                    site = _Site(askers, system, gateways[system.name], stretch, seconds)
-                    tallies = asyncio.run(site.run(count, repetition))
-                    blocks[count, system.name].append(tallies)
-                    print(f"{repetition + 1}/{repetitions} {count} robots, {system.name}: "
+                    url = gateways[system.name]
+                    site = _Site(askers, system, url, size.stretch, seconds)
+                    tallies = asyncio.run(site.run(size.robots, repetition))
+                    blocks[load, system.name].append(tallies)
+                    print(f"{repetition + 1}/{repetitions} load {load:.0%}, {system.name}: "
                           f"{100 * _kept(tallies):.0f} % in time", flush=True)  # fmt: skip
         afterwards = asyncio.run(_capacity(gateways[study.default], askers))
         print(f"the servers answer {afterwards:.1f} calls/s at the end")
     names = [name for name in askers if askers[name].per_robot]
-    header = ["robots", "way", "in time %", *(f"{name} %" for name in names)]
+    header = ["load %", "robots", "way", "in time %", *(f"{name} %" for name in names)]
     header += [f"{name} p{q} ms" for name in names for q in (50, 99)]
     rows = [
-        _row(count, one.name, blocks[count, one.name], names)
-        for count in robots
+        [f"{100 * load:.0f}", f"{size.robots}", *_row(one.name, blocks[load, one.name], names)]
+        for load, size in sizes.items()
         for one in study.systems
     ]
     data = {
         "calls_per_s": {"beginning": answered, "end": afterwards},
-        "stretch": stretch,
-        "objectives_ms": {name: 1e3 * stretch * one.slo_s for name, one in askers.items()},
+        "sizes": {
+            load: {"robots": size.robots, "stretch": size.stretch}
+            | {f"{name}_slo_ms": 1e3 * size.stretch * one.slo_s for name, one in askers.items()}
+            for load, size in sizes.items()
+        },
         "tokens": {name: [one.prompt, one.output] for name, one in askers.items()},
         "seconds_per_block": seconds,
         "blocks": [
-            {"robots": count, "way": way, "repetition": number}
+            {"load": load, "way": way, "repetition": number}
             | {
                 name: {"due": one.due, "in_time": one.in_time, "latency_ms": one.latency_ms}
                 for name, one in tallies.items()
             }
-            for (count, way), told in blocks.items()
+            for (load, way), told in blocks.items()
             for number, tallies in enumerate(told)
         ],
     }
-    return Result(header, rows, data, lambda path: _plot(path, study, blocks, max(robots)))
+    return Result(header, rows, data, lambda path: _plot(path, study, blocks, max(loads)))
 
 
 def _scaled(study: GatewayStudy) -> dict[str, Asker]:
@@ -136,6 +141,21 @@ def _rates(askers: Mapping[str, Asker]) -> dict[str, float]:
         for after, chance in one.then.items():
             rates[after] += chance * rates[name]
     return rates
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """Of one load."""
+
+    robots: int
+    stretch: float
+
+    @classmethod
+    def of(cls, load: float, calls_per_s: float, askers: Mapping[str, Asker]) -> "_Size":
+        """calls_per_s: what the servers answer."""
+        of_robot = sum(_rates(askers).values())
+        robots = max(1, round(STRETCH * load * calls_per_s / of_robot))
+        return cls(robots, robots * of_robot / (load * calls_per_s))
 
 
 @contextmanager
@@ -314,9 +334,9 @@ def _kept(tallies: Mapping[str, Tally]) -> float:
     return sum(one.in_time for one in tallies.values()) / max(1, due)
 
 
-def _row(count: int, way: str, told: Sequence[dict[str, Tally]], names: Sequence[str]) -> list[str]:
+def _row(way: str, told: Sequence[dict[str, Tally]], names: Sequence[str]) -> list[str]:
     """Shares: medians over the repetitions with their range; latencies: of all of them together."""
-    row = [str(count), way, _spread([100 * _kept(one) for one in told])]
+    row = [way, _spread([100 * _kept(one) for one in told])]
     row += [_spread([100 * _kept({name: one[name]}) for one in told]) for name in names]
     for name in names:
         every = [ms for one in told for ms in one[name].latency_ms]
@@ -331,18 +351,18 @@ def _spread(values: Sequence[float]) -> str:
 def _plot(
     path: Path,
     study: GatewayStudy,
-    blocks: Mapping[tuple[int, str], Sequence[dict[str, Tally]]],
-    count: int,
+    blocks: Mapping[tuple[float, str], Sequence[dict[str, Tally]]],
+    load: float,
 ) -> None:
     names = [name for name, one in study.components.items() if one.per_robot]
     kept = {
         one.name: [
-            100 * statistics.median(_kept({name: told[name]}) for told in blocks[count, one.name])
+            100 * statistics.median(_kept({name: told[name]}) for told in blocks[load, one.name])
             for name in names
         ]
         for one in study.systems
     }
-    title = f"Objectives kept by {count} robots before two real servers"
+    title = f"Objectives kept under {load:.0%} of what two real servers answer"
     about = "medians of the repetitions; llama.cpp with SmolLM2, one CPU thread each"
     with new_figure(path, title, about) as axis:
         where = np.arange(len(names))

@@ -105,8 +105,9 @@ class CallQueue:
         self.held = "every server is busy"
         if not any(one.has_any_place(now_ns) for one in self.instances.values()):
             return started
+        held: dict[tuple[str, str], int] = {}
         for ordered in self._ordered(now_ns):
-            tried = (self._start(call, ordered.explain, now_ns) for call in ordered.calls)
+            tried = (self._start(call, ordered.explain, now_ns, held) for call in ordered.calls)
             started.extend(one for one in tried if one is not None)
         return started
 
@@ -126,8 +127,19 @@ class CallQueue:
             self.order(now_ns, rest, self.learned),
         )
 
-    def _start(self, call: Call, explain: Callable[[Call], str], now_ns: int) -> Start | None:
-        """Gives the call to an instance, if one may have it now."""
+    def _start(
+        self,
+        call: Call,
+        explain: Callable[[Call], str],
+        now_ns: int,
+        held: dict[tuple[str, str], int],
+    ) -> Start | None:
+        """Gives the call to an instance, if one may have it now. held: (component, model) -> tokens
+        of the shortest prompt that the dispatch has held back now; with longer ones it is not asked
+        again, since instances only get fuller while calls start."""
+        alike = call.caller.component, call.model
+        if call.prompt_tokens >= held.get(alike, NEVER):
+            return None
         not_at = self._not_at.get(call.number, ())
         free = [
             one
@@ -145,6 +157,8 @@ class CallQueue:
         chosen = self.dispatch(run, free, now_ns)
         if chosen.instance is None:
             self.held = chosen.reason
+            if not not_at:
+                held[alike] = call.prompt_tokens
             return None
         del self._waiting[call.number]
         self._not_at.pop(call.number, None)
