@@ -4,8 +4,9 @@ The robots of `kairos study gateway` (6 monitors, 2 safety cameras and a planner
 processes of llama.cpp with SmolLM2 (135 M parameters, one CPU thread each) through the command
 `kairos gateway`, in real time. It is scaled to a CPU: calls have a 64th of the study's tokens, a
 planner's objectives are three eighths as long, and all times are about twice as long. There are as
-many robots as ask for 80 % and 130 % of what the servers answered when the run began. The ways
-alternate within one repetition and get the same questions.
+many robots as ask for 80 % and 130 % of what the servers answered when the run began; every
+repetition measures that again and stretches times by it. The ways alternate within one repetition
+and get the same questions. Latencies are in % of their objectives.
 """
 
 import asyncio
@@ -57,8 +58,8 @@ class Tally:
 
     due: int = 0
     in_time: int = 0
-    latency_ms: list[float] = field(default_factory=list)
-    """Of the calls that were answered."""
+    latency: list[float] = field(default_factory=list)
+    """Of the calls that were answered, as shares of the objective."""
 
 
 def run(folder: Path, *, quick: bool) -> Result:
@@ -76,42 +77,40 @@ def run(folder: Path, *, quick: bool) -> Result:
         gateways = {
             one.name: stack.enter_context(_gateway(folder, env, one, urls)) for one in study.systems
         }
-        answered = asyncio.run(_capacity(gateways[study.default], askers))
-        sizes = {load: _Size.of(load, answered, askers) for load in loads}
-        print(f"the servers answer {answered:.1f} calls/s")
+        answered = [asyncio.run(_capacity(gateways[study.default], askers))]
+        robots = {load: _robots(load, answered[0], askers) for load in loads}
         for repetition in range(repetitions):
-            for load, size in sizes.items():
+            print(f"the servers answer {answered[-1]:.1f} calls/s", flush=True)
+            for load, count in robots.items():
+                stretch = count * _calls_per_s(askers) / (load * answered[-1])
                 order = random.Random(f"{repetition} {load}")
                 for system in order.sample(study.systems, len(study.systems)):
                     url = gateways[system.name]
-                    site = _Site(askers, system, url, size.stretch, seconds)
-                    tallies = asyncio.run(site.run(size.robots, repetition))
+                    site = _Site(askers, system, url, stretch, seconds)
+                    tallies = asyncio.run(site.run(count, repetition))
                     blocks[load, system.name].append(tallies)
                     print(f"{repetition + 1}/{repetitions} load {load:.0%}, {system.name}: "
                           f"{100 * _kept(tallies):.0f} % in time", flush=True)  # fmt: skip
-        afterwards = asyncio.run(_capacity(gateways[study.default], askers))
-        print(f"the servers answer {afterwards:.1f} calls/s at the end")
+            answered.append(asyncio.run(_capacity(gateways[study.default], askers)))
+        print(f"the servers answer {answered[-1]:.1f} calls/s at the end")
     names = [name for name in askers if askers[name].per_robot]
     header = ["load %", "robots", "way", "in time %", *(f"{name} %" for name in names)]
-    header += [f"{name} p{q} ms" for name in names for q in (50, 99)]
+    header += [f"{name} p{q} %" for name in names for q in (50, 99)]
     rows = [
-        [f"{100 * load:.0f}", f"{size.robots}", *_row(one.name, blocks[load, one.name], names)]
-        for load, size in sizes.items()
+        [f"{100 * load:.0f}", f"{robots[load]}", *_row(one.name, blocks[load, one.name], names)]
+        for load in loads
         for one in study.systems
     ]
     data = {
-        "calls_per_s": {"beginning": answered, "end": afterwards},
-        "sizes": {
-            load: {"robots": size.robots, "stretch": size.stretch}
-            | {f"{name}_slo_ms": 1e3 * size.stretch * one.slo_s for name, one in askers.items()}
-            for load, size in sizes.items()
-        },
+        "calls_per_s": answered,
+        "robots": robots,
+        "objectives_s": {name: one.slo_s for name, one in askers.items()},
         "tokens": {name: [one.prompt, one.output] for name, one in askers.items()},
         "seconds_per_block": seconds,
         "blocks": [
             {"load": load, "way": way, "repetition": number}
             | {
-                name: {"due": one.due, "in_time": one.in_time, "latency_ms": one.latency_ms}
+                name: {"due": one.due, "in_time": one.in_time, "latency": one.latency}
                 for name, one in tallies.items()
             }
             for (load, way), told in blocks.items()
@@ -143,19 +142,13 @@ def _rates(askers: Mapping[str, Asker]) -> dict[str, float]:
     return rates
 
 
-@dataclass(frozen=True, slots=True)
-class _Size:
-    """Of one load."""
+def _calls_per_s(askers: Mapping[str, Asker]) -> float:
+    """That one robot asks, before the stretch."""
+    return sum(_rates(askers).values())
 
-    robots: int
-    stretch: float
 
-    @classmethod
-    def of(cls, load: float, calls_per_s: float, askers: Mapping[str, Asker]) -> "_Size":
-        """calls_per_s: what the servers answer."""
-        of_robot = sum(_rates(askers).values())
-        robots = max(1, round(STRETCH * load * calls_per_s / of_robot))
-        return cls(robots, robots * of_robot / (load * calls_per_s))
+def _robots(load: float, answered_per_s: float, askers: Mapping[str, Asker]) -> int:
+    return max(1, round(STRETCH * load * answered_per_s / _calls_per_s(askers)))
 
 
 @contextmanager
@@ -323,7 +316,7 @@ class _Site:
             return
         if counts:
             tally.in_time += took_s <= slo_s
-            tally.latency_ms.append(1e3 * took_s)
+            tally.latency.append(took_s / slo_s)
         for after, chance in asker.then.items():
             if rng.random() < chance:
                 await self._begin(after, robot, workflow, component, rng)
@@ -339,8 +332,8 @@ def _row(way: str, told: Sequence[dict[str, Tally]], names: Sequence[str]) -> li
     row = [way, _spread([100 * _kept(one) for one in told])]
     row += [_spread([100 * _kept({name: one[name]}) for one in told]) for name in names]
     for name in names:
-        every = [ms for one in told for ms in one[name].latency_ms]
-        row += [f"{np.percentile(every, q):.0f}" if every else "–" for q in (50, 99)]
+        every = [share for one in told for share in one[name].latency]
+        row += [f"{100 * np.percentile(every, q):.0f}" if every else "–" for q in (50, 99)]
     return row
 
 
