@@ -9,7 +9,8 @@ is killed, and the host of ten robots is lost, with another one in its place; ev
 robot says goodbye or a new one comes. The emulated engines write a mark of the observation into the
 actions, so that an answer to another robot, or to another observation, is counted as wrong.
 
-Ends with status 1 where an answer was lost or wrong, or where a process grows.
+Ends with status 1 where an answer was lost or wrong, or where a process grows: memory by the second
+half of each life.
 """
 
 import argparse
@@ -28,18 +29,19 @@ from rich.table import Table
 
 from bench.serving.soak_figure import plot
 from bench.serving.soak_fleet import soak
-from bench.serving.soak_outcome import Outcome
-from bench.support.process_growth import MEASURES, Slope
+from bench.serving.soak_outcome import SECOND_HALF, Outcome
+from bench.support.process_growth import MEMORY, Slope
 from bench.support.servers import ROOT
 
 ROBOTS = 50
 
 
 def growth_table(outcome: Outcome) -> Table:
-    table = Table("process", "lives", *(f"{name} per hour" for name in MEASURES))
-    for name, measures in outcome.slopes().items():
+    measures = (MEMORY, SECOND_HALF, "descriptors", "threads")
+    table = Table("process", "lives", *(f"{name}, per hour" for name in measures))
+    for name, found in outcome.slopes().items():
         lives = len({one.pid for one in outcome.processes[name]})
-        table.add_row(name, f"{lives}", *(_cell(measures[measure]) for measure in MEASURES))
+        table.add_row(name, f"{lives}", *(_cell(found[measure]) for measure in measures))
     return table
 
 

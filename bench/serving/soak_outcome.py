@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from bench.support.process_growth import MEASURES, Sample, Slope, slope
+from bench.support.process_growth import MEASURES, MEMORY, Sample, Slope, slope
 from bench.support.robot_counts import Totals
 
 CYCLE_S = 600.0
@@ -19,6 +19,9 @@ ENDS_S = 600.0
 SETTLED_S = 120.0
 """What a process is given after its start, before it is held to be flat."""
 EDGE, CUT, CLOUD, HOST = "edge worker killed", "link cut", "cloud worker killed", "ten robots lost"
+
+SECOND_HALF = "memory_mb, second half of each life"
+"""By this, memory is judged: pools and queues fill up to the busiest moment so far, and stay so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,9 +112,11 @@ class Outcome:
         return self.p99_ms(0.0, ends_s), self.p99_ms(last_s - ends_s, last_s)
 
     def slopes(self) -> dict[str, dict[str, Slope | None]]:
+        """Process -> measure -> its slope; memory also over the second half of each life alone."""
         settled_s = self.timetable.settled_s
         return {
             name: {measure: slope(samples, measure, settled_s) for measure in MEASURES}
+            | {SECOND_HALF: slope(samples, MEMORY, settled_s, left_out=0.5)}
             for name, samples in self.processes.items()
         }
 
@@ -124,7 +129,7 @@ class Outcome:
             found.append(f"{self.totals.wrong} answers were wrong")
         for name, measures in self.slopes().items():
             for measure, one in measures.items():
-                if one is not None and not one.flat:
+                if measure != MEMORY and one is not None and not one.flat:
                     grows = f"{one.per_hour:+.2f} ({one.low:+.2f} to {one.high:+.2f})"
                     found.append(f"{name}: {measure} grows by {grows} per hour, of {one.level:.1f}")
         return found

@@ -1,14 +1,15 @@
 """Whether processes that run for long grow: memory, file descriptors and threads, from /proc."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from pathlib import Path
 
 import numpy as np
 
-MEASURES = ("memory_mb", "descriptors", "threads")
+MEMORY = "memory_mb"
+MEASURES = (MEMORY, "descriptors", "threads")
 ALLOWED_PER_HOUR = 0.01
 """Share of its size that a process may gain in an hour and still be flat."""
 
@@ -59,17 +60,22 @@ class Slope:
         return self.low <= self.allowed
 
 
-def slope(samples: Sequence[Sample], measure: str, settled_s: float) -> Slope | None:
+def slope(
+    samples: Sequence[Sample], measure: str, settled_s: float, left_out: float = 0.0
+) -> Slope | None:
     """A straight line through each life of a process, all with the same slope (least squares).
 
-    settled_s: what each life is given to load and warm up, and is left out. Neighbouring samples
+    settled_s: what each life is given to load and warm up, and is left out; or, where that is
+    longer, the share `left_out` of the life. Neighbouring samples
     resemble each other, so the interval is that of as many independent ones as their correlation
     leaves (first-order autoregression). None with fewer than five samples.
     """
     times, values = [], []
     for _, group in groupby(samples, key=lambda one: one.pid):
         life = list(group)
-        life = [one for one in life if one.at_s >= life[0].at_s + settled_s]
+        begun_s, length_s = life[0].at_s, life[-1].at_s - life[0].at_s
+        from_s = begun_s + max(settled_s, left_out * length_s)
+        life = [one for one in life if one.at_s >= from_s]
         if len(life) < 5:
             continue
         t = np.array([one.at_s for one in life]) / 3600.0
@@ -91,13 +97,3 @@ def slope(samples: Sequence[Sample], measure: str, settled_s: float) -> Slope | 
     allowed = ALLOWED_PER_HOUR * level
     low, high = per_hour - 1.96 * error, per_hour + 1.96 * error
     return Slope(per_hour, low, high, level, allowed, len(x))
-
-
-def slopes(
-    lives: Mapping[str, Sequence[Sample]], settled_s: float
-) -> dict[str, dict[str, Slope | None]]:
-    """Process -> measure -> its slope."""
-    return {
-        name: {measure: slope(samples, measure, settled_s) for measure in MEASURES}
-        for name, samples in lives.items()
-    }

@@ -1,4 +1,4 @@
-"""`kairos bag` and `kairos trace extract`."""
+"""`kairos bag`, and `kairos trace extract` and `export`."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -8,8 +8,11 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.extras import require
 
+TRACED = tuple(f"kairos_ros/msg/{name}" for name in ("ChunkRequest", "ActionChunk", "TaskEvent"))
+"""Types of the messages that traces are made of."""
 _Path = Annotated[Path, typer.Argument(help="The bag's folder, or its .mcap file.", metavar="BAG")]
 
 
@@ -88,6 +91,37 @@ def extract_command(
     if found.without_chunks:
         typer.echo(
             f"{found.without_chunks} have rounds without chunks: their chunk_updates are missing"
+        )
+
+
+def export_command(
+    bag: _Path,
+    otlp: Annotated[
+        str, typer.Option(help="The OpenTelemetry receiver.", metavar="http://HOST:4318")
+    ] = "http://127.0.0.1:4318",
+) -> None:
+    """Send the tasks of a bag to an OpenTelemetry receiver, as kairos dashboard --otlp does live.
+
+    $OTEL_EXPORTER_OTLP_HEADERS is sent with them.
+    """
+    require("rosbags", "mcap", "opentelemetry")
+    from kairos_ros.recording.events import events
+    from kairos_ros.recording.reader import Bag
+    from kairos_ros.recording.tasks import sort_events
+    from kairos_ros.tracing.otlp import Trace, TraceSender
+    from kairos_ros.tracing.spans import task_spans
+
+    with TraceSender(otlp) as sender, Bag(bag, _say) as opened:
+        found = _working("reading the bag", lambda: sort_events(events(opened, TRACED)))
+        told = [(task.key, task_spans(task)) for task in found.tasks]
+        traces = [Trace(key, spans, opened.start_ns) for key, spans in told if spans]
+        _working(f"sending to {sender.url}", lambda: sender.send_all(traces))
+        for line in opened.left_out:
+            typer.echo(f"left out {line}")
+    typer.echo(f"{sender.url}: {len(traces)} traces, {sender.sent} spans")
+    if lost := sender.dropped.total():
+        raise ConfigError(
+            f"{lost} spans were not taken; see that a receiver listens at {sender.url}"
         )
 
 

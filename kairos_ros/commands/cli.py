@@ -19,6 +19,7 @@ COMMANDS = {
     "bag info": "kairos_ros.commands.bag:info_command",
     "bag repair": "kairos_ros.commands.bag:repair_command",
     "trace extract": "kairos_ros.commands.bag:extract_command",
+    "trace export": "kairos_ros.commands.bag:export_command",
     "trace record": "kairos_ros.lab.commands.trace:record_command",
     "replay": "kairos_ros.lab.commands.replay:replay_command",
     "simulate": "kairos_ros.lab.commands.simulate:simulate_command",

@@ -12,6 +12,7 @@ import typer
 from kairos_ros.commands.listen import address_of, bind, is_loopback
 from kairos_ros.commands.task import NamespaceOption
 from kairos_ros.core.fleet_names import FleetNames
+from kairos_ros.host.extras import require
 
 
 def dashboard_command(
@@ -34,6 +35,13 @@ def dashboard_command(
             "comes from $KAIROS_GATEWAY_TOKEN."
         ),
     ] = "",
+    otlp: Annotated[
+        str,
+        typer.Option(
+            help="Send a trace of each task to this OpenTelemetry receiver: http://HOST:4318. "
+            "$OTEL_EXPORTER_OTLP_HEADERS is sent with it."
+        ),
+    ] = "",
 ) -> None:
     """Show the fleet in a browser: states, horizons, waits and reasons, objectives, cameras.
 
@@ -50,6 +58,14 @@ def dashboard_command(
     from kairos_ros.dashboard.server import application
     from kairos_ros.dashboard.watch import Watch
 
+    sender, traces = None, None
+    if otlp:
+        require("opentelemetry")
+        from kairos_ros.dashboard.traces import Traces
+        from kairos_ros.tracing.otlp import TraceSender
+
+        sender = TraceSender(otlp)
+        traces = Traces(sender)
     panel = GatewayPanel(gateway) if gateway else None
     bound = bind(host, port)
     port = bound.getsockname()[1]
@@ -61,7 +77,7 @@ def dashboard_command(
     if ipaddress.ip_address(host).is_unspecified:
         shown = socket.gethostname()
     within = f", namespace {names.namespace}" if names.namespace else ""
-    with Watch(names) as watch:
+    with sender or contextlib.nullcontext(), Watch(names, traces) as watch:
         print(
             f"dashboard: http://{shown}:{port}/{f'?token={token}' if token else ''} "
             f"(ROS domain {os.environ.get('ROS_DOMAIN_ID', '0')}{within}; Ctrl-C ends it)",
@@ -69,7 +85,7 @@ def dashboard_command(
         )
         server = uvicorn.Server(
             uvicorn.Config(
-                application(watch, token, hosts, panel),
+                application(watch, token, hosts, panel, traces),
                 log_level="warning",
                 ws="none",
                 lifespan="off",
@@ -78,4 +94,7 @@ def dashboard_command(
         )
         with contextlib.suppress(KeyboardInterrupt):
             server.run(sockets=[bound])
+    if sender is not None:
+        lost = f", {sender.dropped.total()} were not taken" if sender.dropped else ""
+        print(f"dashboard: {sender.sent} spans sent to {sender.url}{lost}")
     print("dashboard: ended")

@@ -65,9 +65,11 @@ def doors_command(
 ) -> None:
     """Serve robots that run openpi's client or LeRobot: each is a robot of the fleet.
 
-    Runs beside the serving node and asks it as a robot node does. Ctrl-C ends it.
+    Runs beside the serving node and asks it as a robot node does. Its counters are at /metrics, for
+    Prometheus; where robots need tokens, whoever reads it brings $KAIROS_DOORS_TOKEN. Ctrl-C ends
+    it.
     """
-    require("websockets", "PIL")
+    require("websockets", "PIL", "prometheus_client")
     host, port = address_of(listen)
     path = map_path(observation_map) if observation_map else Path()
     read = read_map(path) if observation_map else None

@@ -66,10 +66,10 @@ def gateway_command(
     """Put one queue before all models that judge and plan: an OpenAI-compatible server before
     others.
 
-    Judging nodes use it as `openai:http://HOST:PORT/v1#MODEL`; GET /state shows its queue. Ctrl-C
-    ends it.
+    Judging nodes use it as `openai:http://HOST:PORT/v1#MODEL`; GET /state shows its queue, and
+    GET /metrics tells it to Prometheus. Ctrl-C ends it.
     """
-    require("httpx", "starlette", "uvicorn")
+    require("httpx", "starlette", "uvicorn", "prometheus_client")
     host, port = address_of(listen)
     token = os.environ.get(TOKEN, "")
     if not is_loopback(host) and not (token and tls_cert and tls_key):

@@ -9,8 +9,8 @@ SEND_BUFFER_BYTES = 1 << 18
 """Of each connection."""
 
 
-def address_of(listen: str) -> tuple[str, int]:
-    """`--listen ADDRESS:PORT`. Raises ConfigError for anything else."""
+def address_of(listen: str, option: str = "--listen") -> tuple[str, int]:
+    """What an option says, ADDRESS:PORT. Raises ConfigError for anything else."""
     host, _, port = listen.rpartition(":")
     host = host.removeprefix("[").removesuffix("]")
     host = "127.0.0.1" if host == "localhost" else host
@@ -19,10 +19,10 @@ def address_of(listen: str) -> tuple[str, int]:
         number = int(port)
     except ValueError as error:
         raise ConfigError(
-            f"--listen {listen!r}: {error}; write ADDRESS:PORT, for example 127.0.0.1:8370"
+            f"{option} {listen!r}: {error}; write ADDRESS:PORT, for example 127.0.0.1:8370"
         ) from error
     if not 0 <= number < 65536:
-        raise ConfigError(f"--listen {listen!r}: a port is 0 to 65535")
+        raise ConfigError(f"{option} {listen!r}: a port is 0 to 65535")
     return host, number
 
 

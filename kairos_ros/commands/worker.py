@@ -8,12 +8,14 @@ from typing import Annotated, Literal
 
 import typer
 
+from kairos_ros.commands.listen import address_of, is_loopback
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.pool.demand import read_replica_count
 from kairos_ros.engine.pool.ray_pool import RayPlan
 from kairos_ros.engine.registry import read_registry, registry_of
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker.__main__ import WorkerPlan, run_worker
+from kairos_ros.host.extras import require
 from kairos_ros.transport.endpoint import Insecure, check_endpoint, is_local
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder, default_folder
@@ -99,6 +101,12 @@ def worker_command(
     report_s: Annotated[
         float, typer.Option(min=0, help="Seconds between metrics lines in the log; 0: none.")
     ] = 10.0,
+    metrics: Annotated[
+        str,
+        typer.Option(
+            help="ADDRESS:PORT of this host, such as 127.0.0.1:9464, where Prometheus scrapes it."
+        ),
+    ] = "",
 ) -> None:
     """Run policies for serving nodes anywhere, until SIGTERM or Ctrl-C.
 
@@ -113,6 +121,7 @@ def worker_command(
     if endpoint.startswith("inproc://"):
         raise ConfigError(f"{endpoint}: nobody outside this process could reach it; use ipc://PATH")
     check_endpoint(endpoint, security=True, dial=bool(connect))
+    scraped = _scraped(metrics) if metrics else None
     defaults = EngineOptions(
         "", device, dtype, threads, max_batch, tokenizer, allowed_steps, rtc, compile_
     )
@@ -125,6 +134,7 @@ def worker_command(
         dial=bool(connect),
         report_s=report_s,
         pool=RayPlan(read_replica_count(replicas), ray_address) if pool else None,
+        metrics=scraped,
     )
     logging.basicConfig(
         level=logging.INFO,
@@ -132,6 +142,18 @@ def worker_command(
         stream=sys.stderr,
     )
     raise typer.Exit(run_worker(plan))
+
+
+def _scraped(metrics: str) -> tuple[str, int]:
+    """Raises ConfigError for an address beyond this host, and where the library is missing."""
+    require("prometheus_client")
+    host, port = address_of(metrics, "--metrics")
+    if not is_loopback(host):
+        raise ConfigError(
+            f"--metrics {metrics} is beyond this host, where everybody could read them: listen on "
+            "127.0.0.1 and let an agent on this host, or a tunnel, hand them on"
+        )
+    return host, port
 
 
 def _security(

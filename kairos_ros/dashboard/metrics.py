@@ -1,69 +1,89 @@
 """A fleet in Prometheus' words: gauges and counters of what robots and serving node said last."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.exposition import generate_latest
-from prometheus_client.registry import Collector, CollectorRegistry
+from prometheus_client.core import Metric
 
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.server_status import ENGINE_UP
 from kairos_ros.dashboard.page import SILENT_AFTER_S
 from kairos_ros.telemetry.events import EngineReported, RobotReported, RobotScheduled
+from kairos_ros.telemetry.exposition import counter, gauge, page
 from kairos_ros.telemetry.fleet_view import FleetView, RobotView
 
-CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+if TYPE_CHECKING:
+    from kairos_ros.dashboard.traces import Traces  # of an extra
+
 LEVELS = {"ok": 0, "warn": 1, "error": 2, "stale": 3}
 """Of diagnostics, as in DiagnosticStatus.msg."""
 
-Row = tuple[tuple[str, ...], float]
-"""Values of labels, and the value."""
 
-
-def metrics(view: FleetView, refused: Mapping[str, int], now_s: float) -> bytes:
+def metrics(
+    view: FleetView, refused: Mapping[str, int], now_s: float, traces: "Traces | None" = None
+) -> bytes:
     """The page that Prometheus scrapes (text format 0.0.4), UTF-8.
 
     Of a serving node or a robot that was silent for SILENT_AFTER_S nothing is told but that it is
     not up: a graph has a gap then, and no line that only looks alive.
     """
-    registry = CollectorRegistry()
-    registry.register(_Fleet(view, refused, now_s))
-    return generate_latest(registry)
+    told = [*_fleet(view, refused, now_s), *([] if traces is None else _traces(traces))]
+    return page(told)
 
 
-class _Fleet(Collector):
-    def __init__(self, view: FleetView, refused: Mapping[str, int], now_s: float) -> None:
-        self._view, self._refused, self._now_s = view, refused, now_s
+def _traces(traces: "Traces") -> Iterator[Metric]:
+    sender = traces.sender
+    yield counter(
+        "trace_spans",
+        "Spans that the receiver took (sent), or that were dropped",
+        ("outcome",),
+        [
+            (("sent",), sender.sent),
+            *(((reason,), sender.dropped[reason]) for reason in sender.REASONS),
+        ],
+    )
+    yield counter(
+        "trace_left_out",
+        "Rounds and tasks that are in no trace",
+        ("reason",),
+        [((reason,), count) for reason, count in traces.left_out.items()],
+    )
 
-    def collect(self) -> Iterable[Metric]:
-        view, now_s = self._view, self._now_s
-        heard = bool(view.server) and now_s - view.server_heard_s <= SILENT_AFTER_S
-        yield _gauge("server_up", "1 while the serving node is heard and serves robots", (),
-                     [((), heard and view.active)])  # fmt: skip
-        if heard:
-            yield from _server(view)
-            yield from _engines(view.engines)
-        yield from _robots(view.robots.values(), now_s)
-        yield _gauge(
-            "health_level",
-            "Of /diagnostics: 0 ok, 1 warning, 2 error, 3 stale",
-            ("name",),
-            [
-                ((name,), LEVELS.get(one.level, 3) if now_s - one.at_s <= SILENT_AFTER_S else 3)
-                for name, one in view.health.items()
-            ],
-        )
-        yield _counter("exporter_refused_messages", "Messages that this program refused",
-                       ("reason",), [((why,), n) for why, n in self._refused.items()])  # fmt: skip
+
+def _fleet(view: FleetView, refused: Mapping[str, int], now_s: float) -> Iterator[Metric]:
+    heard = bool(view.server) and now_s - view.server_heard_s <= SILENT_AFTER_S
+    yield gauge(
+        "server_up",
+        "1 while the serving node is heard and serves robots",
+        (),
+        [((), heard and view.active)],
+    )
+    if heard:
+        yield from _server(view)
+        yield from _engines(view.engines)
+    yield from _robots(view.robots.values(), now_s)
+    yield gauge(
+        "health_level",
+        "Of /diagnostics: 0 ok, 1 warning, 2 error, 3 stale",
+        ("name",),
+        [
+            ((name,), LEVELS.get(one.level, 3) if now_s - one.at_s <= SILENT_AFTER_S else 3)
+            for name, one in view.health.items()
+        ],
+    )
+    yield counter(
+        "exporter_refused_messages",
+        "Messages that this program refused",
+        ("reason",),
+        [((why,), n) for why, n in refused.items()],
+    )
 
 
 def _server(view: FleetView) -> Iterator[Metric]:
-    yield _gauge("queue_requests", "Requests that wait for an engine", (), [((), view.queue)])
-    yield _gauge("requests_per_second", "Over the last two seconds", (),
-                 [((), view.requests_per_s)])  # fmt: skip
-    yield _gauge("chunks_per_second", "Over the last two seconds", (), [((), view.chunks_per_s)])
-    yield _counter(
+    yield gauge("queue_requests", "Requests that wait for an engine", (), [((), view.queue)])
+    yield gauge("requests_per_second", "Over the last two seconds", (), [((), view.requests_per_s)])
+    yield gauge("chunks_per_second", "Over the last two seconds", (), [((), view.chunks_per_s)])
+    yield counter(
         "events",
         "Answers, refusals by code and faults since the serving node started",
         ("event",),
@@ -90,9 +110,9 @@ def _engines(engines: Iterable[EngineReported]) -> Iterator[Metric]:
     labels = ("engine", "tier", "policy")
     rows = [((one.name, one.tier, one.policy), one) for one in engines]
     for name, (text, value) in ENGINE_GAUGES.items():
-        yield _gauge(name, text, labels, [(who, value(one)) for who, one in rows])
+        yield gauge(name, text, labels, [(who, value(one)) for who, one in rows])
     for name, (text, value) in ENGINE_COUNTERS.items():
-        yield _counter(name, text, labels, [(who, value(one)) for who, one in rows])
+        yield counter(name, text, labels, [(who, value(one)) for who, one in rows])
 
 
 STATUS_GAUGES: Mapping[str, tuple[str, Callable[[RobotReported], float]]] = {
@@ -131,9 +151,13 @@ SCHEDULE_GAUGES: Mapping[str, tuple[str, Callable[[RobotScheduled], float]]] = {
 def _robots(robots: Iterable[RobotView], now_s: float) -> Iterator[Metric]:
     known = [r for r in robots if r.status and r.status.state is not RobotState.LEAVING]
     up = {one.name: now_s - one.status.at_s <= SILENT_AFTER_S for one in known if one.status}
-    yield _gauge("robot_up", "1 while it is heard", ("robot",),
-                 [((name,), heard) for name, heard in up.items()])  # fmt: skip
-    yield _gauge(
+    yield gauge(
+        "robot_up",
+        "1 while it is heard",
+        ("robot",),
+        [((name,), heard) for name, heard in up.items()],
+    )
+    yield gauge(
         "robot_state",
         "1 for the state that it is in, as in RobotStatus.msg or that of its state machine",
         ("robot", "state"),
@@ -146,25 +170,9 @@ def _robots(robots: Iterable[RobotView], now_s: float) -> Iterator[Metric]:
     heard = [one for one in known if up[one.name]]
     told = [((one.name,), one.status) for one in heard if one.status]
     for name, (text, of_status) in STATUS_GAUGES.items():
-        yield _gauge(name, text, ("robot",), [(who, of_status(one)) for who, one in told])
+        yield gauge(name, text, ("robot",), [(who, of_status(one)) for who, one in told])
     for name, (text, of_status) in STATUS_COUNTERS.items():
-        yield _counter(name, text, ("robot",), [(who, of_status(one)) for who, one in told])
+        yield counter(name, text, ("robot",), [(who, of_status(one)) for who, one in told])
     scheduled = [((one.name,), one.scheduled) for one in heard if one.scheduled]
     for name, (text, value) in SCHEDULE_GAUGES.items():
-        yield _gauge(name, text, ("robot",), [(who, value(one)) for who, one in scheduled])
-
-
-def _gauge(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) -> Metric:
-    return _family(GaugeMetricFamily(f"kairos_{name}", text, labels=labels), rows)
-
-
-def _counter(name: str, text: str, labels: tuple[str, ...], rows: Iterable[Row]) -> Metric:
-    """Prometheus adds `_total`."""
-    return _family(CounterMetricFamily(f"kairos_{name}", text, labels=labels), rows)
-
-
-def _family(family: Any, rows: Iterable[Row]) -> Metric:
-    for values, value in rows:
-        family.add_metric(values, float(value))
-    found: Metric = family
-    return found
+        yield gauge(name, text, ("robot",), [(who, value(one)) for who, one in scheduled])

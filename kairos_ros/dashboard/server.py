@@ -2,6 +2,7 @@
 
 import hmac
 import time
+from typing import TYPE_CHECKING
 
 from starlette.applications import Starlette
 from starlette.middleware import Middleware
@@ -12,9 +13,13 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from kairos_ros.dashboard.gateway_panel import GatewayPanel
-from kairos_ros.dashboard.metrics import CONTENT_TYPE, metrics
+from kairos_ros.dashboard.metrics import metrics
 from kairos_ros.dashboard.page import fleet, page
 from kairos_ros.dashboard.watch import Watch
+from kairos_ros.telemetry.exposition import CONTENT_TYPE
+
+if TYPE_CHECKING:
+    from kairos_ros.dashboard.traces import Traces  # of an extra
 
 COOKIE = "kairos_dashboard"
 HEADERS = {
@@ -54,10 +59,14 @@ class Token:
 
 
 def application(
-    watch: Watch, token: str, hosts: list[str], gateway: GatewayPanel | None = None
+    watch: Watch,
+    token: str,
+    hosts: list[str],
+    gateway: GatewayPanel | None = None,
+    traces: "Traces | None" = None,
 ) -> Starlette:
     """token: asked of everybody; empty: of nobody. hosts: names that the server answers to.
-    gateway: shown below the fleet.
+    gateway: shown below the fleet. traces: told in the metrics.
 
     A page elsewhere that lets its own name point here (DNS rebinding) is refused by its name.
     """
@@ -85,7 +94,7 @@ def application(
         if (lost := deaf()) is not None:
             return lost
         now_s = time.monotonic()
-        page = watch.read(lambda view: metrics(view, watch.refused, now_s))
+        page = watch.read(lambda view: metrics(view, watch.refused, now_s, traces))
         return Response(page, media_type=CONTENT_TYPE, headers=HEADERS)
 
     async def camera(request: Request) -> Response:

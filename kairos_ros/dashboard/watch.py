@@ -3,8 +3,8 @@
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from diagnostic_msgs.msg import DiagnosticArray
 from rclpy.qos import QoSProfile
@@ -14,7 +14,7 @@ from sensor_msgs.msg import CompressedImage
 from kairos_ros.core.errors import WireError
 from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.dashboard.page import SILENT_AFTER_S
-from kairos_ros.msg import FleetState, PipelineEvent, RobotStatus
+from kairos_ros.msg import ActionChunk, FleetState, PipelineEvent, RobotStatus, TaskEvent
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import FLEET_BYTES, PICTURE_BYTES, STATE_BYTES, subscribe
@@ -22,7 +22,11 @@ from kairos_ros.nodes.messages.telemetry import event_of
 from kairos_ros.nodes.timers import every
 from kairos_ros.nodes.vlm.side_node import SideNode
 from kairos_ros.telemetry.decode import robot_reported
+from kairos_ros.telemetry.events import Event
 from kairos_ros.telemetry.fleet_view import FleetView
+
+if TYPE_CHECKING:
+    from kairos_ros.dashboard.traces import Traces  # of an extra
 
 UNWATCHED_AFTER_S = 5.0
 """A camera that nobody has asked for is not subscribed to: robots take no pictures for nobody."""
@@ -45,21 +49,22 @@ class CameraFeed:
 class Watch:
     """A context manager: a ROS node of its own that only listens."""
 
-    def __init__(self, names: FleetNames = ROOT) -> None:
-        """names: of the fleet to watch."""
-        self._names = names
+    def __init__(self, names: FleetNames = ROOT, traces: "Traces | None" = None) -> None:
+        """names: of the fleet to watch. traces: what tasks are told to, if anything."""
+        self._names, self._traces = names, traces
         self.refused: Counter[str] = Counter()
         """Messages that were refused."""
         self._view = FleetView()
         self._lock = threading.Lock()
         self._cameras: dict[tuple[str, str], CameraFeed] = {}
-        self._events: dict[str, Subscription] = {}
+        self._events: dict[str, list[Subscription]] = {}
+        """Of each robot."""
         self._side = SideNode("dashboard", names=names)
         self._node = self._side.node
         self._announcements = Announcements(self._node.get_logger(), self.refused)
-        self._follow(FleetState, names.common("fleet_state"), qos.TELEMETRY)
+        self._follow(FleetState, names.common("fleet_state"), qos.TELEMETRY, self._view.take)
         self._listen(RobotStatus, names.common("robot_status"), self._on_status, qos.ROSTER)
-        self._follow(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS)
+        self._follow(DiagnosticArray, "/diagnostics", qos.DIAGNOSTICS, self._view.take)
         every(self._node, 1.0, self._tidy)
 
     def __enter__(self) -> "Watch":
@@ -68,6 +73,8 @@ class Watch:
 
     def __exit__(self, *_: object) -> None:
         self._side.close()
+        if self._traces is not None:
+            self._traces.close()
 
     @property
     def failure(self) -> str:
@@ -115,8 +122,10 @@ class Watch:
             refused=self._on_unreadable,
         )
 
-    def _follow(self, kind: type, topic: str, profile: QoSProfile) -> Subscription:
-        """Feeds the view with a topic."""
+    def _follow(
+        self, kind: type, topic: str, profile: QoSProfile, take: Callable[[Event], None]
+    ) -> Subscription:
+        """take: gets what is said on a topic, under the lock."""
 
         def came(message: Any) -> None:
             try:
@@ -126,7 +135,7 @@ class Watch:
                 return
             if event is not None:
                 with self._lock:
-                    self._view.take(event)
+                    take(event)
 
         return self._listen(kind, topic, came, profile, FLEET_BYTES)
 
@@ -163,7 +172,10 @@ class Watch:
             old = [k for k, c in self._cameras.items() if now_s - c.asked_at_s > UNWATCHED_AFTER_S]
             unused = [self._cameras.pop(key).subscription for key in old]
             self._view.forget(now_s - FORGET_AFTER_S)
-            unused += [self._events.pop(n) for n in self._events.keys() - self._view.robots.keys()]
+            for name in self._events.keys() - self._view.robots.keys():
+                unused += self._events.pop(name)
+            if self._traces is not None:
+                self._traces.tell()
         for subscription in unused:
             self._node.destroy_subscription(subscription)
 
@@ -171,10 +183,18 @@ class Watch:
         with self._lock:
             if self._announcements.read(status, self._view.robots) is None:
                 return
-            self._view.take(robot_reported(status, "", time.monotonic()))
+            reported = robot_reported(status, "", time.monotonic())
+            self._view.take(reported)
+            if self._traces is not None:
+                self._traces.take(reported)
         if status.robot not in self._events:
-            self._events[status.robot] = self._follow(
-                PipelineEvent,
-                self._names.robot(status.robot, "pipeline_events"),
-                qos.EVENTS,
-            )
+            self._events[status.robot] = list(self._listen_to(status.robot))
+
+    def _listen_to(self, robot: str) -> Iterator[Subscription]:
+        topic = self._names.robot
+        yield self._follow(
+            PipelineEvent, topic(robot, "pipeline_events"), qos.EVENTS, self._view.take
+        )
+        if (traces := self._traces) is not None:
+            yield self._follow(ActionChunk, topic(robot, "action_chunk"), qos.EXCHANGE, traces.take)
+            yield self._follow(TaskEvent, topic(robot, "task_events"), qos.EVENTS, traces.take)

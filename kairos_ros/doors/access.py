@@ -2,6 +2,7 @@
 
 import hmac
 import ipaddress
+import os
 import ssl
 import stat
 from collections.abc import Mapping
@@ -17,6 +18,8 @@ SHORTEST_TOKEN, LONGEST_TOKEN = 20, 200
 """Characters."""
 MOST_FILE_BYTES = 1_000_000
 HOW = "make one with: openssl rand -hex 24"
+SCRAPE_TOKEN = "KAIROS_DOORS_TOKEN"
+"""Environment variable with the token for /metrics."""
 GIVE = "LeRobot's policy takes it from KAIROS_TOKEN, openpi's client as api_key"
 
 
@@ -31,6 +34,9 @@ class Access:
     tokens: Mapping[str, str]
     """Robot -> its token; empty: none is asked for."""
     tls: ssl.SSLContext | None
+    scrape_token: str = ""
+    """What whoever reads /metrics brings; empty: nobody may where robots need tokens, else
+    everybody."""
 
     def robot_of(self, path: str, authorization: str) -> str:
         """Which robot a client is, by its token, or by its path where none is asked for; empty:
@@ -59,6 +65,16 @@ class Access:
             raise AccessDeniedError(f"this token is not that of robot {named}")
         return owners[0]
 
+    def check_scraper(self, authorization: str) -> None:
+        """authorization: the header, `Bearer TOKEN`. Raises AccessDeniedError."""
+        if not self.scrape_token and not self.tokens:
+            return
+        if not self.scrape_token:
+            raise AccessDeniedError(f"/metrics is closed; start kairos doors with ${SCRAPE_TOKEN}")
+        expected = f"Bearer {self.scrape_token}".encode()
+        if not hmac.compare_digest(expected, authorization.encode(errors="replace")):
+            raise AccessDeniedError(f"/metrics needs Authorization: Bearer ${SCRAPE_TOKEN}")
+
 
 def access(host: str, tokens: Path | None, cert: Path | None, key: Path | None) -> Access:
     """Raises ConfigError for an address beyond this host without tokens and TLS, and for files that
@@ -74,7 +90,9 @@ def access(host: str, tokens: Path | None, cert: Path | None, key: Path | None) 
                 "or listen on 127.0.0.1"
             )
     return Access(
-        read_tokens(tokens) if tokens else {}, server_tls(cert, key) if cert and key else None
+        read_tokens(tokens) if tokens else {},
+        server_tls(cert, key) if cert and key else None,
+        os.environ.get(SCRAPE_TOKEN, ""),
     )
 
 

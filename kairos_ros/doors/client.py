@@ -225,6 +225,7 @@ class Client:
 
     def _sent(self, now_ns: int) -> Request:
         assert self._request is not None  # `begin` was called
+        self.counters["requests"] += 1
         asked = replace(self._request.id, attempt=self._attempt)
         return replace(
             self._request,

@@ -112,6 +112,8 @@ class Clients:
         self.limits, self.topics = limits, topics
         self.counters: Counter[str] = Counter()
         """Of connections and messages, of clients that are gone, too."""
+        self._left: dict[str, Counter[str]] = {}
+        """Dialect -> counters of its clients that are gone."""
         self.encoders = ThreadPoolExecutor(ENCODERS, "encode")
         self._unnamed = unnamed
         self._clients: dict[str, Member] = {}
@@ -122,6 +124,13 @@ class Clients:
     def here(self) -> Mapping[str, Member]:
         """Robot -> its client."""
         return self._clients
+
+    def by_dialect(self) -> dict[str, Counter[str]]:
+        """Counters of all clients of each dialect so far, with those that are gone."""
+        totals = {dialect: Counter(counts) for dialect, counts in self._left.items()}
+        for client in self._clients.values():
+            totals.setdefault(client.dialect, Counter()).update(client.counters)
+        return totals
 
     def close(self) -> None:
         for client in list(self._clients.values()):
@@ -171,6 +180,8 @@ class Clients:
     def leave(self, client: Member) -> None:
         if self._clients.get(client.robot) is client:
             del self._clients[client.robot], self._takes[client.robot]
+            self._left.setdefault(client.dialect, Counter()).update(client.counters)
+            self.counters["disconnected"] += 1
             self.topics.leave(client)
             LOG.info("client %s has left", client.robot)
 

@@ -25,9 +25,12 @@ from kairos_ros.doors.access import Access, AccessDeniedError
 from kairos_ros.doors.clients import Clients, NameTakenError
 from kairos_ros.doors.dialogue import SEND_S, Dialogue
 from kairos_ros.doors.grpc_refusal import PREFACE, TEXT, GrpcRefusal
+from kairos_ros.doors.metrics import metrics
+from kairos_ros.doors.native.robot_client import RobotClient
 from kairos_ros.doors.native.robot_dialogue import RobotDialogue
 from kairos_ros.doors.observation_map import ObservationMap
 from kairos_ros.doors.openpi.openpi_dialogue import OpenpiDialogue
+from kairos_ros.telemetry.exposition import CONTENT_TYPE
 from kairos_ros.transport.robot_link.messages import SUBPROTOCOL
 
 LOG = logging.getLogger(__name__)
@@ -61,6 +64,7 @@ class DoorsServer:
         most_sockets: connections at a time, those included that have not said anything."""
         self._clients, self._map = clients, read
         self._access, self._most = access, most_sockets
+        self._dialects = (RobotClient.dialect, *([read.dialect] if read else []))
         self._sockets = 0
         self._grpc_s = -math.inf
 
@@ -132,8 +136,11 @@ class DoorsServer:
 
     def _admit(self, connection: ServerConnection, handshake: Handshake) -> Response | None:
         """None: it may be a client."""
-        if handshake.path.partition("?")[0] == "/healthz":
+        path = handshake.path.partition("?")[0]
+        if path == "/healthz":
             return connection.respond(http.HTTPStatus.OK, "OK\n")
+        if path == "/metrics" and "Upgrade" not in handshake.headers:
+            return self._scraped(connection, handshake)
         assert isinstance(connection, Connection)
         try:
             named = self._access.robot_of(
@@ -150,6 +157,17 @@ class DoorsServer:
             return self._refuse(connection, http.HTTPStatus.BAD_REQUEST, NO_MAP)
         connection.robot = named
         return None
+
+    def _scraped(self, connection: ServerConnection, asked: Handshake) -> Response:
+        try:
+            self._access.check_scraper(asked.headers.get("Authorization", ""))
+        except AccessDeniedError as error:
+            return self._refuse(connection, http.HTTPStatus.UNAUTHORIZED, str(error))
+        page = metrics(self._clients, self._sockets, self._dialects)
+        response = connection.respond(http.HTTPStatus.OK, page)
+        del response.headers["Content-Type"]
+        response.headers["Content-Type"] = CONTENT_TYPE
+        return response
 
     def _refuse(self, connection: ServerConnection, status: http.HTTPStatus, text: str) -> Response:
         self.counters["refused_clients"] += 1

@@ -17,7 +17,9 @@ from kairos_ros.core.calls.call import Caller, read_caller
 from kairos_ros.core.errors import WireError
 from kairos_ros.gateway.chat import LARGEST_REQUEST, Chat, error_body, read_chat
 from kairos_ros.gateway.gateway import Answer, Gateway, RefusedError
+from kairos_ros.gateway.metrics import metrics
 from kairos_ros.gateway.state import state
+from kairos_ros.telemetry.exposition import CONTENT_TYPE
 
 BODY_WITHIN_S = 10.0
 """A client that takes longer to send its request is refused."""
@@ -64,12 +66,16 @@ def application(gateway: Gateway, token: str = "") -> Starlette:
     async def status(_request: Request) -> Response:
         return JSONResponse(state(gateway), headers={"Cache-Control": "no-store"})
 
+    async def scraped(_request: Request) -> Response:
+        return Response(metrics(gateway), media_type=CONTENT_TYPE)
+
     return Starlette(
         routes=[
             Route("/v1/chat/completions", Completions(gateway), methods=["POST"]),
             Route("/v1/models", models),
             Route("/health", health),
             Route("/state", status),
+            Route("/metrics", scraped),
         ],
         middleware=[Middleware(Token, token=token)] if token else [],
         lifespan=lifespan,

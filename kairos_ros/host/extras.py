@@ -13,6 +13,7 @@ EXTRAS = {
     "vlm": ("httpx", "safetensors", "PIL"),
     "eval": ("rosbags", "mcap", "mcap_ros2", "matplotlib", "pandas", "plotly", "jinja2"),
     "web": ("starlette", "uvicorn", "prometheus_client"),
+    "otel": ("opentelemetry",),
     "doors": ("websockets",),
     "plan": ("scipy",),
     "cluster": ("ray",),

@@ -92,3 +92,16 @@ def test_with_tokens_a_client_is_who_its_token_says():
 def test_a_client_without_the_right_token_is_told_where_to_give_it(header, said):
     with pytest.raises(AccessDeniedError, match=f"{said}.*KAIROS_TOKEN.*api_key"):
         Access({"arm_1": A}, None).robot_of("/", header)
+
+
+def test_metrics_have_a_token_of_their_own_where_robots_need_one(monkeypatch, tokens):
+    Access({}, None).check_scraper("")
+    closed = Access({"arm_1": A}, None)
+    with pytest.raises(AccessDeniedError, match=r"start kairos doors with \$KAIROS_DOORS_TOKEN"):
+        closed.check_scraper(f"Bearer {A}")
+    monkeypatch.setenv("KAIROS_DOORS_TOKEN", B)
+    opened = access("127.0.0.1", tokens(f"arm_1 {A}\n"), None, None)
+    opened.check_scraper(f"Bearer {B}")
+    for brought in ("", f"Bearer {A}", B, "Bearer \xff"):
+        with pytest.raises(AccessDeniedError, match="needs Authorization"):
+            opened.check_scraper(brought)

@@ -120,7 +120,7 @@ def test_its_status_tells_what_it_does(client):
 def test_an_answer_that_is_not_that_of_the_request_is_dropped(client, changes, reason):
     request = client.begin("pick", SEEN, 1 * S, 1 * S)
     assert not client.receive(chunk(request.id, **changes))
-    assert client.counters == {f"dropped_{reason}": 1}
+    assert client.counters == {"requests": 1, f"dropped_{reason}": 1}
     assert client.receive(chunk(request.id))
 
 

@@ -40,7 +40,7 @@ def test_it_takes_the_answers_of_its_own_session_only(client):
     assert client.receive(mine)
     for other in ({"robot": "arm_2"}, {"session": "old"}):
         assert not client.receive(replace(mine, id=replace(mine.id, **other)))
-    assert client.counters == {"refusals": 1, "dropped_not_its_own": 2}
+    assert client.counters == {"refused_overloaded": 1, "dropped_not_its_own": 2}
 
 
 def test_it_hears_of_every_server_and_knows_those_that_serve_it(client, told):

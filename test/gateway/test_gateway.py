@@ -56,6 +56,10 @@ def test_a_call_is_answered_as_its_server_answers_and_says_why_then_and_where(se
         assert "has to start within" in response.headers["x-kairos-reason"]
         assert [m["id"] for m in client.get("/v1/models").json()["data"]] == ["m"]
         assert client.get("/health").json() == {"up": True}
+        scraped = client.get("/metrics")
+        assert scraped.headers["content-type"].startswith("text/plain; version=0.0.4")
+        answered = 'kairos_gateway_calls_total{component="monitor",outcome="in_time"} 1.0'
+        assert answered in scraped.text
         counted = component(client)
         assert (counted["answered"], counted["in_time"], counted["unanswered"]) == (1, 1, 0)
         (decision,) = state(client)["decisions"]
@@ -292,6 +296,7 @@ def test_the_token_is_asked_of_everybody_but_for_health(servers):
     with gateway(servers(), token="secret") as client:
         assert ask(client).status_code == 401
         assert client.get("/state").status_code == 401
+        assert client.get("/metrics").status_code == 401
         assert client.get("/health").status_code == 200
         client.headers["authorization"] = "Bearer secret"
         assert ask(client).status_code == 200

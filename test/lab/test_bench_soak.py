@@ -79,7 +79,8 @@ def test_nothing_is_lost_or_wrong_while_robots_come_and_go_and_workers_die(tmp_p
         "cloud worker": 2,
     }
     for name, seen in outcome.processes.items():
-        newest = [one for one in seen if one.pid == seen[-1].pid][1:]  # the first still loads
+        life = [one for one in seen if one.pid == seen[-1].pid]
+        newest = life[len(life) // 2 :]  # in the first of them it may load still
         assert max(one.descriptors for one in newest) <= newest[0].descriptors + 3, name
         assert max(one.threads for one in newest) <= newest[0].threads + 2, name
     assert plot(tmp_path / "soak.png", outcome).stat().st_size > 10_000

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 
 import grpc
@@ -23,6 +24,7 @@ from openpi_client import msgpack_numpy
 from openpi_client.action_chunk_broker import ActionChunkBroker
 from openpi_client.websocket_client_policy import WebsocketClientPolicy
 from openpi_robot import CHUNK, MAP, POLICY, Robot, address, doors, observation
+from prometheus_client.parser import text_string_to_metric_families
 from wire import until
 
 from kairos_ros.bringup.plan import serving
@@ -351,6 +353,30 @@ def test_the_health_of_the_process_can_be_asked_for_over_http(where):
     with socket.create_connection((host, int(port))) as one:
         one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
         assert b" 200 OK" in one.recv(100)
+
+
+def test_prometheus_and_a_robot_called_metrics_get_what_each_wants(where, connect):
+    url = where.replace("ws", "http", 1) + "/metrics"
+    robot = connect("metrics")
+    robot.infer(observation())
+
+    def told() -> dict[tuple[str, ...], float]:
+        with urllib.request.urlopen(url, timeout=20) as response:
+            assert response.headers["content-type"].startswith("text/plain; version=0.0.4")
+            page = response.read().decode()
+        return {
+            (sample.name, *sample.labels.values()): sample.value
+            for family in text_string_to_metric_families(page)
+            for sample in family.samples
+        }
+
+    before = told()
+    robot.infer(observation() | {"more": 1})
+    after = told()
+    assert after["kairos_doors_clients", "openpi"] >= 1
+    for event in ("requests", "chunks", "unused_keys"):
+        key = "kairos_doors_events_total", "openpi", event
+        assert after[key] == before.get(key, 0) + 1, event
 
 
 # Other processes beside the same serving node.

@@ -41,8 +41,10 @@ from kairos_policy import (  # noqa: E402
 )
 from lerobot.configs import FeatureType, PolicyFeature, PreTrainedConfig  # noqa: E402
 from lerobot.policies.factory import make_pre_post_processors  # noqa: E402
+from lerobot.policies.rtc.configuration_rtc import RTCConfig  # noqa: E402
 from lerobot_policy_kairos.configuration_kairos import PROCESSORS, KairosConfig  # noqa: E402
 from lerobot_policy_kairos.door_link import DoorLink  # noqa: E402
+from lerobot_policy_kairos.leftover import LeftOver, rows_left  # noqa: E402
 from lerobot_policy_kairos.modeling_kairos import TOKEN, KairosPolicy  # noqa: E402
 from lerobot_policy_kairos.processor_kairos import make_kairos_pre_post_processors  # noqa: E402
 
@@ -178,6 +180,87 @@ def test_a_whole_chunk_is_as_long_as_the_served_horizon(make, wire):
         assert 3 <= heard[0].execution.actions_executed <= 4
 
 
+CHUNK = np.array([[0.0, 0.0], [1.0, 0.0], [2.0, 0.0], [2.0, 0.0], [2.0, 0.0]], np.float32)
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected", "left"),
+    [
+        (CHUNK[1:], 0, 4),
+        (CHUNK[1:3], 0, 4),  # cut
+        (CHUNK[3:], 2, 2),
+        (np.pad(CHUNK[4:], ((0, 2), (0, 0))), 3, 1),  # with zeros up to its length
+        (np.zeros((3, 2), np.float32), 4, 0),
+        (CHUNK[4:], 3, 3),  # rows that repeat: by the clock
+        (CHUNK[4:], 1, 1),
+        (CHUNK[1:] + 1, 4, None),
+        (None, 4, None),
+    ],
+)
+def test_what_is_left_of_a_chunk_is_found_in_it(rows, expected, left):
+    assert rows_left(CHUNK, LeftOver(rows, 0), expected) == left
+
+
+def test_who_says_what_is_left_of_a_chunk_is_served_from_that(make, wire):
+    policy = make("arm_35", horizon="static:10", control_rate_hz=0.2)  # however late it is sent
+    first = policy.predict_action_chunk(batch(5.0), inference_delay=0, prev_chunk_left_over=None)
+    heard = requests_of(wire, "arm_35")
+    until(lambda: wire.node.count_publishers("/arm_35/chunk_request"))
+    told = 2
+    while not heard:  # DDS may find this reader later
+        left = first[0, 3:]  # LeRobot's queue has executed three
+        first = policy.predict_action_chunk(
+            batch(6.0), inference_delay=told, prev_chunk_left_over=left
+        )
+        told = 4
+    asked, doing = heard[0], heard[0].execution
+    assert (doing.inferred, doing.holding, doing.started) == (False, False, True)
+    assert (doing.chunk_index, doing.actions_executed) == (3, 3)
+    assert doing.actions_remaining == 7
+    assert asked.committed_actions in (2, 4)
+    before = np.reshape(asked.committed, (-1, 2))
+    assert before[:, 1].tolist() == [3.0, 4.0, 5.0, 6.0][: asked.committed_actions]
+    assert doing.stalled_s < 60.0
+    policy.predict_action_chunk(
+        batch(7.0), inference_delay=2, prev_chunk_left_over=torch.full((5, 2), 9.0)
+    )
+    until(lambda: any(request.execution.inferred for request in heard))
+    assert not next(r for r in heard if r.execution.inferred).committed
+
+
+def test_a_reset_in_another_thread_ends_the_wait_for_an_action(make):
+    policy = make("arm_36", served_policy="small")
+    policy.predict_action_chunk(batch(1.0), inference_delay=0)
+    said = []
+
+    def ask() -> None:
+        while not said:
+            try:
+                policy.predict_action_chunk(batch(1.0), inference_delay=0)
+            except RuntimeError as error:
+                said.append(str(error))
+
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    for _ in range(500):
+        if said:
+            break
+        policy.reset()
+        time.sleep(0.005)
+    asking.join(30.0)
+    assert said == ["the policy was reset while an action was awaited"]
+
+
+def test_chunks_that_would_be_executed_late_are_refused(make):
+    policy = make("arm_37")
+    assert policy.supports_rtc()
+    policy.config.rtc_config = RTCConfig()
+    policy.init_rtc_processor()
+    policy.config.rtc_config = RTCConfig(enabled=False)
+    with pytest.raises(ValueError, match=r"use --inference\.type=sync"):
+        policy.init_rtc_processor()
+
+
 def test_a_name_belongs_to_one_process(make):
     make("arm_6")
     with pytest.raises(ConnectionError, match=r"\(HTTP 409\): robot arm_6 is connected from"):
@@ -310,7 +393,7 @@ def test_who_sends_more_than_a_robot_has_to_say_is_disconnected(make, where):
             for _ in range(5000):
                 connection.send(idle)
         assert closed(connection).rcvd.code == 1008
-    assert make("arm_15").select_action(batch(3.0))[0].tolist() == [3.0, 0.0]
+    assert make("arm_35").select_action(batch(3.0))[0].tolist() == [3.0, 0.0]
 
 
 def test_lerobots_own_rename_map_reaches_what_is_sent(make):

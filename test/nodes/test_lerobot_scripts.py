@@ -78,6 +78,10 @@ def test_evaluated_through_a_server_a_policy_acts_as_without_and_an_arm_rises(
     wire.serving_since()
     asked: list[ChunkRequest] = []
     wire.node.create_subscription(ChunkRequest, "/desk/chunk_request", asked.append, qos.EXCHANGE)
+    chunked: list[ChunkRequest] = []
+    wire.node.create_subscription(
+        ChunkRequest, "/rtc_desk/chunk_request", chunked.append, qos.EXCHANGE
+    )
     folded = arm.motors("position")
     robot = ["--robot.type=so101_follower"]
     robot += [f"--robot.{key}={value}" for key, value in arm.options.items()]
@@ -99,3 +103,16 @@ def test_evaluated_through_a_server_a_policy_acts_as_without_and_an_arm_rises(
     assert arm.motors("position")["shoulder_lift"] > folded["shoulder_lift"] + 200
     executing = until(lambda: [r for r in asked if r.execution.actions_remaining])
     assert {(r.instruction, r.execution.inferred) for r in executing} == {("rise", False)}
+
+    # LeRobot's engine for real-time chunking: what is left of a chunk is told, and committed
+    moving = [r for r in chunked if r.round > 2]
+    assert len(moving) >= 2
+    assert not [r.round for r in moving if r.execution.inferred or r.execution.holding]
+    for request in moving:
+        doing = request.execution
+        assert 0 < doing.actions_remaining <= 16
+        assert doing.chunk_index + doing.actions_remaining <= 30
+        rises = np.reshape(request.committed, (request.committed_actions, 6))[:, 1]
+        begun = doing.chunk_index
+        assert rises.tolist() == list(range(begun, begun + request.committed_actions))
+    assert [r for r in moving if r.committed_actions]

@@ -1,4 +1,5 @@
-"""lerobot-eval of a policy itself and of policy type kairos, and lerobot-rollout of the latter.
+"""lerobot-eval of a policy itself and of policy type kairos, and lerobot-rollout of the latter: as
+it is, and with LeRobot's engine for real-time chunking.
 
 `lerobot_policy_twin.py FOLDER` saves a policy in `FOLDER/act` and says so in a line. Then it reads
 a line of JSON: `server`, which serves that policy as `act` and an SO-101's as `desk`; `robot`,
@@ -93,16 +94,10 @@ if __name__ == "__main__":
         "--policy.synchronous=true",
         "--policy.picture_format=png",
     )
-    run(
-        "rollout",
-        "--policy.type=kairos",
-        server,
-        "--policy.robot=desk",
-        "--policy.served_policy=desk",
-        *asked["robot"],
-        "--task=rise",
-        "--duration=4",
-        "--return_to_initial_position=false",
-    )
+    rising = ["--policy.type=kairos", server, "--policy.served_policy=desk", *asked["robot"]]
+    rising += ["--task=rise", "--duration=4", "--return_to_initial_position=false"]
+    run("rollout", "--policy.robot=desk", *rising)
+    chunked = ["--inference.type=rtc", "--inference.queue_threshold=15"]
+    run("rollout", "--policy.robot=rtc_desk", "--policy.horizon=static:30", *chunked, *rising)
     modules = sorted(name for name in sys.modules if name.split(".")[0] in (OURS, "rclpy"))
     print(json.dumps({"direct": direct, "served": served, "modules": modules}), file=told)

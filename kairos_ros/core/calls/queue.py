@@ -10,6 +10,7 @@ two and more places of every instance is kept for them. With `k` callers of obli
 however many other calls there are and in whatever order (test/core/test_calls_queue.py).
 """
 
+from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
@@ -28,6 +29,8 @@ from kairos_ros.core.errors import KairosError
 MOST_PER_CALLER = 8
 """Calls of one component of one robot that may wait or run at a time."""
 MOST_WAITING = 1024
+WAIT_BOUNDS_S = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0)
+"""Upper bounds of the buckets in which waits are counted."""
 
 
 class FullError(KairosError):
@@ -43,6 +46,16 @@ class Start:
     reason: str
 
 
+def standing(run: Running) -> str:
+    """How a call stands when its instance is given it: `obligation`; else `in_time` or `late`, by
+    how long calls of its component take; else `no_objective`."""
+    if run.call.caller.is_obligation:
+        return "obligation"
+    if run.call.due_ns == NEVER:
+        return "no_objective"
+    return "in_time" if run.began_ns + run.expected_ns <= run.call.due_ns else "late"
+
+
 @dataclass(slots=True)
 class Served:
     """Counters of one component."""
@@ -55,6 +68,14 @@ class Served:
     """Refused, failed or given up."""
     waited_ns: int = 0
     """Of all answered calls together."""
+    waits: list[int] = field(default_factory=lambda: [0] * (len(WAIT_BOUNDS_S) + 1))
+    """Answered calls by how long they waited: up to each of WAIT_BOUNDS_S, and longer."""
+
+    def waited(self, wait_ns: int) -> None:
+        """An answered call."""
+        self.answered += 1
+        self.waited_ns += wait_ns
+        self.waits[bisect_left(WAIT_BOUNDS_S, wait_ns / 1e9)] += 1
 
 
 @dataclass(slots=True)
@@ -69,6 +90,8 @@ class CallQueue:
     """By component."""
     held: str = ""
     """Why calls that wait were not given to an instance, when `start` was last called."""
+    choices: Counter[tuple[str, str]] = field(default_factory=Counter)
+    """(instance, standing) -> calls that it was given; see `standing`."""
     _waiting: dict[int, Call] = field(default_factory=dict)
     _running: dict[int, tuple[Instance, Running]] = field(default_factory=dict)
     _not_at: dict[int, Collection[str]] = field(default_factory=dict)
@@ -167,6 +190,7 @@ class CallQueue:
         self._running[call.number] = chosen.instance, run
         chosen.instance.running[call.number] = run
         chosen.instance.given += 1
+        self.choices[chosen.instance.name, standing(run)] += 1
         reason = f"{explain(call)}; {chosen.instance.name}: {chosen.reason}"
         return Start(call, chosen.instance, reason)
 
@@ -177,8 +201,7 @@ class CallQueue:
             return
         self.learned.answered(Ended(call, run.began_ns, now_ns, completion_tokens))
         served = self._of_component(call.caller)
-        served.answered += 1
-        served.waited_ns += run.began_ns - call.arrived_ns
+        served.waited(run.began_ns - call.arrived_ns)
         if call.due_ns != NEVER:
             served.in_time += now_ns <= call.due_ns
             served.late += now_ns > call.due_ns

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import numpy as np
 
 from kairos_ros.core.errors import WireError
-from kairos_ros.core.exchange import Answer, Execution, Request
+from kairos_ros.core.exchange import Actions, Answer, Execution, Refetch, Refusal, Request
 from kairos_ros.core.execution.task import Task
 from kairos_ros.core.name_patterns import matches
 from kairos_ros.core.robot_state import RobotState
@@ -66,8 +66,13 @@ class RobotClient:
 
     def receive(self, answer: Answer) -> bool:
         if (answer.id.robot, answer.id.session) == (self.robot, self.session):
-            kind = type(answer.body).__name__.lower()
-            self.counters[{"actions": "chunks"}.get(kind, f"{kind}s")] += 1
+            match answer.body:
+                case Actions():
+                    self.counters["chunks"] += 1
+                case Refetch():
+                    self.counters["refetches"] += 1
+                case Refusal(code):
+                    self.counters[f"refused_{code.name.lower()}"] += 1
             return True
         self.counters["dropped_not_its_own"] += 1
         return False

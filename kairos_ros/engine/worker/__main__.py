@@ -58,6 +58,8 @@ class WorkerPlan:
     """How often what was done is logged, while something is; 0: never."""
     pool: RayPlan | None = None
     """Replicas in processes of Ray's, instead of one engine in this one."""
+    metrics: tuple[str, int] | None = None
+    """Address and port where Prometheus scrapes it."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -96,7 +98,10 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def run_worker(plan: WorkerPlan) -> WorkerExit:
-    """Serves until a signal or a failure. Finishes what runs then, and answers the rest."""
+    """Serves until a signal or a failure. Finishes what runs then, and answers the rest.
+
+    Raises ConfigError where metrics cannot be served.
+    """
     link = WorkerLink(
         plan.endpoint,
         plan.exit_if_silent_s,
@@ -104,6 +109,10 @@ def run_worker(plan: WorkerPlan) -> WorkerExit:
         dial=plan.dial,
         questions=plan.questions,
     )
+    if plan.metrics is not None:
+        from kairos_ros.engine.worker.metrics import serve_metrics  # of an extra
+
+        serve_metrics(link, *plan.metrics)
     try:
         link.start()
     except (KairosError, zmq.ZMQError) as error:

@@ -28,6 +28,12 @@ class Clients:
         self._lock = threading.Lock()
         self._clients: dict[bytes, _Client] = {}
 
+    @property
+    def count(self) -> int:
+        """Those that were heard lately, or have batches or questions here."""
+        with self._lock:
+            return sum(not client.left for client in self._clients.values())
+
     def heard(self, client: bytes, now: float) -> None:
         """It said something, and so is there (again)."""
         with self._lock:

@@ -16,6 +16,7 @@ from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.engine.worker.clients import SILENT_S, Clients
 from kairos_ros.engine.worker.jobs import Job, QuestionJob
 from kairos_ros.engine.worker.process import WorkerExit
+from kairos_ros.engine.worker.totals import WorkTotals
 from kairos_ros.transport.endpoint import Insecure, is_local
 from kairos_ros.transport.frames import Message, decode, encode
 from kairos_ros.transport.inbox import Inbox
@@ -78,6 +79,7 @@ class WorkerLink:
         endpoint, where a client listens, instead of listening there. `questions`: a local endpoint
         to listen on besides a local one, where judges ask."""
         self.clients = Clients()
+        self.totals = WorkTotals()
         self.on_question: Callable[[QuestionJob], None] | None = None
         """Called in the link's thread with each question, which `say` answers later. None: there is
         nobody to answer any."""
@@ -161,6 +163,21 @@ class WorkerLink:
     def stopping(self) -> bool:
         return self._state == "stopping"
 
+    @property
+    def state(self) -> str:
+        """As in WorkerStatus."""
+        return self._state
+
+    @property
+    def served(self) -> list[str]:
+        """Names of the policies that it serves."""
+        return list(self._descriptions)
+
+    @property
+    def waiting(self) -> int:
+        """Batches that wait."""
+        return self._jobs.qsize()
+
     def next_job(self) -> Job | None:
         """Waits for the batch to infer next; None for who shall leave: the worker stops, or
         `dismiss` was called."""
@@ -192,6 +209,7 @@ class WorkerLink:
 
     def refuse(self, job: Job, code: RefusalCode, reason: str) -> None:
         """Answers a batch that is not inferred."""
+        self.totals.refused(code)
         self.finish(job, error_message(BatchError(job.batch, code, reason)))
 
     def say(self, job: QuestionJob, outcome: LanguageOutcome) -> None:
@@ -310,6 +328,7 @@ class WorkerLink:
                     raise WireError(f"unknown message {kind!r:.40}; known are {known}")
         except WireError as error:
             log.warning("refused a message: %s", error)
+            self.totals.refused(RefusalCode.MALFORMED)
             return error_message(BatchError(batch, RefusalCode.MALFORMED, str(error)))
 
     def _described(self, policy: str) -> EngineDescription | None:
@@ -373,6 +392,7 @@ class WorkerLink:
             self.clients.took(job.client)
             self._jobs.put(job)
             return None
+        self.totals.refused(code)
         return error_message(BatchError(job.batch, code, reason))
 
     def _take_question(self, client: bytes, message: Message) -> Message | None:

@@ -201,3 +201,4 @@ def work(jobs: Iterable[PreparedJob], link: WorkerLink, report: WorkReport) -> N
         result = BatchResult(job.batch, compute_s, tuple(outcomes), prepared.prepare_s)
         link.finish(job, result_message(result))
         report.took(job, compute_s)
+        link.totals.took(job.policy, len(job.requests), compute_s)

@@ -22,8 +22,13 @@ GIVEN_UP = 20.0
 """Evidence that a plan loses more than the slack, at which its test is given up."""
 PROGRESS = 500
 """Episodes between two lines that say how many there were."""
-TESTED_STEPS = 3
-"""Plans with longer rounds that are tested: each further one makes the test of all stricter."""
+TESTED_FIRST, TESTED_LATER = 2, 3
+"""Plans with longer first rounds and with longer later ones that are tested: each further one makes
+the test of all stricter."""
+CAREFUL_ROUNDS = (2, 4, 6, 8, 12, 16, 20, 24, 32)
+"""After so many rounds, longer ones are tried."""
+LATER_ROUNDS = 2
+"""So many of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,9 +214,8 @@ def find_plan(
     longer = [HorizonPlan((), h) for h in reversed(options.ladder) if h > tuned]
     candidates = [plan for plan in longer if bench.promises(plan)]
     base = _first_that_holds(bench, candidates, error / 2) or bench.reference
-    steps = _longer_rounds(bench, base)
-    chosen = list(reversed(_spread(steps, TESTED_STEPS)))
-    plan = _first_that_holds(bench, chosen, error / 2) or base
+    found = [*_spread(_longer_rounds(bench, base), TESTED_FIRST), *_longer_later(bench, base)]
+    plan = _first_that_holds(bench, sorted(found, key=bench.rounds), error / 2) or base
     return Found(
         plan=plan,
         static=base.after,
@@ -255,3 +259,25 @@ def _longer_rounds(bench: _Bench, base: HorizonPlan) -> list[HorizonPlan]:
                 bench.report(f"{plan}: {bench.rounds(plan):.1f} rounds, before {fewest:.1f}")
                 break
     return steps
+
+
+def _longer_later(bench: _Bench, base: HorizonPlan) -> list[HorizonPlan]:
+    """The plan with the fewest rounds that promises to lose nothing and is as careful as the base
+    for some rounds, then longer; and some that are careful for longer.
+
+    A task that has a delicate phase is often over it after some rounds, whatever the first ones
+    were.
+    """
+    usual = bench.rounds(base)
+    careful = [k for k in CAREFUL_ROUNDS if k < usual - 1]
+    best: list[HorizonPlan] = []
+    for h in (h for h in reversed(bench.options.ladder) if h > base.after):
+        plans = [HorizonPlan((base.after,) * k + (h,) * LATER_ROUNDS, base.after) for k in careful]
+        promising = next((at for at, plan in enumerate(plans) if bench.promises(plan)), None)
+        if promising is None:
+            continue
+        fewest = bench.rounds(plans[promising])
+        if fewest < min([usual, *map(bench.rounds, best)]):
+            best = plans[promising : promising + TESTED_LATER]
+            bench.report(f"{best[0]}: {fewest:.1f} rounds, before {usual:.1f}")
+    return best

@@ -1,6 +1,8 @@
 """The policy type `kairos`: LeRobot's scripts ask it, it asks a serving node."""
 
+import logging
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
@@ -21,8 +23,10 @@ from lerobot_policy_kairos.features import (
     output_features,
     seen_of,
 )
+from lerobot_policy_kairos.leftover import LeftOver
 from lerobot_policy_kairos.remote_robot import RemoteRobot
 
+LOG = logging.getLogger(__name__)
 TOKEN = "KAIROS_TOKEN"
 """Environment variable: the robot's token, as in the file of --tokens; of several environments in
 one process the tokens of all, separated by commas."""
@@ -46,6 +50,10 @@ class KairosPolicy(PreTrainedPolicy):
         super().__init__(config)
         config.validate_features()
         self.config: KairosConfig = config
+        self._asking = threading.Lock()
+        """Held while actions are awaited: LeRobot's engine for real-time chunking asks in a thread
+        of its own, and resets in another."""
+        self._resets = 0
         self.robots: list[RemoteRobot] = []
         """One for each row of a batch so far."""
         self._connect(1)
@@ -72,9 +80,29 @@ class KairosPolicy(PreTrainedPolicy):
         return policy
 
     def reset(self) -> None:
-        """An episode begins: what was asked before is not executed any more."""
-        for robot in self.robots:
-            robot.end_task()
+        """An episode begins: what was asked before is not executed any more. Whoever still waits
+        for it, in another thread, gets a RuntimeError."""
+        self._resets += 1
+        with self._asking:
+            for robot in self.robots:
+                robot.end_task()
+
+    def supports_rtc(self) -> bool:
+        """lerobot-rollout may run it with --inference.type=rtc."""
+        return True
+
+    def init_rtc_processor(self) -> None:
+        """LeRobot has set `config.rtc_config`. Raises ValueError for what would not be executed as
+        it is served."""
+        if not self.config.rtc_config.enabled:
+            raise ValueError(
+                "--inference.rtc.enabled=false would execute chunks late, after those before them; "
+                "use --inference.type=sync, which asks in time by itself"
+            )
+        LOG.info(
+            "the server guides chunks if it runs with rtc (docs/rtc.md); prefix_attention_schedule "
+            "and max_guidance_weight of --inference.rtc are those of the server"
+        )
 
     @torch.no_grad()
     def select_action(self, batch: dict[str, Tensor], **_: Any) -> Tensor:
@@ -90,12 +118,26 @@ class KairosPolicy(PreTrainedPolicy):
         return torch.from_numpy(np.stack(rows)).to(self.config.device)
 
     @torch.no_grad()
-    def predict_action_chunk(self, batch: dict[str, Tensor], **_: Any) -> Tensor:
+    def predict_action_chunk(
+        self,
+        batch: dict[str, Tensor],
+        inference_delay: int | None = None,
+        prev_chunk_left_over: Tensor | None = None,
+        **_: Any,
+    ) -> Tensor:
         """A chunk from this observation for every row, float32 [B, H, action_dim], as long as the
-        shortest of the served ones. Index 0 belongs to the moment of the observation."""
+        shortest of the served ones. Index 0 belongs to the moment of the observation.
+
+        inference_delay: of LeRobot's engine for real-time chunking, as in `LeftOver`; None: the
+        caller does not say what it executes.
+        """
+        told = None
+        if inference_delay is not None:
+            left = prev_chunk_left_over
+            told = LeftOver(None if left is None else left.cpu().numpy(), inference_delay)
         rows = self._each(
             batch,
-            lambda robot, seen, task: robot.begin_chunk(seen, task, self._policy),
+            lambda robot, seen, task: robot.begin_chunk(seen, task, self._policy, told),
             RemoteRobot.step_chunk,
         )
         shortest = min(map(len, rows))
@@ -120,19 +162,23 @@ class KairosPolicy(PreTrainedPolicy):
         """What every row answers; all of them are asked before one is waited for."""
         seen = seen_of(batch, self._policy)
         tasks = instructions_of(batch, len(seen))
-        self._connect(len(seen))
-        robots = self.robots[: len(seen)]
-        for robot, shown, task in zip(robots, seen, tasks, strict=True):
-            begin(robot, shown, task)
-        found: list[NDArray[np.float32] | None] = [None] * len(robots)
-        while True:
-            for row, robot in enumerate(robots):
-                if found[row] is None:
-                    found[row] = step(robot)
-            waiting = [robot for robot, done in zip(robots, found, strict=True) if done is None]
-            if not waiting:
-                return [done for done in found if done is not None]
-            waiting[0].wait()
+        with self._asking:
+            resets = self._resets
+            self._connect(len(seen))
+            robots = self.robots[: len(seen)]
+            for robot, shown, task in zip(robots, seen, tasks, strict=True):
+                begin(robot, shown, task)
+            found: list[NDArray[np.float32] | None] = [None] * len(robots)
+            while True:
+                for row, robot in enumerate(robots):
+                    if found[row] is None:
+                        found[row] = step(robot)
+                if self._resets != resets:
+                    raise RuntimeError("the policy was reset while an action was awaited")
+                waiting = [robot for robot, done in zip(robots, found, strict=True) if done is None]
+                if not waiting:
+                    return [done for done in found if done is not None]
+                waiting[0].wait()
 
     def _connect(self, rows: int) -> None:
         """A robot for every row."""

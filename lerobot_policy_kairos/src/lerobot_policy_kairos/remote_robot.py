@@ -12,7 +12,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from kairos_ros.core.exchange import Answer, Refusal, Request
+from kairos_ros.core.exchange import Answer, Execution, Refusal, Request, no_actions
 from kairos_ros.core.execution.latency import LatencyEstimate
 from kairos_ros.core.execution.loop import Act, Effect, Finished, Look, Loop, LoopConfig, Send
 from kairos_ros.core.execution.server_binding import ServerBinding
@@ -29,6 +29,7 @@ from kairos_ros.transport.robot_link.messages import (
 from lerobot_policy_kairos.configuration_kairos import KairosConfig
 from lerobot_policy_kairos.door_link import DoorLink
 from lerobot_policy_kairos.features import Seen, check_fit
+from lerobot_policy_kairos.leftover import Committed, LeftOver, rows_left
 
 LOG = logging.getLogger(__name__)
 NETWORK_S, ENGINE_S = 0.02, 0.1
@@ -75,8 +76,12 @@ class RemoteRobot:
         self._pauses = 0
         """That were told."""
         self._inferred = False
-        self._chunk_ns = 0
-        """When the last whole chunk was handed out."""
+        self._chunk, self._chunk_ns = no_actions(), 0
+        """The last whole chunk, and when it was handed out."""
+        self._committed: Committed | None = None
+        """While its caller waits for a chunk and has said what is left of the last one."""
+        self._stalled_ns = 0
+        """In this task, of a robot whose caller says what is left."""
 
     def served_policy(self) -> PolicyInterface:
         """What will answer, once a serving node is active. Raises RuntimeError after `answer_s`."""
@@ -122,9 +127,10 @@ class RemoteRobot:
             self.end_task()
             task = None
         self._seen, self._seen_ns, self._looked = seen, now_ns, False
-        self._inferred = False
+        self._inferred, self._committed = False, None
         if task is None:
             self._tasks += 1
+            self._chunk, self._stalled_ns = no_actions(), 0
             config = self._config
             self._loop.start(
                 Task(
@@ -156,20 +162,32 @@ class RemoteRobot:
         """Until something has come, or it is time to look again."""
         self._pause(min(WAIT_S, 1 / self._config.control_rate_hz))
 
-    def begin_chunk(self, seen: Seen, instruction: str, policy: PolicyInterface) -> None:
+    def begin_chunk(
+        self, seen: Seen, instruction: str, policy: PolicyInterface, told: LeftOver | None
+    ) -> None:
         """Asks for a whole chunk from what is seen; `step_chunk` until it has come.
 
-        Whoever takes whole chunks does not say what is executed of them: the actions of the last
-        one are counted as executed for as long as they took, and marked as inferred.
+        told: what is left of the last one. Who does not say it, or tells of another chunk: the
+        actions of the last one are counted as executed for as long as they took, and marked as
+        inferred.
         """
         self.begin(seen, instruction, policy)
-        loop, self._inferred = self._loop, True
+        loop, now_ns = self._loop, self._seen_ns
         assert loop is not None
-        period_ns, at_ns = loop.config.period_ns, self._chunk_ns
-        while self._chunk_ns and loop.execution(at_ns).remaining and at_ns < self._seen_ns:
-            loop.tick(at_ns, _unguarded, ask=False)
-            at_ns += period_ns
-        loop.was_reset(self._seen_ns)
+        period_ns, left = loop.config.period_ns, None
+        by_clock = max(0, len(self._chunk) + (self._chunk_ns - now_ns) // period_ns)
+        if told is not None:
+            left = rows_left(self._chunk, told, by_clock)
+        self._inferred = told is None or (left is None and len(self._chunk) > 0)
+        count = max(0, len(loop.upcoming) - (by_clock if left is None else left))
+        from_ns = max(self._chunk_ns, now_ns - count * period_ns)
+        loop.was_reset(from_ns)
+        for number in range(count):
+            loop.tick(from_ns + number * (now_ns - from_ns) // count, _unguarded, ask=False)
+        if told is not None and left is not None:
+            rows = self._chunk[len(self._chunk) - left :][: told.delay]
+            self._committed = Committed(left, now_ns, rows, self._stalled_ns)
+        loop.was_reset(now_ns)
         loop.stop()
 
     def step_chunk(self) -> NDArray[np.float32] | None:
@@ -182,7 +200,9 @@ class RemoteRobot:
         self._report(now_ns)
         actions = loop.upcoming
         if len(actions):
-            self._chunk_ns = now_ns
+            if self._committed is not None:
+                self._stalled_ns += self._committed.stalls_ns(loop.config.period_ns, now_ns)
+            self._chunk, self._chunk_ns, self._committed = actions, now_ns, None
             return actions
         self._check_time(loop, now_ns)
         return None
@@ -287,10 +307,17 @@ class RemoteRobot:
             observation=newest,
             earlier=tuple(earlier),
             observed_ago_ns=now_ns - self._seen_ns,
-            execution=replace(send.request.execution, inferred=self._inferred),
+            execution=self._doing(send.request.execution, now_ns),
         )
+        if self._committed is not None:
+            request = replace(request, committed=self._committed.rows)
         self._link.send(request_message(request))
         loop.observed(self._seen_ns)
+
+    def _doing(self, told: Execution, now_ns: int) -> Execution:
+        """told: by the loop, which does not know what others execute of a whole chunk."""
+        told = replace(told, inferred=self._inferred)
+        return self._committed.execution(told, now_ns) if self._committed is not None else told
 
     def _check_time(self, loop: Loop, now_ns: int) -> None:
         """Raises RuntimeError or ConnectionError where there is nothing to wait for any more."""
@@ -340,7 +367,8 @@ class RemoteRobot:
         loop = self._loop
         if loop is None or self._link.ended:
             return
-        task, binding, doing = loop.task, loop.binding, loop.execution(now_ns)
+        task, binding = loop.task, loop.binding
+        doing = self._doing(loop.execution(now_ns), now_ns)
         assert binding is not None
         begun = task is not None and task.id != self._reported[1]
         holds = doing.holding and (begun or now_ns - self._seen_ns > HOLD_S * 1e9)

@@ -139,7 +139,7 @@ def test_a_task_replayed_alone_has_the_rounds_that_were_recorded(
     assert body.stop() == 0
     (recorded,) = extract_traces(tmp_path / "bag")
     assert recorded.actions == result.actions > 20
-    assert "tail_agreement" in recorded.horizon_policy
+    assert recorded.horizon_policy == "calibrated"
 
     bag = start_for_module(recorder(tmp_path / "again"))
     until(lambda: "recording" in bag.output(), what="for the recorder")

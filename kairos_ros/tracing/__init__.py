@@ -1,0 +1,1 @@
+"""Tasks and their rounds as OpenTelemetry traces, live or of a bag; no ROS."""
