@@ -8,7 +8,7 @@ from math import gcd, lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kairos_ros.bringup.plan import NodeSpec, recorder, robot, serving, vlm
+from kairos_ros.bringup.plan import NodeSpec, gateway, recorder, robot, serving, vlm
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import PERIODIC, Component
 from kairos_ros.core.placement.served_plan import ServedPlan
@@ -29,6 +29,8 @@ NODES: Mapping[Component, str] = {
 SIMULATED = "sim"
 LANGUAGE_MIB = 512
 """Of the engine of a policy that judges or planners ask, where the file does not say it."""
+GATEWAY_IN_FLIGHT = 16
+"""Questions at a time of a judging node to the gateway, whose queue orders those of all nodes."""
 FASTEST_HZ = 30
 """Cameras are not made to show more for a common multiple's sake."""
 
@@ -40,7 +42,8 @@ def fleet_plan(
     record: Path | str = "",
     served: ServedPlan | None = None,
 ) -> list[NodeSpec]:
-    """Serving node, safety, monitor and planner nodes, robots, and the recorder if there is a bag.
+    """Serving node, gateway if the file has one, safety, monitor and planner nodes, robots, and the
+    recorder if there is a bag.
 
     Tasks whose component is the same model with the same prompt, SLO and rate share its node, and
     each node is a process of its own: what fails, fails alone.
@@ -51,7 +54,10 @@ def fleet_plan(
         record: folder of the bag to record into; empty: no bag.
         served: engines, routes and rates of a plan, in the place of one engine per System 1 model.
     """
-    specs = [_serving(fleet, folder, served), *_judges(fleet, folder)]
+    specs = [_serving(fleet, folder, served)]
+    if (own := fleet.gateway) is not None:
+        specs.append(gateway(own.servers, order=own.order, dispatch=own.dispatch, port=own.port))
+    specs += _judges(fleet, folder)
     models = [task.components.system1.model for task in fleet.tasks.values()]
     names = policy_names(models)
     for name, group in fleet.robots.items():
@@ -163,6 +169,9 @@ def _judge_parameters(
         if len(names) > 1:
             parameters["model"] = f"{SYSTEM1}:{names[task.components.system1.model]}"
         parameters["timeout_s"] = one.slo_ms / 1e3  # it is out of time then, wherever it waits
+    elif fleet.gateway and model.startswith(fleet.gateway.endpoint):
+        parameters["timeout_s"] = one.slo_ms / 1e3
+        parameters["in_flight"] = GATEWAY_IN_FLIGHT
     if component in PERIODIC:
         judge = cast("Safety | Monitor", one)
         parameters["freq_hz"] = float(judge.freq_hz)

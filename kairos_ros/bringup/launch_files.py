@@ -8,6 +8,7 @@ from typing import Any
 from kairos_ros.bringup.plan import (
     NodeSpec,
     body_text,
+    command,
     fixed_frame,
     flag,
     installed,
@@ -103,7 +104,7 @@ def launch_description(
         make_plan: from the arguments that are not empty, the nodes to run.
     """
     from launch import LaunchDescription
-    from launch.actions import DeclareLaunchArgument, LogInfo, OpaqueFunction
+    from launch.actions import DeclareLaunchArgument, ExecuteProcess, LogInfo, OpaqueFunction
     from launch.substitutions import LaunchConfiguration
     from launch_ros.actions import Node
 
@@ -119,6 +120,17 @@ def launch_description(
         missing = [spec for spec in specs if not installed(spec)]
         told = [LogInfo(msg=f"{missing_text(spec)}. The rest runs without it.") for spec in missing]
         told += [LogInfo(msg=body_text(s)) for s in specs if s.executable == "robot_node"]
+        told += [
+            ExecuteProcess(
+                cmd=command(spec),
+                name=spec.name,
+                output="screen",
+                respawn=common.respawn,
+                respawn_delay=RESPAWN_S,
+            )
+            for spec in specs
+            if not spec.ros
+        ]
         return told + [
             Node(
                 package=spec.package,
@@ -130,7 +142,7 @@ def launch_description(
                 **common.node_arguments(spec),
             )
             for spec in specs
-            if spec not in missing
+            if spec.ros and spec not in missing
         ]
 
     declared = [

@@ -47,6 +47,8 @@ class NodeSpec:
     package: str = "kairos_ros"
     arguments: tuple[str, ...] = ()
     """Of the command line, before those of ROS."""
+    ros: bool = True
+    """False: a program that is no node, and is given nothing but its arguments."""
 
 
 def serving(**parameters: Any) -> NodeSpec:
@@ -194,6 +196,27 @@ def vlm(component: str, **parameters: Any) -> NodeSpec:
     )
 
 
+def gateway(
+    servers: Sequence[str],
+    *,
+    order: str = "latest_start",
+    dispatch: str = "fewest_calls",
+    port: int = 8380,
+) -> NodeSpec:
+    """The gateway before the models that judge and plan, `kairos gateway` of this host
+    (docs/gateway.md)."""
+    listen = f"127.0.0.1:{port}"
+    return NodeSpec(
+        "kairos",
+        "gateway",
+        namespace=COMMON,
+        arguments=(
+            *("gateway", *servers, "--listen", listen, "--order", order, "--dispatch", dispatch),
+        ),
+        ros=False,
+    )
+
+
 def viz(**parameters: Any) -> NodeSpec:
     """The node that draws the fleet for rviz, /kairos/viz (docs/rviz.md)."""
     return NodeSpec(
@@ -267,6 +290,8 @@ def command(spec: NodeSpec, names: FleetNames = ROOT) -> list[str]:
         raise ConfigError(missing_text(spec))
     ours = spec.package == "kairos_ros"
     program = program_path(spec.executable) if ours else str(shutil.which(spec.executable))
+    if not spec.ros:
+        return [program, *spec.arguments]
     line = [program, *spec.arguments, *fixed_frame(spec, names), "--ros-args"]
     line += ["-r", f"__node:={spec.name}", "-r", f"__ns:=/{namespace_in(names, spec)}"]
     if spec.params_file is not None:

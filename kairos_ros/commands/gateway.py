@@ -13,6 +13,7 @@ from kairos_ros.core.calls.orders import ORDERS, order_called
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.doors.access import server_tls
 from kairos_ros.host.extras import require
+from kairos_ros.host.orphan import leave_with_launcher
 
 if TYPE_CHECKING:
     from kairos_ros.gateway.backend import Backend
@@ -95,6 +96,7 @@ def gateway_command(
         timeout_s=timeout_s,
     )
     bound = bind(host, port)
+    leave_with_launcher()
     shown = f"[{host}]" if ":" in host else host
     scheme = "https" if tls_cert else "http"
     model = "MODEL" if len(servers) > 1 or servers[0].startswith("http") else servers[0]

@@ -12,7 +12,7 @@ from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.document.faults import did_you_mean
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.engine.registry import OWN
-from kairos_ros.fleet.fleet_file import SECTIONS, FleetFile, Monitor, Safety, TaskClass
+from kairos_ros.fleet.fleet_file import GATEWAY, SECTIONS, FleetFile, Monitor, Safety, TaskClass
 from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, SYSTEM1, folder_of, policy_of
 
 EMBEDDED_MODELS: Mapping[str, Collection[Component]] = {
@@ -38,7 +38,7 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 LARGEST_OPTION = 256
 """Threads of an engine, and robots in one of its batches."""
 LARGEST_MIB = 1_000_000
-NODE_NAME = re.compile(r"kairos|serving|recorder|viz|(safety|monitor|planner)(_\d+)?")
+NODE_NAME = re.compile(r"kairos|serving|recorder|viz|gateway|(safety|monitor|planner)(_\d+)?")
 """What the other processes of a fleet are called: one robot more of that name would hide them."""
 
 
@@ -67,7 +67,7 @@ def problems_of(fleet: FleetFile, known: Known, folder: Path) -> list[Problem]:
     for name, task in fleet.tasks.items():
         policy = policy_of(fleet.located(task.components.system1.model), folder)
         found += _task(name, task, known, policy)
-    return [*found, *_schedulers(fleet), *_engine_options(fleet)]
+    return [*found, *_schedulers(fleet), *_engine_options(fleet), *_gateway(fleet, folder)]
 
 
 def unlocated(fleet: FleetFile) -> dict[str, list[str]]:
@@ -146,12 +146,14 @@ def _models(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
 
 
 def _says_where(model: str) -> bool:
-    here = model == SYSTEM1 or model.startswith((EMBEDDED, *SCHEMES))
+    here = model == SYSTEM1 or model.startswith((EMBEDDED, GATEWAY, *SCHEMES))
     return here or folder_of(model, Path()) is not None
 
 
 def _wrong_model(model: str, component: Component, folder: Path) -> str:
     """Why `component` cannot be this model; empty if it can, as far as its name tells."""
+    if model.startswith(GATEWAY):
+        return f"model {model!r}: the file has no section gateway, with its servers"
     if model == SYSTEM1:
         return ASKED_ITSELF.get(component, "")
     if model.startswith(EMBEDDED + "/") and component in PERIODIC:
@@ -180,6 +182,45 @@ def _wrong_model(model: str, component: Component, folder: Path) -> str:
         f"{model!r} is no model; give {EMBEDDED}NAME, a folder, a hub id or name such as "
         f"owner/model, or one of {', '.join(f'{scheme}...' for scheme in SCHEMES)}"
     )
+
+
+def _gateway(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
+    """What is asked of it, and what it has; servers elsewhere are not asked what they have."""
+    if fleet.gateway is None:
+        return
+    servers = fleet.gateway.servers
+    for i, server in enumerate(servers):
+        here: FieldPath = ("gateway", "servers", i)
+        if server in servers[:i]:
+            yield Problem(here, f"{server!r} is given twice; name each server once")
+        if not server.startswith(("http://", "https://", EMBEDDED)):
+            text = f"{server!r} is no server; write http://HOST:PORT/v1 or {EMBEDDED}NAME"
+            yield Problem(here, text)
+        elif server.startswith(EMBEDDED) and not server.startswith(EMBEDDED + "/"):
+            judges = [
+                name for name, able in EMBEDDED_MODELS.items() if Component.SYSTEM1 not in able
+            ]
+            if server not in judges:
+                text = f"there is no judge {server!r}{did_you_mean(server, judges)}"
+                yield Problem(here, f"{text}; there is: {', '.join(judges)}")
+    own = [server for server in servers if server.startswith(EMBEDDED)]
+    asked = False
+    for name, task in fleet.tasks.items():
+        for component, one in task.components.used.items():
+            located = fleet.models.get(one.model, one.model)
+            if not located.startswith(GATEWAY):
+                continue
+            asked, model = True, located.removeprefix(GATEWAY)
+            text = ""
+            if model in own:
+                text = _wrong_model(model, component, folder)
+            elif model.startswith(EMBEDDED) or len(own) == len(servers):
+                text = f"the gateway has no model {model!r}{did_you_mean(model, own)}"
+            if text:
+                yield Problem((name, "components", component.value, "model"), text)
+    if not asked:
+        text = f"no component asks it; name a model {GATEWAY}MODEL, or leave the gateway out"
+        yield Problem(("gateway",), text)
 
 
 def _task(name: str, task: TaskClass, known: Known, policy: str) -> Iterator[Problem]:

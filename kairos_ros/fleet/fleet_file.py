@@ -2,7 +2,7 @@
 
 The names and the layout are the paper's. Ours are optional: of a robot group its names, adapter,
 rate and safe state; of a task its scene, horizon and scheduling policy, value and least rate; of
-a judge its cameras; the memory of a GPU; and where models are served.
+a judge its cameras; the memory of a GPU; where models are served; and the gateway before them.
 """
 
 import re
@@ -11,6 +11,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
+from kairos_ros.core.calls.dispatch import DISPATCHES
+from kairos_ros.core.calls.orders import ORDERS
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import COMMON, is_robot_name
 from kairos_ros.core.pipeline import (
@@ -31,6 +33,8 @@ RobotName = Annotated[
         description="a ROS name, or several with / between them, such as cell_1/arm_1",
     ),
 ]
+GATEWAY = "gateway:"
+"""Prefix of a model that the fleet's own gateway is asked for."""
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
 Escalation = Literal[*ESCALATIONS]  # type: ignore[valid-type]  # mypy reads no unpacked tuple
 
@@ -257,8 +261,34 @@ class TaskClass(_Section):
         return self.horizon or f"static:{max(1, actions)}"
 
 
+class GatewaySection(_Section):
+    """One queue before the models that judge and plan (docs/gateway.md): `gateway:MODEL`."""
+
+    servers: Annotated[
+        list[Text],
+        Field(
+            min_length=1,
+            description="behind it: http://HOST:PORT/v1 of a server, or embedded:NAME",
+        ),
+    ]
+    order: Annotated[
+        Literal[*ORDERS],  # type: ignore[valid-type]  # mypy reads no unpacked tuple
+        Field(description="which call goes first"),
+    ] = "latest_start"
+    dispatch: Annotated[
+        Literal[*DISPATCHES],  # type: ignore[valid-type]  # mypy reads no unpacked tuple
+        Field(description="which server gets it"),
+    ] = "fewest_calls"
+    port: Annotated[int, Field(ge=1, le=65535, description="of this host, where it listens")] = 8380
+
+    @property
+    def endpoint(self) -> str:
+        """Of its models, as a judge is named."""
+        return f"openai:http://127.0.0.1:{self.port}/v1#"
+
+
 class FleetFile(BaseModel):
-    """Every section besides `server_cluster`, `robot_fleet` and `models` is a task, by its name."""
+    """Every section besides the fields below is a task, by its name."""
 
     model_config = ConfigDict(frozen=True, extra="allow", strict=True)
     __pydantic_extra__: dict[str, TaskClass]
@@ -270,6 +300,8 @@ class FleetFile(BaseModel):
         Field(description="model name -> where it is: a folder, openai:URL#NAME, ..."),
     ] = {}
 
+    gateway: GatewaySection | None = None
+
     @property
     def tasks(self) -> Mapping[str, TaskClass]:
         return self.__pydantic_extra__
@@ -280,8 +312,12 @@ class FleetFile(BaseModel):
         return {name: group for group in self.robot_fleet for name in group.robots}
 
     def located(self, model: str) -> str:
-        """Where a model is: as `models` says, else its name itself."""
-        return self.models.get(model, model)
+        """Where a model is: as `models` says, else its name itself; behind the gateway, if there
+        is one, where it is named so."""
+        located = self.models.get(model, model)
+        if self.gateway is None or not located.startswith(GATEWAY):
+            return located
+        return self.gateway.endpoint + located.removeprefix(GATEWAY)
 
 
 SECTIONS = tuple(FleetFile.model_fields)

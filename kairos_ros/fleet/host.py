@@ -36,7 +36,12 @@ JUDGES_NEED = {
 
 def obstacles(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
     """Everything that keeps its nodes from running here. folder: where the fleet file stands."""
-    for path, text in (*_system1(fleet, folder), *_judges(fleet, folder), *_robots(fleet)):
+    for path, text in (
+        *_system1(fleet, folder),
+        *_judges(fleet, folder),
+        *_gateway(fleet),
+        *_robots(fleet),
+    ):
         yield Problem(path, text)
 
 
@@ -145,6 +150,17 @@ def _wrong_judge(model: str, component: Component) -> str:
     if text := _lacking(*JUDGES_NEED[scheme]):
         return text
     return _wrong_endpoint(model.removeprefix(ENDPOINT)) if scheme == ENDPOINT else ""
+
+
+def _gateway(fleet: FleetFile) -> Iterator[tuple[FieldPath, str]]:
+    if fleet.gateway is None:
+        return
+    if text := _lacking("httpx", "starlette", "uvicorn"):
+        yield ("gateway",), text
+    for i, server in enumerate(fleet.gateway.servers):
+        wrong = not server.startswith(EMBEDDED) and _wrong_endpoint(f"{server.partition('#')[0]}#m")
+        if wrong:
+            yield ("gateway", "servers", i), f"{server!r} is no server; give http://HOST:PORT/v1"
 
 
 def _wrong_endpoint(url: str) -> str:

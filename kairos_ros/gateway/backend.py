@@ -18,11 +18,12 @@ LARGEST_LIST = 1 << 20
 
 class BackendError(KairosError):
     """A server did not answer as it should; another one may. pause_s: how long it asked to be left
-    alone; 0: it did not."""
+    alone; 0: it did not. said_so: it answered that it failed, which may be for this call alone."""
 
-    def __init__(self, message: str, pause_s: float = 0.0) -> None:
+    def __init__(self, message: str, pause_s: float = 0.0, *, said_so: bool = False) -> None:
         super().__init__(message)
         self.pause_s = pause_s
+        self.said_so = said_so
 
 
 @dataclass(frozen=True, slots=True)

@@ -124,15 +124,23 @@ class Gateway:
 
     async def _served(self, call: Call, chat: Chat) -> Answer:
         trouble = ""
+        not_at: frozenset[str] = frozenset()
         for _ in range(ATTEMPTS):
             start = await self._turn(call)
+            name = start.instance.name
             try:
                 return await self._ask(start, chat)
             except BackendError as error:
                 trouble = str(error)
-                self.servers.failed(start.instance.name, trouble, error.pause_s)
-                self.queue.again(call, _now_ns())
-        raise RefusedError(502, "server_failed", f"{ATTEMPTS} servers failed; the last: {trouble}")
+                if error.said_so:
+                    self.servers.doubt(name, trouble)
+                    not_at |= {name}
+                else:
+                    self.servers.failed(name, trouble, error.pause_s)
+                self.queue.again(call, _now_ns(), not_at)
+                if not_at and not self.servers.others(chat.model, not_at):
+                    break
+        raise RefusedError(502, "server_failed", f"no server answers this call: {trouble}")
 
     async def _turn(self, call: Call) -> Start:
         turn: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
@@ -197,7 +205,7 @@ class Gateway:
                 pause_s = _retry_after_s(reply) or PAUSE_WHEN_FULL_S
                 raise BackendError(f"{name} is full: {_line(body)}", pause_s)
             if reply.status >= 500:
-                raise BackendError(f"{name} answered {reply.status}: {_line(body)}")
+                raise BackendError(f"{name} answered {reply.status}: {_line(body)}", said_so=True)
             if reply.status == 200:
                 said = completion(body)
                 self.servers.answered(name, chat.model, said)

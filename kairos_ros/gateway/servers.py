@@ -5,7 +5,7 @@ import contextlib
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from kairos_ros.core.calls.call import NEVER
@@ -17,6 +17,8 @@ log = logging.getLogger(__name__)
 
 PROBED_EVERY_S, FIRST_PROBE_S, LAST_PROBE_S = 5.0, 0.5, 30.0
 """Between two probes of a server that is well; after its first failure, and after many in a row."""
+DOUBTED_EVERY_S = 1.0
+"""A server that has just answered a call of the gateway's own is not asked for another one."""
 PROBE_CALL_S = 5.0
 """A server that failed and does not answer a call of one token in this time has failed again."""
 
@@ -38,6 +40,10 @@ class Server:
     """In all."""
     reported: dict[str, str] = field(default_factory=dict)
     """Model as it is asked for -> what the server called it in its first answer."""
+    doubted: bool = False
+    """It said that it failed at a call: the call may be to blame, or the server."""
+    proved_ns: int = 0
+    """When it last answered a call of the gateway's own."""
     probe_now: asyncio.Event = field(default_factory=asyncio.Event)
 
 
@@ -99,6 +105,24 @@ class Servers:
         down = [one.instance.models for one in self.by_name.values() if not one.up]
         return any(model in models or not models for models in down)
 
+    def others(self, model: str, not_at: Collection[str]) -> bool:
+        """Whether another server than those is up and has a model."""
+        return any(
+            one.up and model in one.instance.models and name not in not_at
+            for name, one in self.by_name.items()
+        )
+
+    def doubt(self, name: str, trouble: str) -> None:
+        """A server said that it failed at a call. It goes on: a call that no server can answer must
+        not take them from all others. It is asked for an answer at once, and stops if that fails.
+        """
+        server = self.by_name[name]
+        server.trouble = trouble
+        server.failed += 1
+        if time.monotonic_ns() - server.proved_ns > DOUBTED_EVERY_S * 1e9:
+            server.doubted = True
+            server.probe_now.set()
+
     def failed(self, name: str, trouble: str, pause_s: float = 0.0) -> None:
         """A call failed there. pause_s: it asked to be left alone for so long; 0: it gets no calls
         until it has answered one of the gateway's own."""
@@ -140,12 +164,13 @@ class Servers:
             await self._probe(server)
 
     async def _probe(self, server: Server) -> None:
-        """Whether it lists its models, and, if it has failed, answers a call."""
+        """Whether it lists its models, and, if it has failed or is doubted, answers a call."""
         name, instance = server.backend.name, server.instance
         try:
             models = await server.backend.models()
-            if server.failures and models:
+            if (server.failures or server.doubted) and models:
                 await self._call(server.backend, sorted(models)[0])
+                server.proved_ns = time.monotonic_ns()
         except (BackendError, TimeoutError) as error:
             trouble = str(error) or f"no answer to a probe in {PROBE_CALL_S:g} s"
             if not server.failures:
@@ -153,9 +178,11 @@ class Servers:
             server.up = False
             server.trouble = trouble
             server.failures += 1
+            server.doubted = False
             server.instance.suspended_until_ns = NEVER
             self._changed()
             return
+        server.doubted = False
         if not server.up or server.failures:
             log.info("%s is up and serves %s", name, ", ".join(sorted(models)) or "nothing")
             server.up = True

@@ -2,11 +2,9 @@
 do wrong."""
 
 import asyncio
-import contextlib
 import socket
 import subprocess
 import sys
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -14,22 +12,19 @@ from pathlib import Path
 
 import httpx
 import pytest
-import uvicorn
 from chat_server import ChatServer
 from judge_pictures import cell_pictures
 from judge_questions import safety_question, task_state_question
 from judge_server import wait_until
+from served_gateway import ask, component, gateway, state, together
 
 from kairos_ros.commands.gateway import gateway_command
-from kairos_ros.core.calls.call import Caller, caller_headers
-from kairos_ros.core.calls.dispatch import dispatch_called
-from kairos_ros.core.calls.orders import ORDERS, order_called
+from kairos_ros.core.calls.call import Caller
+from kairos_ros.core.calls.orders import ORDERS
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.dashboard.gateway_panel import GatewayPanel
 from kairos_ros.gateway.backend import HttpBackend
 from kairos_ros.gateway.embedded import EmbeddedBackend
-from kairos_ros.gateway.gateway import Gateway
-from kairos_ros.gateway.server import application
 from kairos_ros.vlm.conformance import check_judge
 from kairos_ros.vlm.judge import Verdict
 from kairos_ros.vlm.loading import load_judge
@@ -49,54 +44,6 @@ def servers():
     yield make
     for one in made:
         one.close()
-
-
-@contextlib.contextmanager
-def gateway(*backends, token="", order="latest_start", **options):
-    """A client of a gateway that listens on loopback."""
-    own = Gateway(
-        [one if hasattr(one, "ask") else HttpBackend(one.url) for one in backends],
-        order=order_called(order),
-        dispatch=dispatch_called("fewest_calls"),
-        **options,
-    )
-    server = uvicorn.Server(uvicorn.Config(application(own, token), log_level="warning", ws="none"))
-    bound = socket.create_server(("127.0.0.1", 0))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
-    thread.start()
-    url = f"http://127.0.0.1:{bound.getsockname()[1]}"
-    try:
-        with httpx.Client(base_url=url, timeout=30.0) as client:
-            wait_until(lambda: server.started, timeout_s=20.0)
-            yield client
-    finally:
-        server.should_exit = True
-        thread.join(20.0)
-        bound.close()
-
-
-def ask(
-    client, text="hello", robot="arm_0", component="monitor", slo_ms=0, model="m", timeout_s=30.0,
-    **more,
-):  # fmt: skip
-    """The response to a call."""
-    headers = caller_headers(Caller(robot, component, workflow="task 1"), slo_ms * 1_000_000)
-    body = {"model": model, "messages": [{"role": "user", "content": text}], **more}
-    return client.post("/v1/chat/completions", json=body, headers=headers, timeout=timeout_s)
-
-
-def state(client):
-    return client.get("/state").json()
-
-
-def component(client, name="monitor"):
-    return next(one for one in state(client)["components"] if one["name"] == name)
-
-
-def together(*calls):
-    """Runs the calls at the same time; a list of their results."""
-    with ThreadPoolExecutor(len(calls)) as pool:
-        return [one.result() for one in [pool.submit(call) for call in calls]]
 
 
 def test_a_call_is_answered_as_its_server_answers_and_says_why_then_and_where(servers):
@@ -172,6 +119,26 @@ def test_what_one_server_fails_at_another_one_answers(servers, fault):
         failed = next(s for s in state(client)["servers"] if s["name"] == one.name)
         assert failed["failures"] >= 1
         assert failed["trouble"]
+
+
+def test_a_call_that_no_server_can_answer_takes_no_server_from_others(servers):
+    made = servers(), servers()
+    for one in made:
+        one.cannot = "look at this"
+    with gateway(*made) as client:
+        for _ in range(6):
+            response = ask(client, "look at this", "arm_0")
+            assert response.status_code == 502
+            assert "no server answers this call" in response.text
+            assert "answered 500" in response.text
+            others = together(
+                *[lambda i=i: ask(client, "safe?", f"arm_{i}", "safety") for i in (1, 2)]
+            )
+            assert {r.status_code for r in others} == {200}
+            assert not any(s["paused"] for s in state(client)["servers"])
+        assert component(client)["unanswered"] == 6
+    for one in made:
+        assert one.asked.count("look at this") == 6
 
 
 def test_a_server_that_answers_as_another_model_is_not_believed(servers):

@@ -3,14 +3,20 @@
 Where a test is about what follows from an answer, it decides which; a real HTTP server gives it.
 """
 
+import contextlib
 import io
 import math
 import signal
+import socket
 import time
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
+import httpx
 import numpy as np
 import pytest
+import yaml
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
 from judge_pictures import cell_pictures
@@ -32,9 +38,12 @@ from sensor_msgs.msg import CompressedImage
 from task_rules import MS
 from wire import Operator, done, in_executor, until
 
+from kairos_ros.bringup.fleet import fleet_plan
 from kairos_ros.bringup.plan import recorder, robot, serving, vlm
 from kairos_ros.core.calls.call import read_caller
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules, TaskState
+from kairos_ros.fleet.checks import Known
+from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.lab.metrics.monitor_score import confusions
 from kairos_ros.lab.metrics.obligations import judge
 from kairos_ros.lab.metrics.reactions import reactions, stop_times
@@ -44,6 +53,7 @@ from kairos_ros.recording.fleet_run import read_bag
 from kairos_ros.robot.supervision.rules_text import rules_text
 from kairos_ros.vlm.judge import Verdict
 
+ROOT = Path(__file__).parents[2]
 PUSH = "push the puck to the target"
 GOAL = {"instruction": PUSH, "scene": "push-v3", "seed": 3}
 CAMERA = "corner3"
@@ -359,6 +369,46 @@ def test_no_more_requests_are_with_an_endpoint_than_the_node_may_have_in_flight(
     assert {caller.task for caller, _ in said} == {"1"}
     assert {caller.workflow for caller, _ in said} == {""}
     assert all(0 < slo_ns <= 60_000_000_000 for _, slo_ns in said)
+
+
+def test_judges_of_a_fleet_file_ask_its_gateway_and_go_on_when_it_is_back(start, wire, tmp_path):
+    judge = "embedded:factory_judge"
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    data = yaml.safe_load((ROOT / "config" / "fleets" / "factory.yaml").read_text())
+    data["gateway"] = {"servers": [judge], "port": port}
+    for task in (one for one in data.values() if "components" in one):
+        safety = {"model": f"gateway:{judge}", "slo_ms": 900.0, "freq_hz": 1.0}
+        task["components"]["safety"] = task["components"]["safety"] | safety
+    path = tmp_path / "fleet.yaml"
+    path.write_text(yaml.safe_dump(data, sort_keys=False))
+    fleet = read_fleet(path, Known(adapters={"sim"}))
+    nodes = {spec.name: spec for spec in fleet_plan(fleet, tmp_path)}
+    at = f"http://127.0.0.1:{port}"
+
+    def runs():
+        with contextlib.suppress(httpx.HTTPError):
+            return httpx.get(f"{at}/health", timeout=5.0).status_code == 200
+        return False
+
+    gateway = start(nodes["gateway"])
+    until(runs, timeout_s=60.0, what="for the gateway")
+    # starved machines take longer than the file allows
+    start(replace(nodes["safety"], parameters=nodes["safety"].parameters | {"timeout_s": 20.0}))
+    cell = Cell(wire, nodes["safety"].parameters["robots"][0])
+    cell.shows_until(lambda: cell.verdicts)
+    (counted,) = httpx.get(f"{at}/state", timeout=20.0).json()["components"]
+    assert counted["name"] == "safety"
+    assert counted["answered"] >= 1
+    gateway.process.kill()
+    gateway.process.wait()
+    cell.shows_until(
+        lambda: any("unreachable" in key for key in values_of(wire, "safety", "/kairos/safety"))
+    )
+    start(nodes["gateway"])
+    until(runs, timeout_s=60.0, what="for the gateway")
+    heard = len(cell.verdicts)
+    cell.shows_until(lambda: len(cell.verdicts) > heard)
 
 
 @pytest.mark.parametrize(

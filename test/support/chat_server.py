@@ -11,13 +11,15 @@ class ChatServer:
 
     faults: what the next calls meet, each one of "hang", "close", "short" (of its
     Content-Length), "broken_stream", "503", "500", "400", "other_model", "no_json",
-    "silly_usage". asked: the last message of each call, in the order in which they came.
+    "silly_usage". asked: the last message of each call, in the order in which they came. cannot:
+    the last message of calls that it answers with 500.
     """
 
     def __init__(self, models=("m",), takes_s=0.0):
         self.models, self.takes_s = list(models), takes_s
         self.faults, self.asked = deque(), []
         self.lists_models = True
+        self.cannot = ""
         self.most_at_once = self._now = 0
         self._lock = threading.Lock()
         self.go_on = threading.Event()
@@ -39,6 +41,7 @@ class ChatServer:
                     owner.most_at_once = max(owner.most_at_once, owner._now)
                     owner.asked.append(body["messages"][-1]["content"])
                     fault = owner.faults.popleft() if owner.faults else ""
+                    fault = "500" if owner.cannot == owner.asked[-1] else fault
                 try:
                     owner._answer(self, body, fault)
                 except (BrokenPipeError, ConnectionResetError):

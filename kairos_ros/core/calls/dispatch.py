@@ -69,9 +69,12 @@ class Instance:
 
     def has_memory(self, more: Running, now_ns: int) -> bool:
         """An idle instance takes every call, and one whose room is not known."""
-        if not self.memory_tokens or not self.running:
-            return True
-        return self.peak(more, now_ns) <= self.memory_tokens
+        return self.takes_all or self.peak(more, now_ns) <= self.memory_tokens
+
+    @property
+    def takes_all(self) -> bool:
+        """Whatever the peak would be."""
+        return not self.memory_tokens or not self.running
 
     def _memory(self, at_ns: int, now_ns: int) -> float:
         return sum(
@@ -111,19 +114,19 @@ def lowest_peak(run: Running, free: Sequence[Instance], now_ns: int) -> Chosen:
     """The instance whose cache has the lowest expected peak, as a share of its room where that is
     known; none while that peak would not fit (003 §6). An idle one takes every call."""
 
-    def share(one: Instance) -> float:
-        return one.peak(run, now_ns) / (one.memory_tokens or 1)
-
-    fits = [one for one in free if one.has_memory(run, now_ns)]
+    peaks = [(one, one.peak(run, now_ns)) for one in free]
+    fits = [(one, peak) for one, peak in peaks if one.takes_all or peak <= one.memory_tokens]
     if not fits:
         return Chosen(None, "held back: no instance has the memory")
-    known = all(one.memory_tokens for one in fits)
-    best = min(
-        fits,
-        key=lambda one: (share(one) if known else one.peak(run, now_ns), one.given, one.name),
-    )
+    known = all(one.memory_tokens for one, _ in fits)
+
+    def key(found: tuple[Instance, float]) -> tuple[float, int, str]:
+        one, peak = found
+        return peak / one.memory_tokens if known else peak, one.given, one.name
+
+    best, peak = min(fits, key=key)
     room = f" of {best.memory_tokens}" if best.memory_tokens else ""
-    return Chosen(best, f"expected peak {best.peak(run, now_ns):.0f}{room} tokens")
+    return Chosen(best, f"expected peak {peak:.0f}{room} tokens")
 
 
 def fewest_calls(run: Running, free: Sequence[Instance], now_ns: int) -> Chosen:

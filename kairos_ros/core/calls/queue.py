@@ -12,7 +12,7 @@ however many other calls there are and in whatever order (test/core/test_calls_q
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from kairos_ros.core.calls.call import NEVER, Call, Caller, Ended
@@ -94,6 +94,8 @@ class CallQueue:
     """(instance, standing) -> calls that it was given; see `standing`."""
     _waiting: dict[int, Call] = field(default_factory=dict)
     _running: dict[int, tuple[Instance, Running]] = field(default_factory=dict)
+    _not_at: dict[int, Collection[str]] = field(default_factory=dict)
+    """Of calls that wait again: number -> instances that failed at it."""
     _of: Counter[tuple[str, str]] = field(default_factory=Counter)
     _count: int = 0
     _busy_since_ns: int = 0
@@ -126,8 +128,9 @@ class CallQueue:
         self.held = "every server is busy"
         if not any(one.has_any_place(now_ns) for one in self.instances.values()):
             return started
+        held: dict[tuple[str, str], int] = {}
         for ordered in self._ordered(now_ns):
-            tried = (self._start(call, ordered.explain, now_ns) for call in ordered.calls)
+            tried = (self._start(call, ordered.explain, now_ns, held) for call in ordered.calls)
             started.extend(one for one in tried if one is not None)
         return started
 
@@ -147,9 +150,25 @@ class CallQueue:
             self.order(now_ns, rest, self.learned),
         )
 
-    def _start(self, call: Call, explain: Callable[[Call], str], now_ns: int) -> Start | None:
-        """Gives the call to an instance, if one may have it now."""
-        free = [one for one in self.instances.values() if one.has_place(call, now_ns)]
+    def _start(
+        self,
+        call: Call,
+        explain: Callable[[Call], str],
+        now_ns: int,
+        held: dict[tuple[str, str], int],
+    ) -> Start | None:
+        """Gives the call to an instance, if one may have it now. held: (component, model) -> tokens
+        of the shortest prompt that the dispatch has held back now; with longer ones it is not asked
+        again, since instances only get fuller while calls start."""
+        alike = call.caller.component, call.model
+        if call.prompt_tokens >= held.get(alike, NEVER):
+            return None
+        not_at = self._not_at.get(call.number, ())
+        free = [
+            one
+            for one in self.instances.values()
+            if one.name not in not_at and one.has_place(call, now_ns)
+        ]
         if not free:
             return None
         run = Running(
@@ -161,8 +180,11 @@ class CallQueue:
         chosen = self.dispatch(run, free, now_ns)
         if chosen.instance is None:
             self.held = chosen.reason
+            if not not_at:
+                held[alike] = call.prompt_tokens
             return None
         del self._waiting[call.number]
+        self._not_at.pop(call.number, None)
         if not self._running:
             self._busy_since_ns = now_ns
         self._running[call.number] = chosen.instance, run
@@ -187,6 +209,7 @@ class CallQueue:
     def gone(self, call: Call, now_ns: int) -> None:
         """It has no answer and gets none: it failed, or nobody waits for it any more."""
         waiting = self._waiting.pop(call.number, None)
+        self._not_at.pop(call.number, None)
         if waiting is not None:
             self._forget(call.caller)
         elif self._left(call, now_ns) is None:
@@ -194,11 +217,13 @@ class CallQueue:
         self.learned.workflows.gone(call, now_ns)
         self._of_component(call.caller).unanswered += 1
 
-    def again(self, call: Call, now_ns: int) -> None:
-        """Its instance failed before it said anything: the call waits again, as old as it is."""
+    def again(self, call: Call, now_ns: int, not_at: Collection[str] = ()) -> None:
+        """Its instance failed before it said anything: the call waits again, as old as it is.
+        not_at: names of instances that are not given it."""
         if self._left(call, now_ns) is not None:
             self._of[call.caller.robot, call.caller.component] += 1
             self._waiting[call.number] = call
+            self._not_at[call.number] = not_at
 
     def running_at(self, call: Call) -> tuple[Instance, Running] | None:
         """Where it runs; None: nowhere."""

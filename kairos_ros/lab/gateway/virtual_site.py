@@ -131,9 +131,11 @@ class Site:
             if min(asks_ns, ends_ns) >= self._until_ns:
                 break
             if ends_ns <= asks_ns:
-                for work in self._servers[name].end(ends_ns):
+                ended = self._servers[name].end(ends_ns)
+                for work in ended:
                     self._answered(work, ends_ns)
-                self._start(ends_ns)
+                if ended:  # as the gateway, which looks when a call comes or ends
+                    self._start(ends_ns)
             else:
                 _, _, component, robot, seat = heapq.heappop(self._events)
                 self._tick(asks_ns, component, robot, seat)
