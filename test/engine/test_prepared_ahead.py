@@ -10,6 +10,7 @@ from kairos_ros.core.errors import RefusalCode
 from kairos_ros.engine.seam import EngineLostError
 from kairos_ros.engine.worker.jobs import Job
 from kairos_ros.engine.worker.questions import Questions
+from kairos_ros.engine.worker.totals import WorkTotals
 from kairos_ros.engine.worker.work_loop import PreparedAhead, WorkReport, work
 
 
@@ -20,6 +21,7 @@ class Link:
         self.stopping = False
         self.answered, self.refused, self.begun = [], [], []
         self.clients = SimpleNamespace(left=lambda _: False)
+        self.totals = WorkTotals()
         self._jobs = queue.SimpleQueue()
         for batch in range(count):
             self._jobs.put(Job(b"client", "", batch, (batch,)))

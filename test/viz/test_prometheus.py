@@ -13,9 +13,11 @@ from pathlib import Path
 import httpx
 import pytest
 import yaml
+from asking_robot import AskingRobot
 from chat_server import ChatServer
 from kairos_ros.msg import ActionChunk
-from openpi_robot import POLICY, Robot, address, doors
+from openpi_robot import POLICY, address, doors
+from openpi_robot import robot as openpi_client
 from wire import WireRobot, until
 
 from kairos_ros.bringup.plan import serving
@@ -40,7 +42,7 @@ URL = re.compile(r"https?://[\w.]+:\d+")
 class Fleet:
     """What Prometheus knows, the worker that can be killed, and a robot that is refused."""
 
-    def __init__(self, url: str, worker, robots: list[Robot], stranger: WireRobot) -> None:
+    def __init__(self, url: str, worker, robots: list[AskingRobot], stranger: WireRobot) -> None:
         self.worker, self.robots = worker, robots
         self._stranger, self._rounds = stranger, itertools.count(2)
         self._client = httpx.Client(base_url=url, timeout=30.0)
@@ -139,7 +141,7 @@ def fleet(starter_for_module, wire, tmp_path_factory):
             *(f"--storage.tsdb.path={folder}/db", f"--web.listen-address=127.0.0.1:{port}"),
         ]
     )
-    robots = [Robot(where, f"arm_{n}", 100.0 * n).begin() for n in (1, 2)]
+    robots = [openpi_client(where, f"arm_{n}", 100.0 * n).begin() for n in (1, 2)]
     until(lambda: "Server is ready" in prometheus.output(), what="for Prometheus")
     for component, slo_ms in (("safety", 5000), ("monitor", 5000), ("system2", 0)):
         assert ask(gateway, component, slo_ms) == 200

@@ -69,18 +69,21 @@ class TaskLoad:
 def horizon_curves(calibration: HorizonCalibration) -> dict[str, HorizonCurve]:
     """Curves by every name of a task.
 
-    The actions of an episode are those of the calibration's reference, its shortest horizon: its
-    rounds times what each executes. Raises ConfigError where the file does not hold its counts.
+    The actions of an episode are those of the calibration's reference, the tuned static horizon:
+    its rounds times what each executes. (Of calibrations that do not name it, it is the shortest
+    horizon.) Raises ConfigError where the file does not hold its counts.
     """
     try:
         assert calibration.static is not None
         how, found = calibration.static.how, calibration.how
-        executed = min(found["ladder"]) - found["lead"]
+        shortest = min(found["ladder"])
+        of = found["found"]
         return {
             name: HorizonCurve(
                 tuple(int(h) for h in how["successes"][names[0]]),
                 tuple(n / how["episodes"] for n in how["successes"][names[0]].values()),
-                executed * found["found"][names[0]]["reference_rounds"],
+                (of[names[0]].get("reference", shortest) - found["lead"])
+                * of[names[0]]["reference_rounds"],
             )
             for names in calibration.static.tasks
             for name in names

@@ -104,6 +104,8 @@ class Found:
     """A task's plan and what it came from."""
 
     plan: HorizonPlan
+    reference: int
+    """The tuned static horizon."""
     static: int
     """Longest static horizon that holds; the reference, where none that is longer does."""
     reference_rounds: float
@@ -218,6 +220,7 @@ def find_plan(
     plan = _first_that_holds(bench, sorted(found, key=bench.rounds), error / 2) or base
     return Found(
         plan=plan,
+        reference=tuned,
         static=base.after,
         reference_rounds=bench.rounds(bench.reference),
         rounds_per_episode=bench.rounds(plan),
