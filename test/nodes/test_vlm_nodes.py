@@ -378,7 +378,7 @@ def test_judges_of_a_fleet_file_ask_its_gateway_and_go_on_when_it_is_back(start,
     data = yaml.safe_load((ROOT / "config" / "fleets" / "factory.yaml").read_text())
     data["gateway"] = {"servers": [judge], "port": port}
     for task in (one for one in data.values() if "components" in one):
-        safety = {"model": f"gateway:{judge}", "slo_ms": 900.0, "freq_hz": 1.0}
+        safety = {"model": f"gateway:{judge}", "slo_ms": 5000.0, "freq_hz": 0.2}
         task["components"]["safety"] = task["components"]["safety"] | safety
     path = tmp_path / "fleet.yaml"
     path.write_text(yaml.safe_dump(data, sort_keys=False))

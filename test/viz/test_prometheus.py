@@ -129,7 +129,7 @@ def fleet(starter_for_module, wire, tmp_path_factory):
     (folder / "prometheus.yml").write_text(
         yaml.safe_dump(
             {
-                "global": {"scrape_interval": "500ms", "scrape_timeout": "500ms"},
+                "global": {"scrape_interval": "1s", "scrape_timeout": "1s"},
                 "rule_files": ["rules.yaml"],
                 "scrape_configs": scrapes,
             }
@@ -145,7 +145,7 @@ def fleet(starter_for_module, wire, tmp_path_factory):
     until(lambda: "Server is ready" in prometheus.output(), what="for Prometheus")
     for component, slo_ms in (("safety", 5000), ("monitor", 5000), ("system2", 0)):
         assert ask(gateway, component, slo_ms) == 200
-    time.sleep(1.0)  # counters are scraped before they rise
+    time.sleep(2.0)  # counters are scraped before they rise
     for component, slo_ms in (("safety", 5000), ("monitor", 5000), ("system2", 0)):
         assert ask(gateway, component, slo_ms) == 200
     assert ask(gateway, "monitor", 100, "none") >= 400
@@ -181,6 +181,8 @@ def without_worker(fleet):
     """The same, once the alerts of a worker that was killed have fired."""
     far = 'kairos_engine_up{engine="cloud"}'
     until(lambda: [one for one in fleet.query(far) if one["value"][1] == "1"])
+    scraped_twice = "rate(kairos_worker_compute_seconds_total[5m])"
+    until(lambda: fleet.query(scraped_twice), what="for two scrapes of the worker")
     assert not fleet.firing() & {"KairosEngineDown", "KairosExporterDown"}
     fleet.worker.process.kill()
     for alert in ("KairosEngineDown", "KairosExporterDown"):
