@@ -396,13 +396,12 @@ def test_judges_of_a_fleet_file_ask_its_gateway_and_go_on_when_it_is_back(start,
     # starved machines take longer than the file allows
     start(replace(nodes["safety"], parameters=nodes["safety"].parameters | {"timeout_s": 20.0}))
     cell = Cell(wire, nodes["safety"].parameters["robots"][0])
-    cell.shows_until(lambda: cell.verdicts)
 
     def counted():
         components = httpx.get(f"{at}/state", timeout=20.0).json()["components"]
         return [one["name"] for one in components if one["answered"]] == ["safety"]
 
-    until(counted, timeout_s=60.0, what="for the gateway to count the judge's questions")
+    cell.shows_until(lambda: cell.verdicts and counted())
     gateway.process.kill()
     gateway.process.wait()
     cell.shows_until(
