@@ -63,6 +63,15 @@ class OtherServers:
         wished += [h.status.standby_after_ns for h in self._overlapping_ones()]
         return min([SILENT_NS, *filter(None, wished)])
 
+    def may_have_taken_over(self, untold_ns: int) -> bool:
+        """Whether a standby may serve this server's robots by now.
+
+        untold_ns: for how long this server has not told its state. A standby counts its silence
+        from there, and not from the moment at which this server stood still.
+        """
+        has_standby = self.silent_after_ns < SILENT_NS
+        return has_standby and untold_ns > self.silent_after_ns
+
     def stood_still(self, now_ns: int, for_ns: int) -> None:
         """The caller could hear nobody for so long; what others said meanwhile comes late."""
         for heard in self._heard.values():

@@ -192,6 +192,14 @@ def test_a_standby_that_stood_still_itself_does_not_take_the_other_one_for_dead(
     assert others.before(8 * S + 1, None) is None
 
 
+def test_a_server_that_told_nothing_for_longer_than_its_standby_waits_may_have_lost_its_robots():
+    others = OtherServers("a", ())
+    assert not others.may_have_taken_over(60 * S)  # nobody stands by
+    others.heard(ServerStatus("z", ServerState.STANDBY, standby_after_ns=S), 0)
+    assert not others.may_have_taken_over(S)
+    assert others.may_have_taken_over(S + 1)
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_two_that_start_at_once_end_as_one(seed):
     fleet = Fleet(Node("a", offset_ns=7 * S), Node("b"), seed=seed)

@@ -135,10 +135,10 @@ class ServerAnnouncement:
         """The node could hear nobody for so long. Where a standby may have taken over meanwhile, it
         listens as at its start before it serves again."""
         self.take()
-        silent_after_ns = self._others.silent_after_ns
-        if self.serving and for_ns > silent_after_ns and silent_after_ns < SILENT_NS:
-            self._listens, self._listens_until_ns = True, time.monotonic_ns() + LISTEN_NS
-        self._others.stood_still(time.monotonic_ns(), for_ns)
+        now_ns = time.monotonic_ns()
+        if self.serving and self._others.may_have_taken_over(now_ns - self._told_ns):
+            self._listens, self._listens_until_ns = True, now_ns + LISTEN_NS
+        self._others.stood_still(now_ns, for_ns)
 
     def take(self) -> None:
         """Hears what came, where no executor spins."""
