@@ -27,12 +27,15 @@ MOST_SHIFT = 0.125
 SHIFTS = 8
 """Longer periods that are tried."""
 EARLY_TOLD_NS = 5_000_000_000
-"""A robot that asked too soon is named for so long."""
+"""A robot that asks too soon is named for so long."""
+STREAK = 2
+"""Rounds in a row that a robot asks for too soon before it is named: after a request that came late
+on the way, the next one only seems to come early."""
 
 
 def over_rate(now_ns: int, session: Session) -> bool:
-    """Whether a robot asked sooner than it was told lately."""
-    return session.asked_early > 0 and now_ns - session.asked_early_ns < EARLY_TOLD_NS
+    """Whether a robot asked sooner than it was told again and again lately."""
+    return now_ns < session.over_rate_until_ns
 
 
 class Due(NamedTuple):
@@ -108,8 +111,12 @@ class Rates:
         session.asked_round, session.asked_round_ns = asked, max(now_ns, due_ns)
         self._learn(request, session)
         if now_ns >= due_ns - EARLY_NS:
+            session.early_in_a_row = 0
             return Due()
-        session.asked_early, session.asked_early_ns = session.asked_early + 1, now_ns
+        session.asked_early += 1
+        session.early_in_a_row += 1
+        if session.early_in_a_row >= STREAK:
+            session.over_rate_until_ns = now_ns + EARLY_TOLD_NS
         self._counters["asked_early"] += 1
         return Due(due_ns, due_ns if self.planned_ns(session.robot) else 0)
 

@@ -45,8 +45,10 @@ class Session:
     """Task and round with whose answer it was told."""
     asked_early: int = 0
     """Rounds asked for sooner than that allows."""
-    asked_early_ns: int = 0
-    """When it last did."""
+    early_in_a_row: int = 0
+    """Of them, those since the last one that came in time."""
+    over_rate_until_ns: int = 0
+    """Until when it is named as one that asks too often."""
     surprised: bool = False
     """Its newest round was asked for early, because its arm did not move as its actions say."""
     surprise: float = 0.0

@@ -146,7 +146,7 @@ def test_a_planned_fleet_is_as_its_plan_says(fleet, capfd):
     assert set(fleet.engines()) == {
         "gpu0/emulated-swing", "gpu1/emulated-swing", "gpu2/emulated-drive"
     }  # fmt: skip
-    # a request that came late makes the next one look early, for five seconds
+    # on a busy machine, robots may seem to ask too often for five seconds
     until(agrees, what="for the fleet to agree with its plan")
     assert "plan and fleet agree" in capfd.readouterr().out
     robots = {r.robot: r for r in fleet.wire.fleet[-1].robots}

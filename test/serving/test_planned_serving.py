@@ -26,6 +26,7 @@ from kairos_ros.serving.batching import Submit
 from kairos_ros.serving.dispatcher import Dispatcher
 from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.options import ServingOptions
+from kairos_ros.serving.rates import over_rate
 from kairos_ros.transport.messages import InferResult
 
 MS = 1_000_000
@@ -177,6 +178,27 @@ def test_one_that_asks_sooner_than_planned_waits_although_its_engine_is_idle() -
     assert session.asked_early == served.dispatcher.counters["asked_early"] == 1
     served.wait(600 * MS)
     assert [at - began_ns for at, _, _ in served.served] == [0, PERIOD_NS]
+
+
+def test_one_request_that_seems_early_names_nobody_and_two_in_a_row_do() -> None:
+    served = Served(robots="a", routes=ROUTES, periods={"a": PERIOD_NS})
+    session = served.dispatcher.sessions["a"]
+    served.ask("a", 1)
+    served.wait(900 * MS)
+    served.ask("a", 2)  # 400 ms late on the way
+    served.wait(150 * MS)
+    served.ask("a", 3)  # in time by the robot's clock
+    assert (session.asked_early, over_rate(served.now_ns, session)) == (1, False)
+    served.wait(2 * PERIOD_NS)
+    served.ask("a", 4)  # in time: what was before does not count any more
+    served.wait(150 * MS)
+    served.ask("a", 5)
+    assert (session.asked_early, over_rate(served.now_ns, session)) == (2, False)
+    served.wait(PERIOD_NS)
+    served.ask("a", 6)  # sooner than a period after when round 5 might have come
+    assert (session.asked_early, over_rate(served.now_ns, session)) == (3, True)
+    served.wait(5 * SECOND)
+    assert not over_rate(served.now_ns, session)
 
 
 def test_one_that_keeps_to_its_planned_rate_never_waits_for_it() -> None:
