@@ -14,12 +14,21 @@ from kairos_ros.core.pipeline import PERIODIC, Component
 from kairos_ros.core.placement.served_plan import ServedPlan
 from kairos_ros.engine.emulated import parse_emulated
 from kairos_ros.engine.policies.saved_policy import PREFIX
-from kairos_ros.fleet.places import SYSTEM1, model_of, policy_names, policy_of
+from kairos_ros.fleet.places import (
+    EMBEDDED,
+    IN_PROCESS,
+    SYSTEM1,
+    model_of,
+    policy_names,
+    policy_of,
+)
 from kairos_ros.host.share import share
+from kairos_ros.planning.plan import GPU
 from kairos_ros.robot.supervision.rules_text import rules_text
 
 if TYPE_CHECKING:
     from kairos_ros.fleet.fleet_file import FleetFile, Monitor, RobotGroup, Safety, TaskClass
+    from kairos_ros.planning.plan import Plan, ServerPlan
 
 NODES: Mapping[Component, str] = {
     Component.SAFETY: "safety",
@@ -27,6 +36,8 @@ NODES: Mapping[Component, str] = {
     Component.SYSTEM2: "planner",
 }
 SIMULATED = "sim"
+REPLICA = "_replica_"
+"""In the name of a judging node, before the number of a further replica."""
 LANGUAGE_MIB = 512
 """Of the engine of a policy that judges or planners ask, where the file does not say it."""
 GATEWAY_IN_FLIGHT = 16
@@ -41,23 +52,27 @@ def fleet_plan(
     *,
     record: Path | str = "",
     served: ServedPlan | None = None,
+    plan: "Plan | None" = None,
 ) -> list[NodeSpec]:
     """Serving node, gateway if the file has one, safety, monitor and planner nodes, robots, and the
     recorder if there is a bag.
 
     Tasks whose component is the same model with the same prompt, SLO and rate share its node, and
-    each node is a process of its own: what fails, fails alone.
+    each node is a process of its own: what fails, fails alone. By a plan, a node that judges or
+    plans has a replica per server of its model, on the server's host, with the robots that are
+    routed there; a model at an endpoint has as many as it has places.
 
     Args:
         fleet: as it was read.
         folder: where the fleet file stands; files and folders in it count from there.
         record: folder of the bag to record into; empty: no bag.
         served: engines, routes and rates of a plan, in the place of one engine per System 1 model.
+        plan: the plan itself.
     """
     specs = [_serving(fleet, folder, served)]
     if (own := fleet.gateway) is not None:
         specs.append(gateway(own.servers, order=own.order, dispatch=own.dispatch, port=own.port))
-    specs += _judges(fleet, folder)
+    specs += _judges(fleet, folder, plan)
     models = [task.components.system1.model for task in fleet.tasks.values()]
     names = policy_names(models)
     for name, group in fleet.robots.items():
@@ -73,7 +88,12 @@ def fleet_plan(
             spec = replace(spec, params_file=folder / Path(group.params_file).expanduser())
         elif group.adapter != SIMULATED:  # whose limits robot.yaml has
             spec = replace(spec, params_file=share() / "config" / "arm.yaml")
-        specs.append(spec)
+        specs.append(replace(spec, host=group.host))
+    if plan is not None and plan.hosts:
+        first, _ = plan.hosts[0]
+        specs = [replace(spec, host=spec.host or first) for spec in specs]
+    else:
+        specs = [replace(spec, host="") for spec in specs]
     return [*specs, recorder(record)] if record else specs
 
 
@@ -140,22 +160,61 @@ def _serving(fleet: "FleetFile", folder: Path, served: ServedPlan | None) -> Nod
     return serving(policy=next(iter(policies.values())), **chosen, **scheduling)
 
 
-def _judges(fleet: "FleetFile", folder: Path) -> list[NodeSpec]:
+def _judges(fleet: "FleetFile", folder: Path, plan: "Plan | None") -> list[NodeSpec]:
     robots_of: dict[tuple[Component, str], list[str]] = {}
+    models: dict[tuple[Component, str], str] = {}
     for name, task in fleet.tasks.items():
         for component in NODES.keys() & task.components.used.keys():
             parameters = _judge_parameters(fleet, task, component, folder)
             key = component, json.dumps(parameters)
+            models[key] = task.components.used[component].model
             robots_of.setdefault(key, []).extend(
                 r for r, g in fleet.robots.items() if g.task == name
             )
     specs: list[NodeSpec] = []
     for component, node in NODES.items():
-        mine = [(text, robots) for (one, text), robots in robots_of.items() if one is component]
-        for i, (text, robots) in enumerate(mine, 1):
-            spec = vlm(node, robots=robots, **json.loads(text))
-            specs.append(spec if i == 1 else replace(spec, name=f"{node}_{i}"))
+        mine = [(key, robots) for key, robots in robots_of.items() if key[0] is component]
+        for i, (key, robots) in enumerate(mine, 1):
+            places = fleet.places(models[key])
+            spec = vlm(node, robots=robots, **json.loads(key[1]))
+            spec = spec if i == 1 else replace(spec, name=f"{node}_{i}")
+            servers = _servers(plan, component, models[key])
+            specs += _replicas(spec, servers, places, plan) if plan and servers else [spec]
     return specs
+
+
+def _servers(plan: "Plan | None", component: Component, model: str) -> "list[ServerPlan]":
+    servers = [one for one in plan.servers_of(component) if one.model == model] if plan else []
+    return sorted(servers, key=lambda one: int(one.gpu.removeprefix(GPU)))
+
+
+def _replicas(
+    spec: NodeSpec, servers: "Sequence[ServerPlan]", places: Sequence[str], plan: "Plan"
+) -> list[NodeSpec]:
+    """A judge by a plan. Robots that the plan does not have are judged by its first replica."""
+    several = servers if places[0].startswith((EMBEDDED, IN_PROCESS)) else servers[: len(places)]
+    found: list[NodeSpec] = []
+    left = list(spec.parameters["robots"])
+    for i, server in enumerate(several):
+        routed = {
+            robot
+            for one in servers[i :: len(several)]
+            for robots in one.robots.values()
+            for robot in robots
+        }
+        mine = [robot for robot in spec.parameters["robots"] if robot in routed]
+        left = [robot for robot in left if robot not in routed]
+        if mine:
+            parameters = {**spec.parameters, "robots": mine}
+            if len(places) > 1:
+                parameters["model"] = places[i]
+            name = f"{spec.name}{REPLICA}{len(found) + 1}" if found else spec.name
+            host = plan.host_of(server.gpu)
+            found.append(replace(spec, name=name, parameters=parameters, host=host))
+    if left and found:
+        first = dict(found[0].parameters)
+        found[0] = replace(found[0], parameters={**first, "robots": [*first["robots"], *left]})
+    return found or [spec]
 
 
 def _judge_parameters(

@@ -120,7 +120,7 @@ def change(old: PlannedFleet, new: PlannedFleet) -> Change:
     restart, tell = [], {}
     for key in after.keys() & before.keys():
         if before[key] != after[key]:
-            live = _live(before[key], after[key])
+            live = live_parameters(before[key], after[key])
             if live is None:
                 restart.append(key)
             else:
@@ -134,7 +134,7 @@ def change(old: PlannedFleet, new: PlannedFleet) -> Change:
     return Change(start, stop, tuple(sorted(restart)), tell, *engines, tuple(lines))
 
 
-def _live(old: NodeSpec, new: NodeSpec) -> dict[str, Any] | None:
+def live_parameters(old: NodeSpec, new: NodeSpec) -> dict[str, Any] | None:
     """What to set at a running node; None: it has to be started again."""
     names = LIVE["serving" if new.name == "serving" else "judge"] if new.namespace == COMMON else ()
     changed = {
@@ -153,8 +153,8 @@ def _engines(
 ) -> tuple[tuple[tuple[str, ...], tuple[str, ...]], list[str]]:
     before, after = ({one.name: one for one in plan.engines} for plan in (old, new))
     options = {
-        name: (before[name].device, old.policies.get(one.policy))
-        == (one.device, new.policies.get(one.policy))
+        name: (before[name].device, before[name].endpoint, old.policies.get(one.policy))
+        == (one.device, one.endpoint, new.policies.get(one.policy))
         for name, one in after.items()
         if name in before
     }
@@ -164,11 +164,13 @@ def _engines(
     for name in list(start):
         gone = [n for n in stop if n not in after and before[n].policy == after[name].policy]
         if name not in before and gone:
-            lines.append(f"engine {gone[0]} moves to {after[name].gpu}")
+            at = f" on {after[name].host}" if after[name].host else ""
+            lines.append(f"engine {gone[0]} moves to {after[name].gpu}{at}")
             stop.remove(gone[0])
         else:
             again = " again, with other options" if name in before else ""
-            lines.append(f"engine {name} starts{again}, batches up to {after[name].batch}")
+            at = f" on {after[name].host}" if after[name].host else ""
+            lines.append(f"engine {name} starts{at}{again}, batches up to {after[name].batch}")
     lines += [f"engine {name} stops" for name in stop if name not in after]
     lines += [
         f"engine {name} forms batches up to {after[name].batch} instead of {before[name].batch}"

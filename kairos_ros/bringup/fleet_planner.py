@@ -1,6 +1,6 @@
 """Plans a fleet file for this host, with robots that have joined it from elsewhere."""
 
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import asdict, dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from kairos_ros.bringup.fleet import fleet_plan
 from kairos_ros.bringup.fleet_change import PLAN, PlannedFleet
 from kairos_ros.bringup.fleet_files import fleet_path, load_profiles, runnable
+from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.placement.served_plan import ServedPlan
 from kairos_ros.host.extras import require
 from kairos_ros.host.gpus import cuda_gpus
@@ -29,6 +30,8 @@ class PlanChoices:
     network_ms: float = 5.0
     profiles: tuple[Path, ...] = ()
     device: Literal["auto", "cuda", "cpu"] = "auto"
+    host: str = ""
+    """Name of this host, where the file has several."""
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""
@@ -59,6 +62,7 @@ class FleetPlanner:
         require("scipy")
         self.path, self.how = fleet_path(file).absolute(), how
         self._fleet = runnable(self.path)
+        _check_host(self.path, [one.name for one in self._fleet.server_cluster.hosts], how.host)
         self._profiles = load_profiles([self.path], how.profiles)
 
     @cached_property
@@ -160,7 +164,7 @@ class FleetPlanner:
         device = self.how.device
         if running is not None and device == "auto":  # as it runs
             device = "cuda" if any(o.device != "cpu" for o in running.served.engines) else "cpu"
-        there = devices(plan, cuda_gpus(), device)
+        there = devices(plan, cuda_gpus(), device, self.how.host)
         before = running.served if running else None
         served = served_plan(self.path, fleet, plan, there, before)
         if running is not None:
@@ -169,10 +173,27 @@ class FleetPlanner:
         specs = tuple(
             # the same file by another path makes no other robot
             replace(spec, params_file=spec.params_file.resolve()) if spec.params_file else spec
-            for spec in fleet_plan(fleet, self.path.parent, served=served)
+            for spec in fleet_plan(fleet, self.path.parent, served=served, plan=plan)
             if not (spec.executable == "robot_node" and spec.namespace in guests)
         )
         return PlannedFleet(str(self.path), specs, served, self.how.to_dict(), dict(guests))
+
+
+def _check_host(path: Path, hosts: Sequence[str], host: str) -> None:
+    """Raises ConfigError."""
+    listed = ", ".join(hosts)
+    if hosts and not host:
+        raise ConfigError(
+            f"{path} is for the hosts {listed}: say which one this is, for example --host "
+            f"{hosts[0]}"
+        )
+    if host and not hosts:
+        raise ConfigError(
+            f"--host {host}: {path} names no hosts; list them in server_cluster.hosts, or leave "
+            "--host out"
+        )
+    if host and host not in hosts:
+        raise ConfigError(f"--host {host}: {path} has no such host; it has {listed}")
 
 
 def exchanged(running: PlannedFleet, plan: "Plan | None", dead: str, spare: str) -> Decision:
@@ -180,8 +201,8 @@ def exchanged(running: PlannedFleet, plan: "Plan | None", dead: str, spare: str)
     good, which stands by in its place if it comes up again. dead, spare: their names."""
     of = {one.name: one for one in running.served.engines}
     gone, new = of[dead], of[spare]
-    serves = replace(gone, gpu=new.gpu, device=new.device)
-    waits = replace(new, gpu=gone.gpu, device=gone.device)
+    serves = replace(new, batch=gone.batch, robots=gone.robots, standby=False)
+    waits = replace(gone, batch=new.batch, robots=(), standby=True)
     changed = {dead: serves, spare: waits}
     engines = sorted(
         (changed.get(one.name, one) for one in running.served.engines),

@@ -108,16 +108,18 @@ def run_folder(out: Path, name: str = "") -> Path:
     return folder
 
 
-def run(fleet: Fleet, turn: Callable[[], None] = lambda: time.sleep(0.1)) -> int:
+def run(
+    fleet: Fleet, turn: Callable[[], None] = lambda: time.sleep(0.1), *, stays: bool = False
+) -> int:
     """Runs the fleet until a signal, until all of it has ended, or until its serving node ends with
     an error, which says why it cannot serve; 1 if a node ended by itself.
 
     turn: what else is to be done again and again, and may add nodes and dismiss some; it takes
-    about 0.1 s."""
+    about 0.1 s. stays: it goes on also while nothing of the fleet runs."""
     ended: dict[str, int] = {}
     with Interrupt(at_once=fleet.kill) as interrupt, fleet:
         output: Output = {}
-        while not interrupt.requested and len(ended) < len(fleet.processes):
+        while not interrupt.requested and (stays or len(ended) < len(fleet.processes)):
             dead = fleet.dead()  # asked first, so that its last output is read before the report
             _show(fleet, output)
             for key in dead.keys() - ended.keys():

@@ -49,6 +49,8 @@ class NodeSpec:
     """Of the command line, before those of ROS."""
     ros: bool = True
     """False: a program that is no node, and is given nothing but its arguments."""
+    host: str = ""
+    """That runs it, where a fleet has several."""
 
 
 def serving(**parameters: Any) -> NodeSpec:

@@ -21,9 +21,13 @@ from kairos_ros.bringup.fleet_change import (
     change,
     planned_fleet,
 )
+from kairos_ros.bringup.fleet_hosts import FleetHosts
 from kairos_ros.bringup.fleet_planner import Decision, refuse
 from kairos_ros.bringup.foreground import SERVING, how
+from kairos_ros.bringup.host_part import JUDGES, part_of
+from kairos_ros.bringup.judge_shares import JudgeShares
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.bringup.restarts import Restarts
 from kairos_ros.bringup.robot_admission import Question, RobotAdmissions
 from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.core.wire_check import printable
@@ -52,13 +56,17 @@ class PlannedFleetRunner:
         listener: FleetListener,
         say: Callable[[str], None],
         admissions: RobotAdmissions,
+        hosts: FleetHosts,
     ) -> None:
-        """say: for whoever looks at the program that runs the fleet."""
+        """say: for whoever looks at the program that runs the fleet. hosts: the other ones."""
         self.running = running
         self._admissions = admissions
         self._joined: Decision | None = None
         """What the change is made for: a robot, or an engine that died."""
         self._engines = EngineRepair()
+        self._hosts, self._shares = hosts, JudgeShares(client, say)
+        self._restarts = Restarts(fleet)
+        hosts.tell(running)
         self._reserved = ""
         """The robot, where somebody has asked for it beforehand."""
         self._fleet, self._client, self._listener, self._say = fleet, client, listener, say
@@ -72,9 +80,10 @@ class PlannedFleetRunner:
         self._since_s = self._again_s = 0.0
 
     def turn(self) -> None:
-        """Takes about 0.1 s."""
+        """Takes about 0.1 s. Raises ConfigError where another program runs this host's part."""
         self._client.spin(0.1)
         self._fleet.reap()
+        self._look_at_processes()
         if connection := self._listener.accept():
             self._connections.append(connection)
         for connection in list(self._connections):
@@ -95,7 +104,16 @@ class PlannedFleetRunner:
             connection.close()
         self._admissions.close()
 
-    # Engines that die, and robots that are not in the plan
+    # Processes and engines that die, and robots that are not in the plan
+
+    def _look_at_processes(self) -> None:
+        """Judges that end are started again; meanwhile others of their model have their robots."""
+        mine = part_of(self.running, self._hosts.host)
+        dead = {key: how(code) for key, code in self._fleet.dead().items()}
+        self._hosts.look(self.running, dead)
+        self._restarts.look({k: spec for k, spec in mine.items() if spec.executable in JUDGES})
+        if self._work is None:
+            self._shares.look(self.running, {*dead, *self._hosts.down(self.running)})
 
     def _repair(self) -> None:
         """An engine that stands by, and has served since another one died, takes its place for good
@@ -178,9 +196,8 @@ class PlannedFleetRunner:
         match message.get("do"):
             case "show":
                 dead = {key: how(code) for key, code in self._fleet.dead().items()}
-                connection.send(
-                    {"fleet": self.running.to_dict(), "dead": dead, "changes": self._what}
-                )
+                told = {"fleet": self.running.to_dict(), "dead": dead, "changes": self._what}
+                connection.send({**told, "hosts": self._hosts.wrong(self.running)})
             case "apply":
                 try:
                     self._begin(connection, message)
@@ -288,8 +305,11 @@ class PlannedFleetRunner:
     def _change(self, wanted: PlannedFleet, steps: Change) -> Iterator[str]:
         """Yields news, mostly empty, about ten times a second."""
         started: list[str] = []
+        mine = part_of(wanted, self._hosts.host)
         try:
-            for key in steps.start:
+            self._hosts.check(wanted, self.running)
+            self._hosts.tell(wanted, staged=True)
+            for key in [key for key in steps.start if key in mine]:
                 while not self._fleet.is_gone(key):  # of a change that was called off
                     yield ""
                 self._fleet.start(wanted.nodes[key])
@@ -301,9 +321,12 @@ class PlannedFleetRunner:
         except BaseException:
             for key in started:
                 self._fleet.dismiss(key)
+            self._hosts.tell(self.running)
             self._tell_running_plan()
             raise
         before, self.running, self._committed = self.running, wanted, True
+        self._hosts.tell(wanted)
+        self._shares.changed(before.nodes, wanted.nodes)
         if self._joined is not None:
             self._admissions.applied(before, self._joined, self._reserved)
         yield from self._complete(before, wanted, steps)
@@ -320,6 +343,7 @@ class PlannedFleetRunner:
         while True:
             state, now_s = self._client.state, time.monotonic()
             self._check_alive(started)
+            self._hosts.check(wanted, self.running)
             if state is not None:
                 heard_s = now_s
                 if state.plan == goal:
@@ -354,13 +378,14 @@ class PlannedFleetRunner:
         for key in (*steps.stop, *steps.restart):
             if key in self._fleet.processes:
                 self._fleet.dismiss(key)
+        mine = part_of(wanted, self._hosts.host)
         for key in (*steps.stop, *steps.restart):
             while not self._fleet.is_gone(key):
                 yield ""
-            if key in steps.restart:
+            if key in steps.restart and key in mine:
                 self._fleet.start(wanted.nodes[key])
                 yield f"started {key} again"
-            else:
+            elif self._hosts.host in ("", before.nodes[key].host):
                 yield f"{key} has stopped"
         for key, setting in judges:
             try:

@@ -92,6 +92,13 @@ def up_command(
             "changes them.",
         ),
     ] = False,
+    host: Annotated[
+        str,
+        typer.Option(
+            help="Name of this host in server_cluster.hosts: of the plan, only what is on it is "
+            "run, as it is planned. The first host runs the serving node."
+        ),
+    ] = "",
     gpus: GpusOption = None,
     objective: Objective = "weighted",
     network_ms: NetworkOption = 5.0,
@@ -101,13 +108,13 @@ def up_command(
     """Run a fleet file's nodes on this host until Ctrl-C, without ros2 launch.
 
     A node that ends by itself is reported and the others go on; the exit code is 1 then. The
-    options from --gpus on are for --planned.
+    options from --host on are for --planned, which --host implies.
     """
     from kairos_ros.bringup.fleet import fleet_plan
 
     names, path = FleetNames.below(namespace), fleet_path(file)
-    how = PlanChoices(gpus, objective, network_ms, tuple(profiles or ()), device)
-    if planned:
+    how = PlanChoices(gpus, objective, network_ms, tuple(profiles or ()), device, host)
+    if planned or host:
         if rviz:
             typer.echo(f"in rviz: {rviz_line(names)}")
         folder = run_folder(out, "fleet")

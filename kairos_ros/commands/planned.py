@@ -1,16 +1,21 @@
 """Planned fleets of this host: `kairos fleet up --planned`, `apply`, `status`, `plan --running`."""
 
+import re
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
+from kairos_ros.bringup.fleet import NODES
 from kairos_ros.bringup.fleet_change import PlannedFleet, change, planned_fleet
+from kairos_ros.bringup.fleet_hosts import FleetHosts
 from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices
 from kairos_ros.bringup.foreground import FleetArgument, run
+from kairos_ros.bringup.host_part import part_of
+from kairos_ros.bringup.host_runner import HostRunner
 from kairos_ros.bringup.plan import recorder, viz
 from kairos_ros.bringup.planned_runner import PlannedFleetRunner
 from kairos_ros.bringup.processes import Fleet
@@ -21,7 +26,7 @@ from kairos_ros.commands.plan import (
     ProfilesOption,
 )
 from kairos_ros.commands.task import NamespaceOption
-from kairos_ros.core.errors import KairosError
+from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.host.fleet_socket import FleetConnection, FleetListener, connect_to_fleet
 from kairos_ros.planning.workload import Objective
@@ -41,6 +46,8 @@ ANSWER_S = 10.0
 SEEN_S = 6.0
 """Within this time a serving node that runs is heard."""
 CALLED_OFF_S = 20.0
+HEARD_S = 3.0
+"""Within this time another program of the same host is heard."""
 
 
 def planned(
@@ -64,27 +71,63 @@ def _planning() -> AbstractContextManager[object]:
 def up_planned(
     file: str, how: PlanChoices, names: FleetNames, folder: Path, *, record: bool, rviz: bool
 ) -> int:
-    """Runs a fleet file by its plan, until Ctrl-C. The exit code."""
+    """Runs a fleet file by its plan, or what the plan puts on this host, until Ctrl-C. The exit
+    code."""
     from kairos_ros.nodes.fleet_client import FleetClient
+    from kairos_ros.nodes.host_topics import HostTopics
 
     planner = FleetPlanner(file, how)
     with _planning():
         running, plan = planner.plan()
     show_plan(plan)
-    for text in not_started(plan):
+    for text in not_started(plan, running):
         typer.echo(text, err=True)
+    if plan.hosts and how.host != plan.hosts[0][0]:
+        if record or rviz:
+            raise ConfigError(f"--record and --rviz are for the first host, {plan.hosts[0][0]}")
+        return _up_beside(how.host, running, names, folder)
     further = [*([viz()] if rviz else []), *([recorder(folder / "bag")] if record else [])]
-    fleet = Fleet([*running.specs, *further], folder, names=names)
+    fleet = Fleet([*part_of(running, how.host).values(), *further], folder, names=names)
     with ExitStack() as stack:
         listener = stack.enter_context(FleetListener(names.namespace))
         client = FleetClient("fleet_runner", names)
         stack.callback(client.close)
+        hosts = FleetHosts()
+        if how.host:
+            hosts = FleetHosts(how.host, HostTopics(client.node, names))
+            hear(client.spin, hosts.check_sole)
         admissions = RobotAdmissions(planner, plan, running)
-        runner = PlannedFleetRunner(fleet, running, client, listener, typer.echo, admissions)
+        runner = PlannedFleetRunner(fleet, running, client, listener, typer.echo, admissions, hosts)
         stack.callback(runner.close)
         typer.echo(f"plan {running.served.identity}: {len(running.served.engines)} engines, "
                    f"{len(running.robots)} robots; logs in {folder}")  # fmt: skip
         return run(fleet, runner.turn)
+
+
+def _up_beside(host: str, running: PlannedFleet, names: FleetNames, folder: Path) -> int:
+    """Runs what a plan puts on a host besides the first one, until Ctrl-C. The exit code."""
+    from kairos_ros.nodes.host_topics import HostTopics
+    from kairos_ros.nodes.vlm.side_node import SideNode
+
+    with ExitStack() as stack:
+        stack.enter_context(FleetListener(names.namespace, host))
+        node = SideNode(f"fleet_runner_{re.sub(r'[^A-Za-z0-9]', '_', host)}", names=names)
+        stack.callback(node.close)
+        fleet = Fleet([], folder, names=names)
+        topics = HostTopics(node.node, names)
+        runner = HostRunner(host, fleet, running, topics, node.spin, typer.echo)
+        hear(node.spin, runner.check_sole)
+        part = ", ".join(part_of(running, host)) or "nothing"
+        typer.echo(f"host {host} of plan {running.served.identity}: {part}; logs in {folder}")
+        return run(fleet, runner.turn, stays=True)
+
+
+def hear(spin: Callable[[float], None], check: Callable[[], None]) -> None:
+    """Before anything is started: whether another program runs the part of this host."""
+    until_s = time.monotonic() + HEARD_S
+    while time.monotonic() < until_s:
+        spin(0.1)
+    check()
 
 
 def show_plan(plan: "Plan") -> None:
@@ -96,17 +139,17 @@ def show_plan(plan: "Plan") -> None:
     Console().print(plan_tree(plan), highlight=False)
 
 
-def not_started(plan: "Plan") -> list[str]:
+def not_started(plan: "Plan", fleet: PlannedFleet) -> list[str]:
     """What of a plan has to be started by other means, for people."""
-    from kairos_ros.core.pipeline import Component
-
     found = []
-    for component in Component:
+    for component, node in NODES.items():
         servers = plan.servers_of(component)
-        if component is not Component.SYSTEM1 and len(servers) > 1:
+        replicas = [spec for spec in fleet.specs if spec.executable == f"{node}_node"]
+        if len(servers) > len(replicas):
             found.append(
-                f"note: the plan has {len(servers)} servers of {component} ({servers[0].model}); "
-                "its node asks one place: put an endpoint there that shares requests out"
+                f"note: the plan has {len(servers)} servers of {component} ({servers[0].model}), "
+                f"which are asked in {len(replicas)} places: name one for each in models, "
+                "openai:URL#NAME|URL#NAME, or put an endpoint there that shares requests out"
             )
     return found
 
@@ -132,10 +175,10 @@ def apply_command(
     line, running, told = _running(names)
     if told.get("changes"):
         raise KairosError(f"another `kairos fleet apply` changes this fleet: {told['changes']}")
-    how = PlanChoices(gpus, objective, network_ms, tuple(profiles or ()), device)
+    how = _choices(running, gpus, objective, network_ms, profiles, device)
     wanted, plan = planned(file, how, running)
     steps = change(running, wanted)
-    for text in not_started(plan):
+    for text in not_started(plan, wanted):
         typer.echo(text, err=True)
     if wanted == running or not (steps.lines or steps.tell):
         typer.echo(f"the fleet runs by {running.served.identity} already; nothing changes")
@@ -222,9 +265,11 @@ def status_command(
     if told.get("changes"):
         found.append(f"`kairos fleet apply` changes it: {told['changes']}")
     if file is not None:
-        how = PlanChoices(gpus, objective, network_ms, tuple(profiles or ()), device)
+        how = _choices(running, gpus, objective, network_ms, profiles, device)
         wanted, _ = planned(file, how, running)
         found += [f"by {file}: {text}" for text in change(running, wanted).lines]
+    hosts = told.get("hosts", {})
+    found += [why for why in hosts.values() if why]
     rows, differ = _seen(running, names)
     found += differ
     served = running.served
@@ -232,11 +277,13 @@ def status_command(
         from kairos_ros.commands.plan import write_json
 
         write_json(json_, {"plan": served.identity, "file": running.file, "agrees": not found,
-                           "differences": found, "engines": rows})  # fmt: skip
+                           "differences": found, "engines": rows,
+                           "hosts": {h: why or "there" for h, why in hosts.items()}})  # fmt: skip
     if json_ != Path("-"):
         typer.echo(f"plan {served.identity} of {running.file}")
         for row in rows:
-            typer.echo(f"  {row['engine']}: {row['state']}, {row['robots']} robots, batches up to "
+            where = f"{row['engine']} on {row['host']}".removesuffix(" on ")
+            typer.echo(f"  {where}: {row['state']}, {row['robots']} robots, batches up to "
                        f"{row['batch']}, load {100 * row['load']:.0f} %")  # fmt: skip
         for text in found:
             typer.echo(f"differs: {text}")
@@ -251,6 +298,19 @@ def running_difference(file: str, how: PlanChoices, namespace: str) -> "tuple[Pl
     wanted, plan = planned(file, how, running)
     same = f"the running fleet, {running.served.identity}, would not change"
     return plan, list(change(running, wanted).lines) or [same]
+
+
+def _choices(
+    running: PlannedFleet,
+    gpus: int | None,
+    objective: Objective,
+    network_ms: float,
+    profiles: list[Path] | None,
+    device: Literal["auto", "cuda", "cpu"],
+) -> PlanChoices:
+    """Options of a command, for the host that the fleet runs on."""
+    host = str(running.choices.get("host", ""))
+    return PlanChoices(gpus, objective, network_ms, tuple(profiles or ()), device, host)
 
 
 def _running(names: FleetNames) -> tuple[FleetConnection, PlannedFleet, dict[str, Any]]:
@@ -297,7 +357,7 @@ def _seen(running: PlannedFleet, names: FleetNames) -> tuple[list[dict[str, Any]
     for one in running.served.engines:
         mine = next((engine for engine in state.engines if is_of(engine, one)), None)
         rows.append({
-            "engine": one.name, "device": one.device, "robots": len(one.robots),
+            "engine": one.name, "host": one.host, "device": one.device, "robots": len(one.robots),
             "batch": one.batch, "state": mine.state if mine else "not there",
             "load": round(mine.load, 3) if mine else 0.0,
         })  # fmt: skip

@@ -16,6 +16,7 @@ from kairos_ros.engine.registry import read_registry, registry_of
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker.__main__ import WorkerPlan, run_worker
 from kairos_ros.host.extras import require
+from kairos_ros.host.orphan import leave_with_launcher
 from kairos_ros.transport.endpoint import Insecure, check_endpoint, is_local
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder, default_folder
@@ -141,6 +142,7 @@ def worker_command(
         format=f"%(asctime)s worker[{os.getpid()}] %(levelname)s %(message)s",
         stream=sys.stderr,
     )
+    leave_with_launcher()
     raise typer.Exit(run_worker(plan))
 
 

@@ -38,7 +38,9 @@ HUB_ID = re.compile(r"[A-Za-z0-9][\w.-]*(/[\w.-]+)?")
 LARGEST_OPTION = 256
 """Threads of an engine, and robots in one of its batches."""
 LARGEST_MIB = 1_000_000
-NODE_NAME = re.compile(r"kairos|serving|recorder|viz|gateway|(safety|monitor|planner)(_\d+)?")
+NODE_NAME = re.compile(
+    r"kairos|serving|recorder|viz|gateway|(safety|monitor|planner)(_\d+)?(_replica_\d+)?"
+)
 """What the other processes of a fleet are called: one robot more of that name would hide them."""
 
 
@@ -104,6 +106,12 @@ def _fleet(fleet: FleetFile, known: Known, folder: Path) -> Iterator[Problem]:
             yield Problem(
                 (*here, "params_file"), f"{group.params_file!r}: there is no file {params}"
             )
+        hosts = [host.name for host in fleet.server_cluster.hosts]
+        if group.host and group.host not in hosts:
+            hint = did_you_mean(group.host, hosts)
+            listed = ", ".join(hosts) or "none"
+            text = f"there is no host {group.host!r}{hint}; server_cluster.hosts has: {listed}"
+            yield Problem((*here, "host"), text)
         if group.safe_state and "safe_state" in group.adapter_options:
             yield Problem((*here, "safe_state"), "it is in adapter_options, too; give it once")
         at = "num_robots" if group.names is None else "names"

@@ -3,17 +3,19 @@
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from itertools import count
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component
-from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
-from kairos_ros.fleet.fleet_file import FleetFile
+from kairos_ros.core.placement.served_plan import Option, PlannedEngine, ServedPlan
+from kairos_ros.fleet.fleet_file import FleetFile, Host
 from kairos_ros.fleet.places import NOT_IN_NAMES, policy_names, policy_of
-from kairos_ros.planning.plan import Plan, ServerPlan
+from kairos_ros.planning.plan import GPU, Plan, ServerPlan
 
-GPU = "gpu"
-"""With a number behind it: a GPU of a plan."""
+LEAST_BATCH = 16
+"""Of an engine, unless its options say something else."""
+LAST_PORT = 65535
 
 
 def served_plan(
@@ -45,6 +47,7 @@ def served_plan(
         for server in sorted(servers, key=lambda one: int(one.gpu.removeprefix(GPU)))
     )
     engines += _standby(plan, engines, running, device)
+    engines = _placed(fleet.server_cluster.hosts, plan, engines, policies, running)
     hz_of = {one.name: one.requests_hz for one in plan.classes}
     periods = {
         robot: round(1 / hz_of[name], 6)
@@ -85,6 +88,56 @@ def _standby(
         where = device(int(gpu.removeprefix(GPU)))
         found.append(PlannedEngine(gpu, where, policy, batch, (), standby=True))
     return tuple(found)
+
+
+def worker_batch(batch: int) -> int:
+    """Largest batch of an engine whose plan says so: as large as it may get without a new start."""
+    return max(LEAST_BATCH, batch)
+
+
+def _placed(
+    hosts: Sequence[Host],
+    plan: Plan,
+    engines: Sequence[PlannedEngine],
+    policies: Mapping[str, Mapping[str, Option]],
+    running: ServedPlan | None,
+) -> tuple[PlannedEngine, ...]:
+    """The same engines with their hosts, and with endpoints where that is not the first one. An
+    engine that runs keeps its endpoint; a new one gets the next free port of its host."""
+    if not hosts:
+        return tuple(engines)
+    by_name = {host.name: host for host in hosts}
+    runs = {one.name: one for one in running.engines} if running else {}
+    taken = {one.endpoint for one in runs.values()}
+    found = []
+    for engine in engines:
+        name = plan.host_of(engine.gpu)
+        endpoint = ""
+        if name != hosts[0].name:
+            was = runs.get(engine.name)
+            if (
+                running
+                and was
+                and (was.host, was.device) == (name, engine.device)
+                and worker_batch(was.batch) == worker_batch(engine.batch)
+                and running.policies.get(was.policy) == policies[engine.policy]
+            ):
+                endpoint = was.endpoint
+            else:
+                free = (_endpoint(by_name[name], i) for i in count())
+                endpoint = next(one for one in free if one not in taken)
+            taken.add(endpoint)
+        found.append(replace(engine, host=name, endpoint=endpoint))
+    return tuple(found)
+
+
+def _endpoint(host: Host, number: int) -> str:
+    """Of the engine that is started as number i on a host. Raises ConfigError beyond the ports."""
+    port = host.port + number
+    if port > LAST_PORT:
+        raise ConfigError(f"host {host.name} has no port left for its engines from {host.port} on")
+    at = f"[{host.reached_at}]" if ":" in host.reached_at else host.reached_at
+    return f"tcp://{at}:{port}"
 
 
 def fleet_name(path: Path) -> str:
@@ -166,17 +219,27 @@ def _kept_robots(
     return found
 
 
-def devices(plan: Plan, found: int, wanted: str) -> Callable[[int], str]:
-    """Where GPU number i of a plan is on this host. found: its CUDA GPUs. wanted: auto (CUDA if
-    there is any), cuda, or cpu: a CPU slot in the place of each GPU.
+def devices(plan: Plan, found: int, wanted: str, host: str = "") -> Callable[[int], str]:
+    """Where GPU number i of a plan is on its host. found: CUDA GPUs of this one. wanted: auto (CUDA
+    if there is any), cuda, or cpu: a CPU slot in the place of each GPU. host: this one, where the
+    fleet has several; auto is cuda where it has no GPU of the plan.
 
     Raises ConfigError for a plan that uses more GPUs than there are."""
-    if wanted == "cpu" or (wanted == "auto" and not found):
+    last = plan.standby + max(int(one.gpu.removeprefix(GPU)) for one in plan.servers)
+    if plan.hosts and not plan.host_of(f"{GPU}{last}"):
+        there = sum(gpus for _, gpus in plan.hosts)
+        raise ConfigError(
+            f"the plan uses {last + 1} GPUs and the hosts of the fleet file have {there}; plan for "
+            f"those with --gpus {there - plan.standby}, or add GPUs to server_cluster.hosts"
+        )
+    places = (plan.place_of(f"{GPU}{i}") for i in range(last + 1))
+    mine = [number for of, number in places if of == host]
+    if wanted == "cpu" or (wanted == "auto" and mine and not found):
         return lambda _: "cpu"
-    needed = plan.standby + 1 + max(int(one.gpu.removeprefix(GPU)) for one in plan.servers)
+    needed = max(mine, default=-1) + 1
     if needed > found:
         raise ConfigError(
             f"the plan uses {needed} GPUs and this host has {found}; plan for those with --gpus "
             f"{max(1, found)}, or give --device cpu: a CPU slot in the place of each GPU"
         )
-    return lambda i: f"cuda:{i}"
+    return lambda i: f"cuda:{plan.place_of(f'{GPU}{i}')[1]}"

@@ -1,8 +1,9 @@
 """What a fleet file says (001 §3.3, Figure 3), plus what our robots and schedulers need.
 
 The names and the layout are the paper's. Ours are optional: of a robot group its names, adapter,
-rate and safe state; of a task its scene, horizon and scheduling policy, value and least rate; of
-a judge its cameras; the memory of a GPU; where models are served; and the gateway before them.
+rate, safe state and host; of a task its scene, horizon and scheduling policy, value and least rate;
+of a judge its cameras; the memory and the hosts of GPUs; where models are served; and the gateway
+before them.
 """
 
 import re
@@ -33,6 +34,8 @@ RobotName = Annotated[
         description="a ROS name, or several with / between them, such as cell_1/arm_1",
     ),
 ]
+ENDPOINT = "openai:"
+"""Prefix of a model that an OpenAI-compatible server is asked for."""
 GATEWAY = "gateway:"
 """Prefix of a model that the fleet's own gateway is asked for."""
 Text = Annotated[str, Field(min_length=1, max_length=10_000)]
@@ -53,6 +56,37 @@ class _Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
 
+class Host(_Section):
+    """One computer of the cluster."""
+
+    name: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9][A-Za-z0-9_.-]*$",
+            max_length=64,
+            description="what `kairos fleet up --host` calls it, and its key, if links have keys",
+        ),
+    ]
+    gpus: Annotated[int, Field(ge=0, le=100_000, description="of num_servers: those in this host")]
+    address: Annotated[
+        str,
+        Field(
+            pattern=r"^[A-Za-z0-9:][A-Za-z0-9:._-]*$",
+            max_length=255,
+            description="where the first host finds its engines: IP address or name; its name "
+            "without it",
+        ),
+    ] = ""
+    port: Annotated[
+        int, Field(ge=1, le=65_000, description="TCP port of its first engine, others follow")
+    ] = 7420
+
+    @property
+    def reached_at(self) -> str:
+        """IP address or host name."""
+        return self.address or self.name
+
+
 class ServerCluster(_Section):
     """What the models run on."""
 
@@ -65,6 +99,14 @@ class ServerCluster(_Section):
         int,
         Field(ge=0, le=1000, description="of num_servers: kept loaded for when another one dies"),
     ] = 0
+    hosts: Annotated[
+        list[Host],
+        Field(
+            max_length=1000,
+            description="where the servers are, in the order of their GPUs; the first host runs "
+            "the serving node; without them, all are in one",
+        ),
+    ] = []
 
     @model_validator(mode="after")
     def _some_serve(self) -> Self:
@@ -73,6 +115,19 @@ class ServerCluster(_Section):
                 f"{self.hot_standby} of {self.num_servers} servers stand by; at least one has to "
                 "serve"
             )
+        return self
+
+    @model_validator(mode="after")
+    def _hosts_have_all(self) -> Self:
+        names = [host.name for host in self.hosts]
+        if twice := next((name for name in names if names.count(name) > 1), None):
+            raise ValueError(f"two hosts are called {twice!r}")
+        gpus = sum(host.gpus for host in self.hosts)
+        if self.hosts and gpus != self.num_servers:
+            raise ValueError(f"its hosts have {gpus} GPUs, and num_servers is {self.num_servers}")
+        places = [(host.reached_at, host.port) for host in self.hosts]
+        if twice_at := next((at for at in places if places.count(at) > 1), None):
+            raise ValueError(f"two hosts are at {twice_at[0]} with port {twice_at[1]}")
         return self
 
 
@@ -101,6 +156,9 @@ class RobotGroup(_Section):
         list[FiniteFloat],
         Field(description="where return_to_safe_state goes, in the units of the body's state"),
     ] = []
+    host: Annotated[
+        str, Field(description="of server_cluster.hosts, where they run; the first one without it")
+    ] = ""
 
     @model_validator(mode="after")
     def _counted(self) -> Self:
@@ -297,7 +355,10 @@ class FleetFile(BaseModel):
     robot_fleet: Annotated[list[RobotGroup], Field(min_length=1)]
     models: Annotated[
         dict[str, Text],
-        Field(description="model name -> where it is: a folder, openai:URL#NAME, ..."),
+        Field(
+            description="model name -> where it is: a folder, openai:URL#NAME, ...; of replicas, "
+            "openai:URL#NAME|URL#NAME"
+        ),
     ] = {}
 
     gateway: GatewaySection | None = None
@@ -313,11 +374,18 @@ class FleetFile(BaseModel):
 
     def located(self, model: str) -> str:
         """Where a model is: as `models` says, else its name itself; behind the gateway, if there
-        is one, where it is named so."""
+        is one, where it is named so. Of several places, the first."""
+        return self.places(model)[0]
+
+    def places(self, model: str) -> tuple[str, ...]:
+        """As `located`, all of `openai:URL#NAME|URL#NAME`: one for each replica of the model."""
         located = self.models.get(model, model)
-        if self.gateway is None or not located.startswith(GATEWAY):
-            return located
-        return self.gateway.endpoint + located.removeprefix(GATEWAY)
+        if self.gateway is not None and located.startswith(GATEWAY):
+            return (self.gateway.endpoint + located.removeprefix(GATEWAY),)
+        if located.startswith(ENDPOINT):
+            urls = located.removeprefix(ENDPOINT).split("|")
+            return tuple(f"{ENDPOINT}{url.strip()}" for url in urls)
+        return (located,)
 
 
 SECTIONS = tuple(FleetFile.model_fields)

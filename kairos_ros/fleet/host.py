@@ -19,11 +19,10 @@ from kairos_ros.engine.emulated import parse_emulated
 from kairos_ros.engine.policies.saved_policy import PREFIX
 from kairos_ros.engine.policies.served import not_guided, not_speaking
 from kairos_ros.fleet.checks import Problem, unlocated
-from kairos_ros.fleet.fleet_file import FleetFile
+from kairos_ros.fleet.fleet_file import ENDPOINT, FleetFile
 from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, SYSTEM1, policy_of
 from kairos_ros.host.extras import lacking
 
-ENDPOINT = "openai:"
 MOST_NODES = 30
 """With discovery limited to this host, 32 DDS participants find each other; two are for whoever
 gives tasks and whoever looks."""
@@ -139,8 +138,9 @@ def _judges(fleet: FleetFile, folder: Path) -> Iterator[tuple[FieldPath, str]]:
                         f"openai:http://HOST:8000/v1#{one.model} (used by {users})"
                     ),
                 )
-            elif text := _wrong_judge(fleet.located(one.model), component):
-                yield (("models", one.model) if one.model in fleet.models else path), text
+            for place in () if one.model in nowhere else fleet.places(one.model):
+                if text := _wrong_judge(place, component):
+                    yield (("models", one.model) if one.model in fleet.models else path), text
 
 
 def _wrong_judge(model: str, component: Component) -> str:

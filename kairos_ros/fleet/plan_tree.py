@@ -52,17 +52,20 @@ def plan_tree(plan: Plan) -> Tree:
             shown = [by_load[0], by_load[-1]]
             branch.add(f"{len(servers)} servers; the fullest and the emptiest:")
         for server in shown:
-            branch.add(_server(server))
+            branch.add(_server(server, plan.host_of(server.gpu)))
     if plan.spare:
         tree.add(f"{plan.spare} GPUs are free")
+    if plan.hosts:
+        tree.add(f"hosts: {escape(', '.join(f'{name} ({gpus})' for name, gpus in plan.hosts))}")
     if plan.standby:
         tree.add(f"besides, {plan.standby} stand by with a model of system1 loaded")
     return tree
 
 
-def _server(one: ServerPlan) -> str:
+def _server(one: ServerPlan, host: str) -> str:
+    at = f" on {escape(host)}" if host else ""
     return (
-        f"{one.gpu}: {_routed(one.robots)}, batches up to {one.batch}, {one.rate_hz:.3g}/s "
+        f"{one.gpu}{at}: {_routed(one.robots)}, batches up to {one.batch}, {one.rate_hz:.3g}/s "
         f"({100 * one.load:.0f} %), mean {1e3 * one.mean_s:.0f} ms, p99 {1e3 * one.p99_s:.0f} of "
         f"{1e3 * one.slo_s:g} ms: [bold]{1e3 * one.margin_s:.0f} ms left[/]"
     )

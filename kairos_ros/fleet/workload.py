@@ -108,6 +108,7 @@ def _cluster(fleets: Sequence[tuple[Path, FleetFile]]) -> Cluster:
         ours.gpu_type,
         math.inf if memory is None else memory * GIB_PER_GB,
         ours.hot_standby,
+        tuple((host.name, host.gpus) for host in ours.hosts),
     )
 
 

@@ -97,8 +97,9 @@ def _message(text: bytes) -> dict[str, Any]:
 class FleetListener:
     """Where a running fleet listens. A context manager."""
 
-    def __init__(self, namespace: str) -> None:
-        self.path = _path(namespace)
+    def __init__(self, namespace: str, host: str = "") -> None:
+        """host: besides the first one, where the fleet has several; nobody asks that one."""
+        self.path = _path(namespace, host)
 
     def __enter__(self) -> "FleetListener":
         """Raises ConfigError where another fleet of this user listens already."""
@@ -134,7 +135,7 @@ def connect_to_fleet(namespace: str) -> FleetConnection:
     if connected is None:
         raise KairosError(
             f"no planned fleet of this user runs {_where()} on this host; start one with `kairos "
-            "fleet up FILE --planned`"
+            "fleet up FILE --planned`; one of several hosts is asked on the first of them"
         )
     return FleetConnection(connected, 0.2)
 
@@ -153,7 +154,8 @@ def _where() -> str:
     return f"in ROS domain {os.environ.get('ROS_DOMAIN_ID') or 0}"
 
 
-def _path(namespace: str) -> Path:
+def _path(namespace: str, host: str = "") -> Path:
     """Raises ConfigError where its folder is another's."""
     name = namespace.strip("/").replace("/", ".") or "fleet"
+    name += f".host-{host}" if host else ""
     return user_folder("kairos-fleets") / f"{os.environ.get('ROS_DOMAIN_ID') or 0}.{name}.sock"

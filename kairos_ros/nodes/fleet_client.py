@@ -4,6 +4,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+from rclpy.node import Node
 from rclpy.parameter import Parameter
 from rclpy.parameter_client import AsyncParameterClient
 from rclpy.task import Future
@@ -49,6 +50,11 @@ class FleetClient:
         until = time.monotonic() + for_s
         while (left_s := until - time.monotonic()) > 0:
             self._side.spin(left_s)
+
+    @property
+    def node(self) -> Node:
+        """Which `spin` spins."""
+        return self._side.node
 
     @property
     def state(self) -> FleetState | None:

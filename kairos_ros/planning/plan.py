@@ -8,6 +8,8 @@ from kairos_ros.core.pipeline import Component
 from kairos_ros.planning.workload import Execution, Objective
 
 FORMAT = 1
+GPU = "gpu"
+"""With a number behind it: a GPU of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class Plan:
     """GPUs besides those that have a model of System 1 loaded for when another one dies."""
     limits: str = ""
     """What limits the fleet, and what would help."""
+    hosts: tuple[tuple[str, int], ...] = ()
+    """Name and GPUs of each host, in the order in which GPUs are counted; empty: there is one."""
 
     @property
     def actions_hz(self) -> float:
@@ -98,6 +102,19 @@ class Plan:
         found = [f"{one.model} as {one.component}" for one in self.servers if one.assumed]
         return tuple(dict.fromkeys(found))
 
+    def host_of(self, gpu: str) -> str:
+        """The host that a GPU, such as gpu3, is in; empty where the hosts have fewer."""
+        return self.place_of(gpu)[0]
+
+    def place_of(self, gpu: str) -> tuple[str, int]:
+        """The host that a GPU is in, and its number there."""
+        left = int(gpu.removeprefix(GPU))
+        for host, gpus in self.hosts:
+            if left < gpus:
+                return host, left
+            left -= gpus
+        return "", left
+
     def servers_of(self, component: Component) -> tuple[ServerPlan, ...]:
         return tuple(one for one in self.servers if one.component is component)
 
@@ -105,7 +122,12 @@ class Plan:
         """JSON-ready."""
         data = asdict(self)
         for server, one in zip(data["servers"], self.servers, strict=True):
-            server |= {"component": str(one.component), "load": one.load, "margin_s": one.margin_s}
+            server |= {
+                "host": self.host_of(one.gpu),
+                "component": str(one.component),
+                "load": one.load,
+                "margin_s": one.margin_s,
+            }
         return {
             "format": FORMAT,
             "kind": "fleet_plan",

@@ -223,6 +223,7 @@ class Planner:
             value_hz=self.search.value(rates),
             bound_hz=None,
             standby=self.cluster.standby,
+            hosts=self.cluster.hosts,
         )
 
     # What limits it, and what keeps it from being

@@ -73,6 +73,8 @@ class Cluster:
     memory_mib: float = math.inf
     standby: int = 0
     """Further ones, which have a model loaded and serve nobody until another one dies."""
+    hosts: tuple[tuple[str, int], ...] = ()
+    """Name and GPUs of each host, in the order in which GPUs are counted; empty: there is one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -37,6 +37,11 @@ class PlannedEngine:
     """That are routed here."""
     standby: bool = False
     """It is loaded, and serves nobody until another engine of its policy is down."""
+    host: str = ""
+    """Where it is, where the fleet has several hosts."""
+    endpoint: str = ""
+    """tcp://ADDRESS:PORT where a worker of another host serves it; empty: it is an engine of the
+    serving node's own host."""
 
     @property
     def name(self) -> str:
@@ -89,6 +94,9 @@ class ServedPlan:
                     f"plan: {one.name} has device {one.device!r} and batches up to {one.batch}; a "
                     f"device is cpu or cuda:N, and a batch from 1 to {LARGEST_BATCH}"
                 )
+        endpoints = [one.endpoint for one in self.engines if one.endpoint]
+        if len(set(endpoints)) < len(endpoints):
+            raise ConfigError(f"plan: two engines are at one endpoint of {sorted(endpoints)}")
         routed = [robot for one in self.engines for robot in one.robots]
         if len(set(routed)) < len(routed):
             twice = next(robot for robot in routed if routed.count(robot) > 1)
@@ -133,6 +141,8 @@ def read_served_plan(text: str) -> ServedPlan:
                 int(one["batch"]),
                 tuple(str(robot) for robot in one["robots"]),
                 one.get("standby") is True,
+                str(one.get("host", "")),
+                str(one.get("endpoint", "")),
             )
             for one in data["engines"]
         )

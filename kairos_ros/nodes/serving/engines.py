@@ -29,7 +29,7 @@ from kairos_ros.engine.client.events import (
     LanguageChanged,
     LinkChanged,
 )
-from kairos_ros.engine.client.remote_spec import NamedRemote
+from kairos_ros.engine.client.remote_spec import NamedRemote, RemoteSpec
 from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker.loading import memory_needed
@@ -118,8 +118,17 @@ class ServingEngines:
         self._dispatcher.add_engine(name, "edge", policy=policy, device=device)
         self._load(name)
 
+    def add_elsewhere(self, name: str, engine: RemoteSpec, device: str) -> None:
+        """A further engine that a plan has on another host, while others serve. device: as in
+        `add`. Raises ConfigError or zmq.ZMQError for a link that is impossible."""
+        link = EngineLink(engine, partial(self._queue, name))
+        link.start()
+        self._dispatcher.add_engine(name, "cloud", policy=engine.policy, device=device)
+        self._clients[name] = link
+
     def remove(self, name: str) -> None:
-        """An engine of this host gets no more batches, finishes those that it has, and ends."""
+        """An engine of a plan gets no more batches. On this host it finishes those that
+        it has, and ends; on another one it is hung up on, and what it has is queued again."""
         self._dispatcher.engines[name].state = "ending"
         self._removed.add(name)
         if name in self._clients:
@@ -222,7 +231,7 @@ class ServingEngines:
                 self._leaving.discard(name)
                 if name in self._removed:
                     self._removed.remove(name)
-                    del self._here[name]
+                    self._here.pop(name, None)
                     logger.info(f"{name} has ended")
                     self._carry_out(dispatcher.remove_engine(now_ns, name))
                 else:

@@ -13,9 +13,10 @@ from rclpy.impl.rcutils_logger import RcutilsLogger
 
 from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan, read_served_plan
+from kairos_ros.engine.client.remote_spec import RemoteSpec
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.nodes.serving.engines import ServingEngines
-from kairos_ros.nodes.serving.parameters import engine_options, serving_options
+from kairos_ros.nodes.serving.parameters import engine_options, planned_remote, serving_options
 from kairos_ros.serving.dispatcher import Dispatcher
 from kairos_ros.serving.engines.slot import EngineSlot
 from kairos_ros.serving.options import ServingOptions
@@ -23,14 +24,17 @@ from kairos_ros.serving.options import ServingOptions
 MOST_FAILURES = 2
 """A new engine whose workers ended so often in a row is not waited for any longer."""
 
-Key = tuple[str, str, EngineOptions]
-"""GPU, policy and how it runs: engines that differ in any of these are different ones."""
+Key = tuple[str, str, EngineOptions, str]
+"""GPU, policy, how it runs, and its endpoint on another host: engines that differ in any of these
+are different ones."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Wanted:
     plan: ServedPlan
     engines: Mapping[Key, PlannedEngine]
+    elsewhere: Mapping[str, RemoteSpec]
+    """By endpoint."""
     options: ServingOptions
 
 
@@ -73,7 +77,7 @@ class Plans:
         self._applied = _wanted(self._values) if self._values["plan"] else None
         if self._applied:
             for key in self._applied.engines:
-                self._add(key)
+                self._add(key, self._applied)
             self._follow(self._applied)
 
     def check(self, values: Mapping[str, Any]) -> None:
@@ -107,7 +111,7 @@ class Plans:
         if self._staged:
             new = [key for key in wanted.engines if key not in self._names]
             for key in new:
-                self._add(key)
+                self._add(key, wanted)
             what = ", ".join(self._names[key] for key in new) or "no new engine"
             self._logger.info(f"changing to plan {wanted.plan.identity}: {what}")
 
@@ -165,14 +169,17 @@ class Plans:
         for key in self._names.keys() - kept:
             self._engines.remove(self._names.pop(key))
 
-    def _add(self, key: Key) -> None:
-        gpu, policy, options = key
+    def _add(self, key: Key, wanted: _Wanted) -> None:
+        gpu, policy, options, endpoint = key
         name, number = f"{gpu}/{policy}", 1
         while name in self._dispatcher.engines:  # one that ends, or runs with other options
             number += 1
             name = f"{gpu}/{policy}.{number}"
         self._names[key] = name
-        self._engines.add(name, policy, options, gpu)
+        if endpoint:
+            self._engines.add_elsewhere(name, wanted.elsewhere[endpoint], gpu)
+        else:
+            self._engines.add(name, policy, options, gpu)
 
     def _slot(self, key: Key) -> EngineSlot:
         return self._dispatcher.engines[self._names[key]]
@@ -194,5 +201,6 @@ def _wanted(values: Mapping[str, Any]) -> _Wanted:
         if "max_batch" not in plan.policies[one.policy]:
             mine = replace(mine, max_batch=max(mine.max_batch, one.batch))
         mine = replace(mine, device=one.device)
-        engines[one.gpu, one.policy, mine] = one
-    return _Wanted(plan, engines, serving_options(values))
+        engines[one.gpu, one.policy, mine, one.endpoint] = one
+    elsewhere = {e.endpoint: planned_remote(values, e) for e in plan.engines if e.endpoint}
+    return _Wanted(plan, engines, elsewhere, serving_options(values))

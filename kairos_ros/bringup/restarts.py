@@ -1,0 +1,58 @@
+"""Engine workers and judges that end by themselves are started again, ever later."""
+
+import time
+from collections.abc import Mapping
+
+from kairos_ros.bringup.foreground import how
+from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.processes import Fleet
+
+FIRST_S, LONGEST_S = 0.5, 30.0
+"""Before the first new start, and at most before any."""
+WELL_S = 30.0
+"""A process that ran for so long has not failed again and again."""
+AGAIN = 2
+"""Ends in a row from which on it counts as failed."""
+
+
+class Restarts:
+    """`look` is to be called often."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self._ends: dict[str, int] = {}
+        """Process -> how often in a row it has ended."""
+        self._due_s: dict[str, float] = {}
+        self._began_s: dict[str, float] = {}
+        self._how: dict[str, str] = {}
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Processes that have ended again and again, and how they did last."""
+        return {
+            key: f"{self._how[key]} ({ends} times in a row)"
+            for key, ends in self._ends.items()
+            if ends >= AGAIN
+        }
+
+    def look(self, specs: Mapping[str, NodeSpec]) -> None:
+        """specs: those that shall run, by their processes."""
+        now_s, dead = time.monotonic(), self._fleet.dead()
+        for key in self._ends.keys() - specs.keys():
+            for known in (self._ends, self._due_s, self._began_s, self._how):
+                known.pop(key, None)
+        for key, code in dead.items():
+            if key not in specs:
+                continue
+            if key not in self._due_s:
+                self._ends[key] = self._ends.get(key, 0) + 1
+                self._how[key] = how(code)
+                wait_s = min(LONGEST_S, FIRST_S * 2 ** (self._ends[key] - 1))
+                self._due_s[key] = now_s + wait_s
+            elif now_s >= self._due_s[key]:
+                del self._due_s[key]
+                self._began_s[key] = now_s
+                self._fleet.start(specs[key])
+        for key, began_s in list(self._began_s.items()):
+            if key not in dead and now_s - began_s > WELL_S:
+                del self._began_s[key], self._ends[key]
