@@ -4,6 +4,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -295,6 +296,7 @@ def running_difference(file: str, how: PlanChoices, namespace: str) -> "tuple[Pl
     """The plan of a file for the fleet that runs, and what would change in it."""
     line, running, _ = _running(FleetNames.below(namespace))
     line.close()
+    how = replace(how, host=str(running.choices.get("host", "")))
     wanted, plan = planned(file, how, running)
     same = f"the running fleet, {running.served.identity}, would not change"
     return plan, list(change(running, wanted).lines) or [same]

@@ -1,6 +1,7 @@
 """A planned fleet for three hosts, with emulated models and CPU slots, for tests."""
 
 import json
+from functools import cache
 from pathlib import Path
 
 import yaml
@@ -47,9 +48,14 @@ def three_hosts(folder: Path, port: int, *, swings: int = 2, params: Path | None
 
 
 def _write_profile(folder: Path) -> None:
+    folder.mkdir(exist_ok=True)
+    (folder / "monitor.json").write_text(_profile())
+
+
+@cache
+def _profile() -> str:
     """Of the monitor: one slot serves one arm and not two."""
     profile = assumed_profile(
         JUDGE, [Component.MONITOR], "CPU slot", "130+60b", [4], 100.0, batching="continuous"
     )
-    folder.mkdir(exist_ok=True)
-    (folder / "monitor.json").write_text(json.dumps(profile.to_dict()))
+    return json.dumps(profile.to_dict())
