@@ -45,7 +45,7 @@ KAIROS = Path(sys.prefix, "bin", "kairos")
 STATE = {"state": [0.5, 0.0, 0.0, 0.0]}
 POLICY = "emulated:latency_ms=5,chunk=20,state=4,dim=4"
 MOST = 12
-FUZZ_S = float(os.environ.get("KAIROS_FUZZ_S", "8"))
+FUZZ_S = float(os.environ.get("KAIROS_FUZZ_S", "4"))
 LATCHED = ("/kairos/robot_status", "/tf_static")
 
 

@@ -3,6 +3,7 @@
 import base64
 import json
 import os
+import re
 import subprocess
 import sys
 import threading
@@ -343,9 +344,15 @@ def test_lerobot_s_own_command_calibrates_the_arm_and_it_is_served_as_that_says(
         """Turns all joints to some places, once the command asks for it, and confirms."""
         until(lambda: calibrate.poll() is not None or hint in said.read_text(), 120.0)
         for place in places:
+            printed = len(said.read_text())
             arm.tell(*(f"place {motor} {place}" for motor in FOLDED))
-            heard = arm.heard()
-            until(lambda heard=heard: calibrate.poll() is not None or arm.heard() > heard + 4, 60.0)
+            read = re.compile(rf"gripper +\| +\d+ \| +{place} \|")  # minimum, position, maximum
+            until(
+                lambda read=read, printed=printed: (
+                    calibrate.poll() is not None or read.search(said.read_text()[printed:])
+                ),
+                60.0,
+            )
         calibrate.stdin.write(b"\n")
         calibrate.stdin.flush()
 
