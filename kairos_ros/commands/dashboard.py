@@ -61,7 +61,7 @@ def dashboard_command(
     sender, traces = None, None
     if otlp:
         require("opentelemetry")
-        from kairos_ros.dashboard.traces import Traces
+        from kairos_ros.tracing.fleet_traces import Traces
         from kairos_ros.tracing.otlp import TraceSender
 
         sender = TraceSender(otlp)

@@ -1,4 +1,4 @@
-"""The tasks that the dashboard hears of, as traces for an OpenTelemetry receiver."""
+"""The tasks that a listener hears of, as traces for an OpenTelemetry receiver."""
 
 import time
 from collections import Counter
