@@ -102,7 +102,7 @@ def _compare(dialect: str, folder: Path, policy: Recomputed, *, quick: bool) -> 
     (folder / "map.yaml").write_text(f"dialect: {dialect}\n{SAME_MAP}{MAPS[dialect]}")
     kairos = str(Path(sys.prefix, "bin", "kairos"))
     ours = [kairos, "doors", str(folder / "map.yaml"), "--listen", "127.0.0.1:0"]
-    server = f"bench.support.{dialect}_server"
+    server = f"bench.support.peers.{dialect}_server"
     theirs = [sys.executable, "-m", server, str(PORT), str(POLICY)]
     env = environment()
     blocks: list[Block] = []
