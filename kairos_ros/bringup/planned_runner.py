@@ -21,13 +21,13 @@ from kairos_ros.bringup.fleet_change import (
     change,
     planned_fleet,
 )
-from kairos_ros.bringup.fleet_hosts import FleetHosts
 from kairos_ros.bringup.fleet_planner import Decision, refuse
 from kairos_ros.bringup.foreground import SERVING, how
-from kairos_ros.bringup.host_part import JUDGES, part_of
-from kairos_ros.bringup.judge_shares import JudgeShares
+from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
+from kairos_ros.bringup.hosts.host_part import JUDGES, part_of
+from kairos_ros.bringup.hosts.judge_shares import JudgeShares
+from kairos_ros.bringup.hosts.restarts import Restarts
 from kairos_ros.bringup.processes import Fleet
-from kairos_ros.bringup.restarts import Restarts
 from kairos_ros.bringup.robot_admission import Question, RobotAdmissions
 from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.core.wire_check import printable

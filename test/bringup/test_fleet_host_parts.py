@@ -7,10 +7,10 @@ import pytest
 from host_fleets import JUDGE, three_hosts
 
 from kairos_ros.bringup.fleet_change import change, planned_fleet
-from kairos_ros.bringup.fleet_hosts import FleetHosts
 from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices, exchanged
-from kairos_ros.bringup.host_part import ToldPlan, hosts_of, part_of, read_told_plan
-from kairos_ros.bringup.judge_shares import shares
+from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
+from kairos_ros.bringup.hosts.host_part import ToldPlan, hosts_of, part_of, read_told_plan
+from kairos_ros.bringup.hosts.judge_shares import shares
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
 from kairos_ros.core.placement.host_status import SILENT_S, HostStatus, read_host_status

@@ -12,11 +12,11 @@ import typer
 
 from kairos_ros.bringup.fleet import NODES
 from kairos_ros.bringup.fleet_change import PlannedFleet, change, planned_fleet
-from kairos_ros.bringup.fleet_hosts import FleetHosts
 from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices
 from kairos_ros.bringup.foreground import FleetArgument, run
-from kairos_ros.bringup.host_part import part_of
-from kairos_ros.bringup.host_runner import HostRunner
+from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
+from kairos_ros.bringup.hosts.host_part import part_of
+from kairos_ros.bringup.hosts.host_runner import HostRunner
 from kairos_ros.bringup.plan import recorder, viz
 from kairos_ros.bringup.planned_runner import PlannedFleetRunner
 from kairos_ros.bringup.processes import Fleet

@@ -8,7 +8,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from kairos_ros.bringup.fleet import REPLICA
 from kairos_ros.bringup.fleet_change import Client, PlannedFleet, Setting
-from kairos_ros.bringup.host_part import JUDGES
+from kairos_ros.bringup.hosts.host_part import JUDGES
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import KairosError

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 from kairos_ros.bringup.fleet_change import PlannedFleet, live_parameters
 from kairos_ros.bringup.foreground import how
-from kairos_ros.bringup.host_part import (
+from kairos_ros.bringup.hosts.host_part import (
     JUDGES,
     ToldPlan,
     Topics,
@@ -14,9 +14,9 @@ from kairos_ros.bringup.host_part import (
     part_of,
     read_told_plan,
 )
+from kairos_ros.bringup.hosts.restarts import Restarts
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
-from kairos_ros.bringup.restarts import Restarts
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.placement.host_status import HostStatus
 

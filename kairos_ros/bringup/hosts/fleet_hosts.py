@@ -4,7 +4,7 @@ import time
 from collections.abc import Mapping
 
 from kairos_ros.bringup.fleet_change import PlannedFleet
-from kairos_ros.bringup.host_part import (
+from kairos_ros.bringup.hosts.host_part import (
     ToldPlan,
     Topics,
     check_sole,

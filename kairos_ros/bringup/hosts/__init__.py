@@ -1,0 +1,1 @@
+"""What each host of a planned fleet runs, and how the hosts follow one plan."""
