@@ -36,6 +36,8 @@ NODES: Mapping[Component, str] = {
     Component.SYSTEM2: "planner",
 }
 SIMULATED = "sim"
+STANDBY_S = 1.0
+"""Silence of the first serving node after which the second one takes over."""
 REPLICA = "_replica_"
 """In the name of a judging node, before the number of a further replica."""
 LANGUAGE_MIB = 512
@@ -70,6 +72,9 @@ def fleet_plan(
         plan: the plan itself.
     """
     specs = [_serving(fleet, folder, served)]
+    if served and fleet.server_cluster.standby_server:
+        standby = serving(**{**specs[0].parameters, "standby_after_s": STANDBY_S})
+        specs.append(replace(standby, host=fleet.server_cluster.standby_server))
     if (own := fleet.gateway) is not None:
         specs.append(gateway(own.servers, order=own.order, dispatch=own.dispatch, port=own.port))
     specs += _judges(fleet, folder, plan)

@@ -2,7 +2,7 @@
 what it is told by."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -45,6 +45,9 @@ class Client(Protocol):
 
     @property
     def state(self) -> State | None: ...
+
+    @property
+    def states(self) -> Sequence[State]: ...
 
     def set(self, node: str, values: Mapping[str, Any]) -> Setting: ...
 
@@ -136,7 +139,8 @@ def change(old: PlannedFleet, new: PlannedFleet) -> Change:
 
 def live_parameters(old: NodeSpec, new: NodeSpec) -> dict[str, Any] | None:
     """What to set at a running node; None: it has to be started again."""
-    names = LIVE["serving" if new.name == "serving" else "judge"] if new.namespace == COMMON else ()
+    kind = "serving" if new.executable == "serving_node" else "judge"
+    names = LIVE[kind] if new.namespace == COMMON else ()
     changed = {
         name
         for name in old.parameters.keys() | new.parameters.keys()

@@ -18,13 +18,14 @@ from kairos_ros.bringup.fleet_change import (
     Change,
     Client,
     PlannedFleet,
+    Setting,
     change,
     planned_fleet,
 )
 from kairos_ros.bringup.fleet_planner import Decision, refuse
 from kairos_ros.bringup.foreground import SERVING, how
 from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
-from kairos_ros.bringup.hosts.host_part import JUDGES, part_of
+from kairos_ros.bringup.hosts.host_part import JUDGES, RESTARTED, part_of
 from kairos_ros.bringup.hosts.judge_shares import JudgeShares
 from kairos_ros.bringup.hosts.restarts import Restarts
 from kairos_ros.bringup.processes import Fleet
@@ -111,9 +112,22 @@ class PlannedFleetRunner:
         mine = part_of(self.running, self._hosts.host)
         dead = {key: how(code) for key, code in self._fleet.dead().items()}
         self._hosts.look(self.running, dead)
-        self._restarts.look({k: spec for k, spec in mine.items() if spec.executable in JUDGES})
+        kinds = RESTARTED if self._standbys else JUDGES
+        self._restarts.look({key: spec for key, spec in mine.items() if spec.executable in kinds})
         if self._work is None:
             self._shares.look(self.running, {*dead, *self._hosts.down(self.running)})
+
+    @property
+    def _standbys(self) -> list[str]:
+        """Serving nodes besides the first one that follow the plan."""
+        servers = (s for s in self.running.specs if s.executable == "serving_node")
+        return [key for key in map(Fleet.key, servers) if key != SERVING]
+
+    @property
+    def _servers(self) -> list[str]:
+        """Serving nodes that are there."""
+        down = self._hosts.down(self.running)
+        return [SERVING, *(key for key in self._standbys if key not in down)]
 
     def _repair(self) -> None:
         """An engine that stands by, and has served since another one died, takes its place for good
@@ -126,7 +140,8 @@ class PlannedFleetRunner:
             self._join(joined, kind="repair")
 
     def _admit(self) -> None:
-        if (code := self._fleet.dead().get(SERVING)) is not None:
+        code = self._fleet.dead().get(SERVING)
+        if code is not None and not self._standbys:
             self._admissions.answer_all(f"serving {how(code)}; end the fleet, and start it again")
         state = self._client.state
         if self._work is not None or state is None or state.plan != self.running.served.identity:
@@ -333,8 +348,9 @@ class PlannedFleetRunner:
 
     def _served(self, wanted: PlannedFleet, steps: Change, started: list[str]) -> Iterator[str]:
         """Until the serving node routes by the new plan. Raises KairosError where it does not."""
-        setting = self._client.set(SERVING, steps.tell[SERVING])
-        while not setting.is_done():
+        told_to = [key for key in self._servers if key in steps.tell]
+        settings = [self._client.set(key, steps.tell[key]) for key in told_to]
+        while not _is_any_done(settings):
             self._check_alive(started)
             yield ""
         told, began_s, heard_s = "", time.monotonic(), time.monotonic()
@@ -373,7 +389,7 @@ class PlannedFleetRunner:
         judges = [
             (key, self._client.set(key, values))
             for key, values in steps.tell.items()
-            if PLAN not in values and key != SERVING
+            if PLAN not in values and key not in (SERVING, *self._standbys)
         ]
         for key in (*steps.stop, *steps.restart):
             if key in self._fleet.processes:
@@ -406,11 +422,26 @@ class PlannedFleetRunner:
         runs = self.running.served
         if state is None or now_s < self._again_s:
             return
-        if state.staged_plan or state.plan != runs.identity:
+        if any(one.staged_plan or one.plan != runs.identity for one in self._client.states):
             self._tell_running_plan()
 
     def _tell_running_plan(self) -> None:
         """Its answer is not waited for: what the serving node does then is seen in its state."""
         self._again_s = time.monotonic() + AGAIN_S
-        with contextlib.suppress(KairosError):
-            self._client.set(SERVING, {PLAN: self.running.served.text}).is_done()
+        for key in self._servers:
+            with contextlib.suppress(KairosError):
+                self._client.set(key, {PLAN: self.running.served.text}).is_done()
+
+
+def _is_any_done(settings: list[Setting]) -> bool:
+    """Whether a serving node has taken its plan. Raises KairosError once none will; one that does
+    not answer, while another one serves, is told again when it is there."""
+    done = False
+    for setting in list(settings):
+        try:
+            done |= setting.is_done()
+        except KairosError:
+            settings.remove(setting)
+            if not settings:
+                raise
+    return done

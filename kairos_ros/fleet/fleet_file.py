@@ -108,6 +108,14 @@ class ServerCluster(_Section):
         ),
     ] = []
 
+    standby_server: Annotated[
+        str,
+        Field(
+            description="a host with a second serving node, for when the first host's dies; the "
+            "first host has no GPUs then"
+        ),
+    ] = ""
+
     @model_validator(mode="after")
     def _some_serve(self) -> Self:
         if self.hot_standby >= self.num_servers:
@@ -128,6 +136,18 @@ class ServerCluster(_Section):
         places = [(host.reached_at, host.port) for host in self.hosts]
         if twice_at := next((at for at in places if places.count(at) > 1), None):
             raise ValueError(f"two hosts are at {twice_at[0]} with port {twice_at[1]}")
+        if self.standby_server:
+            if self.standby_server not in names[1:]:
+                listed = ", ".join(names[1:]) or "none"
+                raise ValueError(
+                    f"standby_server is {self.standby_server!r}; name a host besides the first "
+                    f"one: {listed}"
+                )
+            if self.hosts[0].gpus:
+                raise ValueError(
+                    f"a standby_server cannot use the GPUs of host {names[0]!r}, which it shall "
+                    "replace: give that one gpus: 0"
+                )
         return self
 
 

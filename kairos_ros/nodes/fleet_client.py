@@ -21,6 +21,7 @@ from kairos_ros.nodes.vlm.side_node import SideNode
 SERVING = "serving"
 FRESH_S = 3.0
 """A fleet state that is older says nothing of now."""
+MOST_SERVERS = 100
 
 
 class FleetClient:
@@ -31,8 +32,8 @@ class FleetClient:
         self._names = names
         self._side = SideNode(program, domain, names)
         self._clients: dict[str, AsyncParameterClient] = {}
-        self._heard_s = 0.0
-        self._state: FleetState | None = None
+        self._states: dict[str, tuple[FleetState, float]] = {}
+        """Server -> its newest state, and when it came."""
         subscribe(
             self._side.node,
             FleetState,
@@ -58,13 +59,25 @@ class FleetClient:
 
     @property
     def state(self) -> FleetState | None:
-        """The newest fleet state of a serving node that follows a plan; None: none lately."""
-        return self._state if time.monotonic() - self._heard_s < FRESH_S else None
+        """The newest fleet state of the serving node that follows a plan; None: none lately."""
+        return next(iter(self.states), None)
+
+    @property
+    def states(self) -> list[FleetState]:
+        """As `state`, of every serving node that follows a plan, the one that serves first."""
+        now_s = time.monotonic()
+        fresh = [state for state, heard_s in self._states.values() if now_s - heard_s < FRESH_S]
+        return sorted(fresh, key=lambda state: not state.active)
 
     def _on_state(self, state: FleetState) -> None:
         if not state.plan:
-            return  # of a standby, or of a server of other robots
-        self._state, self._heard_s = state, time.monotonic()
+            return  # of a standby without a plan, or of a server of other robots
+        now_s = time.monotonic()
+        self._states = {
+            server: known for server, known in self._states.items() if now_s - known[1] < FRESH_S
+        }
+        if state.server in self._states or len(self._states) < MOST_SERVERS:
+            self._states[state.server] = state, now_s
 
     def client(self, node: str) -> AsyncParameterClient:
         """Of the parameters of `serving`, or of a judge by its name. To be there when it is used:

@@ -89,6 +89,19 @@ def test_an_engine_keeps_its_port_and_a_new_one_gets_another(fleet, plan_of):
     assert [e.endpoint.rpartition(":")[2] for e in again.served.engines] == ["", "7433"]
 
 
+def test_a_second_serving_node_follows_the_same_plan(tmp_path):
+    file = three_hosts(tmp_path, PORT, standby=True)
+    fleet, _ = FleetPlanner(str(file), PlanChoices(host="a")).plan()
+    first, second = part_of(fleet, "a")["serving"], part_of(fleet, "b")["serving_standby"]
+    assert second.parameters == {**first.parameters, "standby_after_s": 1.0}
+    assert all(one.endpoint for one in fleet.served.engines), "both reach all engines"
+    more = three_hosts(tmp_path, PORT, standby=True, swings=1)
+    after, _ = FleetPlanner(str(more), PlanChoices(host="a")).plan(fleet)
+    steps = change(fleet, after)
+    assert steps.tell["serving_standby"]["plan"] == steps.tell["serving"]["plan"]
+    assert read_told_plan(ToldPlan("a", fleet, staged=False).text).fleet == fleet
+
+
 def test_a_standby_takes_the_place_of_an_engine_with_its_host(plan_of):
     fleet, plan = plan_of(4, hot_standby=1)
     spare = next(one for one in fleet.served.engines if one.standby)
@@ -133,6 +146,8 @@ def test_a_judge_at_endpoints_has_a_replica_for_each_of_them(plan_of):
         ("name: c", "name: c\n    address: 127.0.0.1\n    port: 7431",
          "two hosts are at 127.0.0.1 with port 7431"),
         ("port: 7431", "port: 0", "port"),
+        ("gpu_type", "standby_server: a\n  gpu_type", "name a host besides the first one: b, c"),
+        ("gpu_type", "standby_server: b\n  gpu_type", "'a', which it shall replace: give that"),
         ("name: c", "name: '-'", "name"),
     ],
 )  # fmt: skip
@@ -172,7 +187,7 @@ def test_a_told_plan_is_read_and_one_that_starts_anything_else_is_refused(fleet)
     for bad in (
         NodeSpec("kairos", "x", host="b", arguments=("worker",), ros=False),
         NodeSpec("rviz2", "x", host="b", package="rviz2"),
-        NodeSpec("serving_node", "x", host="b"),
+        NodeSpec("recorder_node", "x", host="b"),
         NodeSpec("robot_node", "x", host="b", arguments=("--y",)),
     ):
         evil = replace(fleet, specs=(*fleet.specs, bad))

@@ -13,9 +13,18 @@ CONFIG = Path(__file__).parents[2] / "config"
 JUDGE = "embedded:factory_judge"
 
 
-def three_hosts(folder: Path, port: int, *, swings: int = 2, params: Path | None = None, **cluster):
+def three_hosts(
+    folder: Path,
+    port: int,
+    *,
+    swings: int = 2,
+    params: Path | None = None,
+    standby: bool = False,
+    **cluster,
+):
     """Host `a` has one slot and the arms that swing; `b` has four slots; `c` has none, and two arms
-    that are watched by two replicas of a monitor. Returns the fleet file."""
+    that are watched by two replicas of a monitor. Returns the fleet file. standby: `a` has no slot,
+    and `b` a second serving node."""
     data = yaml.safe_load((CONFIG / "fleets" / "emulated.yaml").read_text())
     data["server_cluster"] = {
         "num_servers": 5,
@@ -26,6 +35,9 @@ def three_hosts(folder: Path, port: int, *, swings: int = 2, params: Path | None
             {"name": "c", "gpus": 0},
         ],
     } | cluster
+    if standby:
+        data["server_cluster"] |= {"num_servers": 4, "standby_server": "b"}
+        data["server_cluster"]["hosts"][0]["gpus"] = 0
     del data["models"]["emulated-drive"]
     body = {"adapter_options": {"env_id": "Pendulum-v1"}, "control_rate_hz": 10}
     body["params_file"] = str(params or CONFIG / "arm.yaml")

@@ -22,9 +22,11 @@ from kairos_ros.core.placement.served_plan import Option, PlannedEngine
 from kairos_ros.fleet.deployment import worker_batch
 from kairos_ros.transport.endpoint import is_loopback
 
-EVERYWHERE = ("robot_node", "safety_node", "monitor_node", "planner_node")
+EVERYWHERE = ("robot_node", "serving_node", "safety_node", "monitor_node", "planner_node")
 """Nodes that a host may be told to start."""
-JUDGES = EVERYWHERE[1:]
+JUDGES = EVERYWHERE[2:]
+RESTARTED = EVERYWHERE[1:]
+"""Nodes of other hosts than the first that are started again where they end by themselves."""
 NOT_OF_WORKERS = ("policy", "language_mib", "max_batch")
 
 

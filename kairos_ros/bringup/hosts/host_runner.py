@@ -6,7 +6,7 @@ from collections.abc import Callable
 from kairos_ros.bringup.fleet_change import PlannedFleet, live_parameters
 from kairos_ros.bringup.foreground import how
 from kairos_ros.bringup.hosts.host_part import (
-    JUDGES,
+    RESTARTED,
     ToldPlan,
     Topics,
     check_sole,
@@ -64,7 +64,7 @@ class HostRunner:
         self._adapt()
         self._restarts.look(
             {key: spec for key, spec in self._runs.items()
-             if not spec.ros or spec.executable in JUDGES}
+             if not spec.ros or spec.executable in RESTARTED}
         )  # fmt: skip
         if time.monotonic() >= self._due_s:
             self._due_s = time.monotonic() + TELL_S
