@@ -7,7 +7,6 @@ one request after another, whoever sends it. The seed comes in the options of th
 """
 
 import sys
-from pathlib import Path
 from typing import Any
 
 import zmq
@@ -42,4 +41,4 @@ class OwnServer:
 
 
 if __name__ == "__main__":
-    OwnServer(Recomputed(Path(sys.argv[2]))).serve(int(sys.argv[1]))
+    OwnServer(Recomputed(sys.argv[2])).serve(int(sys.argv[1]))

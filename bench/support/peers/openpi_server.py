@@ -11,7 +11,6 @@ import asyncio
 import sys
 import time
 import traceback
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -61,7 +60,7 @@ class OwnServer:
 
 
 async def main() -> None:
-    policy = Recomputed(Path(sys.argv[2]))
+    policy = Recomputed(sys.argv[2])
     server = OwnServer(policy)
     async with serve(
         server.handle, "127.0.0.1", int(sys.argv[1]), compression=None, max_size=None

@@ -19,7 +19,12 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.robot_state import RobotState
 from kairos_ros.core.scheduling.policies import BUILTIN as SCHEDULING
 from kairos_ros.host.domain import claim_domain, domain_in_use
-from kairos_ros.lab.demos.experiment import DemoOptions, calibration, scenes
+from kairos_ros.lab.demos.experiment import (
+    DemoOptions,
+    baseline_horizon,
+    calibration,
+    scenes,
+)
 from kairos_ros.lab.metrics.fleet_plot import finding, plot_comparison, plot_fleet
 from kairos_ros.lab.testbed.cloud import Cut, Paces, parse_cuts
 from kairos_ros.lab.testbed.live import LiveFleet
@@ -76,6 +81,11 @@ SET_UP = {
     "arrivals": "back_to_back",
     "seed": 1,
 }
+
+
+def test_the_baseline_is_tuned_where_the_policy_was_calibrated(tmp_path):
+    assert baseline_horizon("") == "static:tuned"
+    assert baseline_horizon(str(tmp_path)) == baseline_horizon("emulated:dim=4") == "static:10"
 
 
 def test_a_round_that_was_given_up_has_no_latency_in_the_document(tmp_path):
