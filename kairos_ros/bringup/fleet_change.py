@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 from kairos_ros.bringup.plan import NodeSpec, plan_text, read_plan
 from kairos_ros.bringup.processes import Fleet
-from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.core.fleet_names import COMMON
 from kairos_ros.core.placement.served_plan import ServedPlan, read_served_plan
 
@@ -26,6 +26,20 @@ class Setting(Protocol):
     def is_done(self) -> bool:
         """Raises KairosError where the node refuses them or does not answer."""
         ...
+
+
+def is_any_done(settings: list[Setting]) -> bool:
+    """Whether a serving node has taken its plan. Raises KairosError once none will; one that does
+    not answer, while another one serves, is told again when it is there."""
+    done = False
+    for setting in list(settings):
+        try:
+            done |= setting.is_done()
+        except KairosError:
+            settings.remove(setting)
+            if not settings:
+                raise
+    return done
 
 
 class State(Protocol):
@@ -74,6 +88,12 @@ class PlannedFleet:
     def robots(self) -> frozenset[str]:
         """Names of its robots."""
         return frozenset(s.namespace for s in self.specs if s.executable == "robot_node")
+
+    @property
+    def standbys(self) -> list[str]:
+        """Processes of the serving nodes that stand by and follow the plan."""
+        nodes = self.nodes.items()
+        return [key for key, spec in nodes if spec.parameters.get("standby_after_s")]
 
     def to_dict(self) -> dict[str, Any]:
         """JSON-ready."""

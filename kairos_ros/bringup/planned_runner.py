@@ -18,16 +18,15 @@ from kairos_ros.bringup.fleet_change import (
     Change,
     Client,
     PlannedFleet,
-    Setting,
     change,
+    is_any_done,
     planned_fleet,
 )
 from kairos_ros.bringup.fleet_planner import Decision, refuse
 from kairos_ros.bringup.foreground import SERVING, how
 from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
-from kairos_ros.bringup.hosts.host_part import JUDGES, RESTARTED, part_of
-from kairos_ros.bringup.hosts.judge_shares import JudgeShares
-from kairos_ros.bringup.hosts.restarts import Restarts
+from kairos_ros.bringup.hosts.host_part import part_of
+from kairos_ros.bringup.hosts.process_watch import ProcessWatch
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.bringup.robot_admission import Question, RobotAdmissions
 from kairos_ros.core.errors import KairosError, WireError
@@ -65,8 +64,7 @@ class PlannedFleetRunner:
         self._joined: Decision | None = None
         """What the change is made for: a robot, or an engine that died."""
         self._engines = EngineRepair()
-        self._hosts, self._shares = hosts, JudgeShares(client, say)
-        self._restarts = Restarts(fleet)
+        self._hosts, self._watch = hosts, ProcessWatch(fleet, client, hosts, say)
         hosts.tell(running)
         self._reserved = ""
         """The robot, where somebody has asked for it beforehand."""
@@ -84,7 +82,7 @@ class PlannedFleetRunner:
         """Takes about 0.1 s. Raises ConfigError where another program runs this host's part."""
         self._client.spin(0.1)
         self._fleet.reap()
-        self._look_at_processes()
+        self._watch.look(self.running, changing=self._work is not None)
         if connection := self._listener.accept():
             self._connections.append(connection)
         for connection in list(self._connections):
@@ -107,28 +105,6 @@ class PlannedFleetRunner:
 
     # Processes and engines that die, and robots that are not in the plan
 
-    def _look_at_processes(self) -> None:
-        """Judges that end are started again; meanwhile others of their model have their robots."""
-        mine = part_of(self.running, self._hosts.host)
-        dead = {key: how(code) for key, code in self._fleet.dead().items()}
-        self._hosts.look(self.running, dead)
-        kinds = RESTARTED if self._standbys else JUDGES
-        self._restarts.look({key: spec for key, spec in mine.items() if spec.executable in kinds})
-        if self._work is None:
-            self._shares.look(self.running, {*dead, *self._hosts.down(self.running)})
-
-    @property
-    def _standbys(self) -> list[str]:
-        """Serving nodes besides the first one that follow the plan."""
-        servers = (s for s in self.running.specs if s.executable == "serving_node")
-        return [key for key in map(Fleet.key, servers) if key != SERVING]
-
-    @property
-    def _servers(self) -> list[str]:
-        """Serving nodes that are there."""
-        down = self._hosts.down(self.running)
-        return [SERVING, *(key for key in self._standbys if key not in down)]
-
     def _repair(self) -> None:
         """An engine that stands by, and has served since another one died, takes its place for good
         where that one does not come up again."""
@@ -141,7 +117,7 @@ class PlannedFleetRunner:
 
     def _admit(self) -> None:
         code = self._fleet.dead().get(SERVING)
-        if code is not None and not self._standbys:
+        if code is not None and not self.running.standbys:
             self._admissions.answer_all(f"serving {how(code)}; end the fleet, and start it again")
         state = self._client.state
         if self._work is not None or state is None or state.plan != self.running.served.identity:
@@ -341,16 +317,16 @@ class PlannedFleetRunner:
             raise
         before, self.running, self._committed = self.running, wanted, True
         self._hosts.tell(wanted)
-        self._shares.changed(before.nodes, wanted.nodes)
+        self._watch.shares.changed(before.nodes, wanted.nodes)
         if self._joined is not None:
             self._admissions.applied(before, self._joined, self._reserved)
         yield from self._complete(before, wanted, steps)
 
     def _served(self, wanted: PlannedFleet, steps: Change, started: list[str]) -> Iterator[str]:
         """Until the serving node routes by the new plan. Raises KairosError where it does not."""
-        told_to = [key for key in self._servers if key in steps.tell]
+        told_to = [key for key in self._watch.servers(self.running) if key in steps.tell]
         settings = [self._client.set(key, steps.tell[key]) for key in told_to]
-        while not _is_any_done(settings):
+        while not is_any_done(settings):
             self._check_alive(started)
             yield ""
         told, began_s, heard_s = "", time.monotonic(), time.monotonic()
@@ -389,7 +365,7 @@ class PlannedFleetRunner:
         judges = [
             (key, self._client.set(key, values))
             for key, values in steps.tell.items()
-            if PLAN not in values and key not in (SERVING, *self._standbys)
+            if PLAN not in values and key not in (SERVING, *self.running.standbys)
         ]
         for key in (*steps.stop, *steps.restart):
             if key in self._fleet.processes:
@@ -428,20 +404,6 @@ class PlannedFleetRunner:
     def _tell_running_plan(self) -> None:
         """Its answer is not waited for: what the serving node does then is seen in its state."""
         self._again_s = time.monotonic() + AGAIN_S
-        for key in self._servers:
+        for key in self._watch.servers(self.running):
             with contextlib.suppress(KairosError):
                 self._client.set(key, {PLAN: self.running.served.text}).is_done()
-
-
-def _is_any_done(settings: list[Setting]) -> bool:
-    """Whether a serving node has taken its plan. Raises KairosError once none will; one that does
-    not answer, while another one serves, is told again when it is there."""
-    done = False
-    for setting in list(settings):
-        try:
-            done |= setting.is_done()
-        except KairosError:
-            settings.remove(setting)
-            if not settings:
-                raise
-    return done

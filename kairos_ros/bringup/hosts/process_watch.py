@@ -1,0 +1,39 @@
+"""Looks after the processes of a planned fleet on its first host, and knows those of the others."""
+
+from collections.abc import Callable
+
+from kairos_ros.bringup.fleet_change import Client, PlannedFleet
+from kairos_ros.bringup.foreground import SERVING, how
+from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
+from kairos_ros.bringup.hosts.host_part import JUDGES, RESTARTED, part_of
+from kairos_ros.bringup.hosts.judge_shares import JudgeShares
+from kairos_ros.bringup.hosts.restarts import Restarts
+from kairos_ros.bringup.processes import Fleet
+
+
+class ProcessWatch:
+    """`look` is to be called often."""
+
+    def __init__(
+        self, fleet: Fleet, client: Client, hosts: FleetHosts, say: Callable[[str], None]
+    ) -> None:
+        self._fleet, self._hosts = fleet, hosts
+        self._restarts, self.shares = Restarts(fleet), JudgeShares(client, say)
+
+    def look(self, running: PlannedFleet, *, changing: bool) -> None:
+        """Judges that end are started again, as is the serving node where another one stands by;
+        meanwhile other judges of their model have their robots. changing: the fleet is changed now.
+
+        Raises ConfigError where another program runs this host's part."""
+        mine = part_of(running, self._hosts.host)
+        dead = {key: how(code) for key, code in self._fleet.dead().items()}
+        self._hosts.look(running, dead)
+        kinds = RESTARTED if running.standbys else JUDGES
+        self._restarts.look({key: spec for key, spec in mine.items() if spec.executable in kinds})
+        if not changing:
+            self.shares.look(running, {*dead, *self._hosts.down(running)})
+
+    def servers(self, running: PlannedFleet) -> list[str]:
+        """Serving nodes that follow the plan, without those of hosts that are gone."""
+        down = self._hosts.down(running)
+        return [SERVING, *(key for key in running.standbys if key not in down)]
