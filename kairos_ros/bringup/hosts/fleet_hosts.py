@@ -70,6 +70,17 @@ class FleetHosts:
                 found |= part if status is None else part & status.dead.keys()
         return found
 
+    def lives(self, running: PlannedFleet) -> dict[str, str]:
+        """Processes of other hosts that are there -> what is another text once one was started
+        anew."""
+        found: dict[str, str] = {}
+        for host in hosts_of(running):
+            status = None if host == self.host else self._status(host)
+            if status is not None:
+                for key in part_of(running, host):
+                    found[key] = f"{status.session}/{status.ended.get(key, 0)}"
+        return found
+
     def check(self, wanted: PlannedFleet, running: PlannedFleet) -> None:
         """Raises KairosError where a host that has to start something is not there, or what it has
         started ends again and again."""

@@ -119,6 +119,7 @@ class HostRunner:
                 plan.served.identity if there else "",
                 {key: how(code) for key, code in self._fleet.dead().items()},
                 self._restarts.failed,
+                dict(self._restarts.ended),
                 self._problem,
             )
         )

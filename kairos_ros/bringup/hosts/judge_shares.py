@@ -41,27 +41,40 @@ class JudgeShares:
         self._client, self._say = client, say
         self._told: dict[str, list[str]] = {}
         self._setting: dict[str, tuple[list[str], Setting]] = {}
+        self._lives: dict[str, str] = {}
+        self._loading: set[str] = set()
+        """Replicas that were down, and have not answered since."""
 
-    def look(self, running: PlannedFleet, down: Collection[str]) -> None:
-        """down: processes that are not there."""
+    def look(self, running: PlannedFleet, down: Collection[str], lives: Mapping[str, str]) -> None:
+        """down: processes that are not there. lives: of those that are, what is another text once
+        one was started anew: others keep its robots until it answers, having loaded its model."""
         planned = {
             Fleet.key(spec): list(spec.parameters.get(ROBOTS, ()))
             for spec in running.specs
             if spec.executable in JUDGES
         }
-        for key in {*self._told, *self._setting}:
-            if key in down or key not in planned:  # it starts anew, with what is planned
+        for key in planned:
+            if key in down or self._lives.get(key, lives.get(key)) != lives.get(key):
+                self._loading.add(key)
                 self._told.pop(key, None)
                 self._setting.pop(key, None)
-        for key, robots in shares(running, down).items():
-            if key not in self._setting and self._told.get(key, planned[key]) != robots:
-                setting = self._client.set(key, {ROBOTS: robots})
-                self._setting[key] = robots, setting
+        self._lives |= lives
+        for known in (self._told, self._setting, self._lives):
+            for key in known.keys() - planned.keys():
+                del known[key]
+        self._loading &= planned.keys()
+        wanted = shares(running, {*down, *self._loading})
+        wanted |= {key: planned[key] for key in self._loading.difference(down)}
+        for key, robots in wanted.items():
+            news = key in self._loading or self._told.get(key, planned[key]) != robots
+            if news and key not in self._setting:
+                self._setting[key] = robots, self._client.set(key, {ROBOTS: robots})
         for key, (robots, setting) in list(self._setting.items()):
             try:
                 if not setting.is_done():
                     continue
                 self._told[key] = robots
+                self._loading.discard(key)
                 self._say(f"judges: {key} has {', '.join(robots)}")
             except KairosError as error:
                 self._say(f"judges: {key} could not be told its robots: {error}")

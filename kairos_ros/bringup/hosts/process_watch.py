@@ -31,7 +31,9 @@ class ProcessWatch:
         kinds = RESTARTED if running.standbys else JUDGES
         self._restarts.look({key: spec for key, spec in mine.items() if spec.executable in kinds})
         if not changing:
-            self.shares.look(running, {*dead, *self._hosts.down(running)})
+            lives = {key: str(self._restarts.ended[key]) for key in mine}
+            lives |= self._hosts.lives(running)
+            self.shares.look(running, {*dead, *self._hosts.down(running)}, lives)
 
     def servers(self, running: PlannedFleet) -> list[str]:
         """Serving nodes that follow the plan, without those of hosts that are gone."""

@@ -1,6 +1,7 @@
 """Engine workers and judges that end by themselves are started again, ever later."""
 
 import time
+from collections import Counter
 from collections.abc import Mapping
 
 from kairos_ros.bringup.foreground import how
@@ -22,6 +23,8 @@ class Restarts:
         self._fleet = fleet
         self._ends: dict[str, int] = {}
         """Process -> how often in a row it has ended."""
+        self.ended: Counter[str] = Counter()
+        """How often each has ended so far."""
         self._due_s: dict[str, float] = {}
         self._began_s: dict[str, float] = {}
         self._how: dict[str, str] = {}
@@ -46,6 +49,7 @@ class Restarts:
                 continue
             if key not in self._due_s:
                 self._ends[key] = self._ends.get(key, 0) + 1
+                self.ended[key] += 1
                 self._how[key] = how(code)
                 wait_s = min(LONGEST_S, FIRST_S * 2 ** (self._ends[key] - 1))
                 self._due_s[key] = now_s + wait_s

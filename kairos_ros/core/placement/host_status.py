@@ -26,6 +26,8 @@ class HostStatus:
     """Its processes that have ended -> how."""
     failed: Mapping[str, str] = field(default_factory=dict)
     """Those of them that have ended again and again."""
+    ended: Mapping[str, int] = field(default_factory=dict)
+    """How often each has ended so far, also of those that run again."""
     problem: str = ""
     """Why it does not follow the plan that it was told."""
 
@@ -44,6 +46,7 @@ def read_host_status(text: str) -> HostStatus:
             **told,
             dead=_reasons(data["dead"]),
             failed=_reasons(data["failed"]),
+            ended={printable(str(k), TEXT): int(n) for k, n in data["ended"].items()},
             problem=printable(str(data["problem"]), TEXT),
         )
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
