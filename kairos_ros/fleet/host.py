@@ -155,7 +155,7 @@ def _wrong_judge(model: str, component: Component) -> str:
 def _gateway(fleet: FleetFile) -> Iterator[tuple[FieldPath, str]]:
     if fleet.gateway is None:
         return
-    if text := _lacking("httpx", "starlette", "uvicorn"):
+    if text := _lacking("httpx", "starlette", "uvicorn", "prometheus_client"):
         yield ("gateway",), text
     for i, server in enumerate(fleet.gateway.servers):
         wrong = not server.startswith(EMBEDDED) and _wrong_endpoint(f"{server.partition('#')[0]}#m")

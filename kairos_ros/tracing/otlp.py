@@ -51,8 +51,12 @@ class TraceSender:
 
     def __init__(self, url: str) -> None:
         """url: of the receiver, such as http://127.0.0.1:4318. Raises ConfigError."""
-        where = urlsplit(url)
-        if where.scheme not in ("http", "https") or not where.hostname:
+        try:
+            where = urlsplit(url)
+            known = where.scheme in ("http", "https") and where.hostname and where.port != 0
+        except ValueError:  # of an address or a port
+            known = False
+        if not known or where.query or any(map(str.isspace, url)):
             raise ConfigError(f"--otlp {url!r} is no address; write http://HOST:4318")
         path = where.path.rstrip("/")
         self.url = url if path.endswith(PATH) else f"{url.rstrip('/')}{PATH}"
