@@ -167,7 +167,8 @@ def _wrong_endpoint(url: str) -> str:
     where, _, name = url.partition("#")
     with suppress(ValueError):  # a port beyond 65535
         parts = urlsplit(where)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and name:
+        is_web = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        if is_web and name and not any(map(str.isspace, where)):
             return ""
     return f"{where!r} with model {name!r} is no endpoint; give http://HOST:PORT/v1#MODEL"
 
