@@ -96,8 +96,9 @@ test: lint
 else
 # what distributions do differently: QoS, actions, lifecycle, parameters, services, namespaces, serialization
 check: all
-	@$(PYTEST) $(addprefix test/nodes/test_,robot_node.py serving_node.py namespaces.py lifecycle.py \
-	  robot_lifecycle.py live_parameters.py node_graph.py) test/recording/test_record_topics.py $(ARGS)
+	@$(PYTEST) $(addprefix test/nodes/,robot/test_robot_node.py robot/test_robot_lifecycle.py \
+	  serving/test_serving_node.py test_namespaces.py test_lifecycle.py test_live_parameters.py \
+	  test_node_graph.py) test/recording/test_record_topics.py $(ARGS)
 test: all
 	@$(PYTEST) test/nodes test/recording test/robot test/viz test/vlm test/bringup $(ARGS)
 endif

@@ -143,7 +143,11 @@ def run_slice(
         "answer": str(answer),
         "log": str(log),
     }
-    path = (str(ROOT), str(ROOT / "test" / "support"), os.environ.get("PYTHONPATH", ""))
+    path = (
+        str(ROOT),
+        str(ROOT / "test" / "support" / "policies"),
+        os.environ.get("PYTHONPATH", ""),
+    )
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "HF_HUB_OFFLINE": "1",

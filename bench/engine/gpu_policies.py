@@ -270,7 +270,7 @@ def around_loading(family: str, size: str) -> AbstractContextManager[None]:
     """What must surround the making and the loading of a policy."""
     if size == "real":
         return nullcontext()
-    from tiny_policies import TINY  # test/support, which the caller puts on the path
+    from tiny_policies import TINY  # test/support/policies, which the caller puts on the path
 
     surrounding: AbstractContextManager[None] = TINY[family].loaded()
     return surrounding

@@ -37,7 +37,10 @@ def child(*arguments: str | Path) -> str:
     """What a fresh `bench.engine.load_side` prints last."""
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(
-            filter(None, (str(ROOT / "test" / "support"), os.environ.get("PYTHONPATH", "")))
+            filter(
+                None,
+                (str(ROOT / "test" / "support" / "policies"), os.environ.get("PYTHONPATH", "")),
+            )
         ),
         "OMP_NUM_THREADS": "1",
         "HF_HUB_OFFLINE": "1",

@@ -3,7 +3,7 @@
     python -m bench.engine.load_side save FOLDER [--parameters small|medium]
     python -m bench.engine.load_side kairos_ros|lerobot FOLDER [--dtype float32|bfloat16]
 
-Needs test/support on PYTHONPATH: the small pi05 of the tests is made larger.
+Needs test/support/policies on PYTHONPATH: the small pi05 of the tests is made larger.
 """
 
 import argparse

@@ -60,7 +60,11 @@ def run(folder: Path, quick: bool) -> Result:
     folder.mkdir(parents=True, exist_ok=True)
     blocks, frames = (1, 1) if quick else (3, 3)
     command = [sys.executable, "-m", "bench.engine.unified", str(folder)]
-    path = (str(ROOT), str(ROOT / "test" / "support"), os.environ.get("PYTHONPATH", ""))
+    path = (
+        str(ROOT),
+        str(ROOT / "test" / "support" / "policies"),
+        os.environ.get("PYTHONPATH", ""),
+    )
     environment = os.environ | {
         "PYTHONPATH": os.pathsep.join(filter(None, path)),
         "OMP_NUM_THREADS": "1",

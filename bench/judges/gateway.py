@@ -28,7 +28,7 @@ import httpx
 import numpy as np
 
 from bench.support.client_process import ClientProcess
-from bench.support.language_server import MODEL, weights
+from bench.support.peers.language_server import MODEL, weights
 from bench.support.report import Result, new_figure
 from bench.support.servers import environment
 from kairos_ros.core.calls.call import Caller, caller_headers
@@ -155,7 +155,7 @@ def _robots(load: float, answered_per_s: float, askers: Mapping[str, Asker]) -> 
 def _language_server(folder: Path, env: Mapping[str, str], number: int) -> Iterator[str]:
     log = folder / f"language_server_{number}.log"
     arguments = ("--slots", SLOTS, "--bare")
-    with ClientProcess(log, env, "bench.support.language_server", *arguments) as server:
+    with ClientProcess(log, env, "bench.support.peers.language_server", *arguments) as server:
         yield server.hear()
 
 

@@ -12,7 +12,7 @@ import time
 from collections import deque
 from collections.abc import Sequence
 
-from judge_server import JudgeServer  # test/support/judge_server.py
+from judge_server import JudgeServer  # test/support/judges/judge_server.py
 
 from kairos_ros.vlm.judge import Failure, Judge, Question, Verdict
 from kairos_ros.vlm.loading import load_judge

@@ -153,7 +153,7 @@ def _server(log: Path) -> Iterator[str]:
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "bench.judges.judge_host"],
-            env=os.environ | environment(modules=ROOT / "test" / "support"),
+            env=os.environ | environment(modules=ROOT / "test" / "support" / "judges"),
             cwd=ROOT,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,

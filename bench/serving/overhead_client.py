@@ -35,7 +35,7 @@ def connect(kind: str, policy: Path) -> Exchange:
         from bench.support.ros_exchange import RosExchange
 
         return RosExchange(SPEC)
-    from bench.support.lerobot_exchange import LeRobotExchange
+    from bench.support.peers.lerobot_exchange import LeRobotExchange
 
     return LeRobotExchange(SPEC, policy, TYPE, CHUNK, {ROBOT: port(0)}, background=False)
 

@@ -1,7 +1,6 @@
 """A policy on its own: what it answers to a state and a seed, whoever asks with whom."""
 
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,8 +15,8 @@ BATCH = 16
 class Recomputed:
     """Loads the policy as an engine worker does, in this process."""
 
-    def __init__(self, policy: Path) -> None:
-        self._engine = load_engine(EngineOptions(str(policy), device="cpu"), lambda said: None)
+    def __init__(self, policy: str) -> None:
+        self._engine = load_engine(EngineOptions(policy, device="cpu"), lambda said: None)
 
     def chunks(
         self, asked: Sequence[tuple[NDArray[np.float32], int]], instruction: str

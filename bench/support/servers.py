@@ -88,7 +88,12 @@ class PolicyServers:
             with (self._logs / f"policy_server_{number}.log").open("wb") as log:
                 self.processes.append(
                     subprocess.Popen(
-                        [sys.executable, "-m", "bench.support.lerobot_server", str(port(number))],
+                        [
+                            sys.executable,
+                            "-m",
+                            "bench.support.peers.lerobot_server",
+                            str(port(number)),
+                        ],
                         stdout=log,
                         stderr=subprocess.STDOUT,
                         cwd=self._logs,

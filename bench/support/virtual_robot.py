@@ -385,7 +385,7 @@ def _connect(spec: RobotSpec, arguments: argparse.Namespace) -> Exchange:
         from bench.support.ros_exchange import RosExchange
 
         return RosExchange(spec)
-    from bench.support.lerobot_exchange import LeRobotExchange
+    from bench.support.peers.lerobot_exchange import LeRobotExchange
 
     numbers = range(arguments.first, arguments.first + arguments.count)
     ports = {robot_name(number): port(number) for number in numbers}

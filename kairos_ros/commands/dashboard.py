@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from kairos_ros.commands.listen import address_of, bind, is_loopback
-from kairos_ros.commands.task import NamespaceOption
+from kairos_ros.commands.robots.task import NamespaceOption
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.host.extras import require
 
@@ -61,7 +61,7 @@ def dashboard_command(
     sender, traces = None, None
     if otlp:
         require("opentelemetry")
-        from kairos_ros.dashboard.traces import Traces
+        from kairos_ros.tracing.fleet_traces import Traces
         from kairos_ros.tracing.otlp import TraceSender
 
         sender = TraceSender(otlp)

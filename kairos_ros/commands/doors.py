@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from kairos_ros.commands.listen import address_of, bind
-from kairos_ros.commands.task import NamespaceOption
+from kairos_ros.commands.robots.task import NamespaceOption
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.doors.access import access, local_access
 from kairos_ros.doors.clients import Limits

@@ -19,7 +19,7 @@ from kairos_ros.bringup.foreground import (
 from kairos_ros.bringup.plan import check_horizon, plan, rviz_line
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.bringup.serving_arguments import SERVING_ARGUMENTS, serving_parameters
-from kairos_ros.commands.task import NamespaceOption
+from kairos_ros.commands.robots.task import NamespaceOption
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.scheduling.policies import parse_scheduling

@@ -13,7 +13,7 @@ from kairos_ros.telemetry.exposition import counter, gauge, page
 from kairos_ros.telemetry.fleet_view import FleetView, RobotView
 
 if TYPE_CHECKING:
-    from kairos_ros.dashboard.traces import Traces  # of an extra
+    from kairos_ros.tracing.fleet_traces import Traces  # of an extra
 
 LEVELS = {"ok": 0, "warn": 1, "error": 2, "stale": 3}
 """Of diagnostics, as in DiagnosticStatus.msg."""

@@ -19,7 +19,7 @@ from kairos_ros.dashboard.watch import Watch
 from kairos_ros.telemetry.exposition import CONTENT_TYPE
 
 if TYPE_CHECKING:
-    from kairos_ros.dashboard.traces import Traces  # of an extra
+    from kairos_ros.tracing.fleet_traces import Traces  # of an extra
 
 COOKIE = "kairos_dashboard"
 HEADERS = {

@@ -26,7 +26,7 @@ from kairos_ros.telemetry.events import Event
 from kairos_ros.telemetry.fleet_view import FleetView
 
 if TYPE_CHECKING:
-    from kairos_ros.dashboard.traces import Traces  # of an extra
+    from kairos_ros.tracing.fleet_traces import Traces  # of an extra
 
 UNWATCHED_AFTER_S = 5.0
 """A camera that nobody has asked for is not subscribed to: robots take no pictures for nobody."""

@@ -252,7 +252,7 @@ def _loads(pid: int) -> bool:
 
 
 @pytest.mark.parametrize("program", PROGRAMS, ids=" ".join)
-@pytest.mark.parametrize("after_s", [0.0, 0.5, 2.0])
+@pytest.mark.parametrize("after_s", [0.0, 1.0])
 def test_ctrl_c_while_a_program_loads_ends_it_without_a_word(program, after_s, domain_id, tmp_path):
     process = subprocess.Popen(
         [BIN / program[0], *program[1:]],

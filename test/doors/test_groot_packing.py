@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 
-from bench.support import groot_client
+from bench.support.peers import groot_client
 from kairos_ros.core.errors import WireError
 from kairos_ros.doors.groot.packing import ArrayForm, pack, unpack
 

@@ -7,7 +7,7 @@ import typer
 from observations import options
 from typer.testing import CliRunner
 
-from kairos_ros.commands.profile import profile_command
+from kairos_ros.commands.engines.profile import profile_command
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
 from kairos_ros.core.profile import EngineProfile
 

@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from matplotlib import image
 from typer.testing import CliRunner
 
-from kairos_ros.commands import fleet as fleet_command
 from kairos_ros.commands.cli import app
+from kairos_ros.commands.fleets import fleet as fleet_command
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component, Fallback
 from kairos_ros.document.faults import FaultyFileError

@@ -13,7 +13,7 @@ from judge_server import wait_until
 from served_gateway import ask, component, gateway, state, together
 
 from bench.support.client_process import ClientProcess
-from bench.support.language_server import MODEL, weights
+from bench.support.peers.language_server import MODEL, weights
 from kairos_ros.core.calls.call import Caller, caller_headers
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.gateway.backend import HttpBackend
@@ -48,7 +48,7 @@ def start_server(tmp_path):
 
     def start():
         log = tmp_path / f"server_{len(made)}.log"
-        process = ClientProcess(log, {"PYTHONPATH": path}, "bench.support.language_server")
+        process = ClientProcess(log, {"PYTHONPATH": path}, "bench.support.peers.language_server")
         made.append(process)
         return process, process.hear()
 

@@ -426,6 +426,6 @@ def test_the_command_line_starts_where_the_packages_for_bags_are_missing():
                     raise ModuleNotFoundError(name=name)
 
         sys.meta_path.insert(0, Missing())
-        import kairos_ros.commands.bag, kairos_ros.commands.record
+        import kairos_ros.commands.bags.bag, kairos_ros.commands.bags.record
     """)
     subprocess.run([sys.executable, "-c", program], check=True)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from kairos_ros.commands.bag import extract_command
+from kairos_ros.commands.bags.bag import extract_command
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.recording.runs.trace import Trace, TraceRound
 from kairos_ros.recording.runs.trace_file import read_traces, write_traces

@@ -163,7 +163,7 @@ none."""
 
 def test_the_page_of_parameters_is_what_the_code_says():
     assert parameters_page.PAGE.read_text() == parameters_page.page(), (
-        "write it again: .venv/bin/python test/support/parameters_page.py"
+        "write it again: .venv/bin/python test/support/pages/parameters_page.py"
     )
 
 

@@ -20,7 +20,6 @@ from kairos_ros.core.exchange import Answer, Refusal, RequestId
 from kairos_ros.core.robot_state import RobotState as State
 from kairos_ros.dashboard.metrics import metrics
 from kairos_ros.dashboard.server import application
-from kairos_ros.dashboard.traces import Traces
 from kairos_ros.doors.clients import Clients, Limits
 from kairos_ros.doors.metrics import metrics as doors_metrics
 from kairos_ros.doors.native.robot_client import RobotClient
@@ -31,6 +30,7 @@ from kairos_ros.gateway.gateway import Gateway
 from kairos_ros.gateway.metrics import metrics as gateway_metrics
 from kairos_ros.telemetry.events import EngineReported, Health, RobotReported, RobotScheduled
 from kairos_ros.telemetry.fleet_view import FleetView, RobotView
+from kairos_ros.tracing.fleet_traces import Traces
 from kairos_ros.tracing.otlp import TraceSender
 from kairos_ros.tracing.spans import Service
 

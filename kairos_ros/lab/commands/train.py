@@ -92,7 +92,7 @@ def train_command(
     """
     import torch
 
-    from kairos_ros.lab.training.eyes import EyesSettings
+    from kairos_ros.lab.training.camera.eyes import EyesSettings
     from kairos_ros.lab.training.subject import METAWORLD, subject_of
     from kairos_ros.lab.training.train import TrainSettings, train
 
@@ -231,9 +231,9 @@ def evaluate_command(
             dtype=dtype,
         )
         return
+    from kairos_ros.lab.training.camera.look import look_called
     from kairos_ros.lab.training.card import write_card
     from kairos_ros.lab.training.evaluate import HORIZONS, evaluate, load_evaluation
-    from kairos_ros.lab.training.look import look_called
 
     result = evaluate(
         policy,

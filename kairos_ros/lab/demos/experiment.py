@@ -13,6 +13,7 @@ from rich.console import Console
 
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.policies import TUNED
 from kairos_ros.host.share import share
 from kairos_ros.lab.testbed.cloud import Cloud, Cut, Paces, paced
 from kairos_ros.lab.testbed.display import Display, LineDisplay, LiveDisplay, print_line
@@ -38,8 +39,10 @@ from kairos_ros.recording.runs.run_files import save_run
 from kairos_ros.recording.runs.summary import summarise
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.serving.calibration_file import NAME as CALIBRATION
+from kairos_ros.serving.calibration_file import read_calibration
 
-BASELINE = {"scheduling": "fifo", "horizon": "static:10"}
+UNTUNED = "static:10"
+"""Horizon of the baseline for a policy without a calibration."""
 HALF_SHARE = 1 / 3
 """Each of the four half runs of a comparison lasts this share of the duration."""
 SECOND_HALF = 5000
@@ -110,8 +113,9 @@ def run_comparison(options: DemoOptions, serving: Mapping[str, Any], *, view: bo
     of the command.
     """
     half_s = options.duration_s * HALF_SHARE
-    order = [("ours", serving, 0), ("baseline", BASELINE, 0)]
-    order += [("baseline", BASELINE, SECOND_HALF), ("ours", serving, SECOND_HALF)]
+    fifo = {"scheduling": "fifo", "horizon": baseline_horizon(options.policy)}
+    order = [("ours", serving, 0), ("baseline", fifo, 0)]
+    order += [("baseline", fifo, SECOND_HALF), ("ours", serving, SECOND_HALF)]
     runs: dict[str, list[FleetRun]] = {"ours": [], "baseline": []}
     reports: dict[str, RunReport] = {}
     console, to = _output(view)
@@ -203,6 +207,14 @@ def _testbed(options: DemoOptions, to: Display, keys: Path | None = None) -> Fle
         rviz=options.rviz,
         cameras=options.cameras,
     )
+
+
+def baseline_horizon(policy: str) -> str:
+    """The horizon policy of the baseline: each task's tuned static one, where the policy's
+    calibration has them (000 §5.1), else one for all. policy: as in DemoOptions."""
+    file = Path(policy or bringup.shipped_policy()) / CALIBRATION
+    tuned = file.is_file() and read_calibration(file).static is not None
+    return TUNED if tuned else UNTUNED
 
 
 def calibration(options: DemoOptions) -> dict[str, str]:

@@ -21,7 +21,7 @@ from kairos_ros.lab.judges.scenes import (
     Frames,
     collect_frames,
 )
-from kairos_ros.lab.training.look import Look
+from kairos_ros.lab.training.camera.look import Look
 from kairos_ros.vlm.embedded.embedded_judge import EmbeddedJudge, fitted
 from kairos_ros.vlm.embedded.tiny_vlm import read_model, write_description
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from kairos_ros.lab.training.points import POINTS
+from kairos_ros.lab.training.camera.points import POINTS
 from kairos_ros.vlm.embedded.tiny_vlm import Shape
 
 

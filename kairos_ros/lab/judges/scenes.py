@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.lab.training.camera.look import Look, dressed, passer_by, random_clutter
+from kairos_ros.lab.training.camera.points import projected, task_points
 from kairos_ros.lab.training.demonstrations import MAX_STEPS, disturbances
-from kairos_ros.lab.training.look import Look, dressed, passer_by, random_clutter
-from kairos_ros.lab.training.points import projected, task_points
 from kairos_ros.robot.adapters.sim.intruder import METAWORLD_CELL, Body, random_intruder
 from kairos_ros.robot.adapters.sim.metaworld_scenes import (
     LOSABLE,

@@ -11,8 +11,8 @@ from pathlib import Path
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import parse_horizon
 from kairos_ros.lab.training.bench import arms
+from kairos_ros.lab.training.camera.look import Dresser, Look
 from kairos_ros.lab.training.demonstrations import HELD_OUT_SEED
-from kairos_ros.lab.training.look import Dresser, Look
 from kairos_ros.recording.runs.run_files import make_folder
 from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES

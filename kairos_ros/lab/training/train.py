@@ -15,12 +15,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.flow_mlp.configuration_flow_mlp import FlowMLPConfig
 from kairos_ros.engine.flow_mlp.modeling_flow_mlp import FlowMLPPolicy
 from kairos_ros.engine.flow_mlp.processor_flow_mlp import make_flow_mlp_pre_post_processors
-from kairos_ros.lab.training.checkpoint import RunPosition
-from kairos_ros.lab.training.corrections import corrections, fleet_tasks, joined
-from kairos_ros.lab.training.course import Course, Schedule
-from kairos_ros.lab.training.dataset import ChunkDataset
-from kairos_ros.lab.training.demonstrations import Demonstrations, collect, load, save
-from kairos_ros.lab.training.eyes import (
+from kairos_ros.lab.training.camera.eyes import (
     CAMERAS,
     CROPS,
     EyesSettings,
@@ -30,7 +25,12 @@ from kairos_ros.lab.training.eyes import (
     image_key,
     train_eyes,
 )
-from kairos_ros.lab.training.pictures import Pictures, collect_pictures
+from kairos_ros.lab.training.camera.pictures import Pictures, collect_pictures
+from kairos_ros.lab.training.checkpoint import RunPosition
+from kairos_ros.lab.training.corrections import corrections, fleet_tasks, joined
+from kairos_ros.lab.training.course import Course, Schedule
+from kairos_ros.lab.training.dataset import ChunkDataset
+from kairos_ros.lab.training.demonstrations import Demonstrations, collect, load, save
 from kairos_ros.lab.training.subject import METAWORLD, instructions, subject_of
 from kairos_ros.lab.training.warm_start import begin_with, go_on_with
 from kairos_ros.recording.runs.run_files import make_folder

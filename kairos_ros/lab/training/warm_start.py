@@ -14,7 +14,7 @@ from torch import Tensor
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.flow_mlp.modeling_flow_mlp import FlowMLPPolicy
-from kairos_ros.lab.training.eyes import units
+from kairos_ros.lab.training.camera.eyes import units
 from kairos_ros.robot.adapters.sim.metaworld_scenes import (
     HAND_ENTRIES,
     PLACES_ENTRIES,

@@ -2,7 +2,7 @@
 §3.3). Pure: no clock, no I/O.
 
 `step` turns an event into triggers, by the task's rules, its counters and its deadlines, and looks
-them up in `state_table.TABLE`. Two promises follow (test/robot/test_state_machine.py):
+them up in `state_table.TABLE`. Two promises follow (test/robot/supervision/test_state_machine.py):
 
 - `RUNNING` means that the newest word on safety is "safe" and not overdue;
 - `WAITING` is left by a release with a name and a reason, and by nothing else.

@@ -56,8 +56,9 @@ def demo_command(
         bool,
         typer.Option(
             "--compare",
-            help="Run this and fifo with static:10 on the same tasks, in interleaved half runs "
-            "of a third of the duration each.",
+            help="Run this and fifo with static:tuned (static:10 for a policy without a "
+            "calibration) on the same tasks, in interleaved half runs of a third of the duration "
+            "each.",
         ),
     ] = False,
     record: Annotated[

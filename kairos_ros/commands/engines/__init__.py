@@ -1,0 +1,1 @@
+"""Commands about engines, what they serve and their keys."""

@@ -1,0 +1,1 @@
+"""Commands about fleet files, their plans and running fleets."""

@@ -1,0 +1,1 @@
+"""What policies that see learn from: pictures, and what they show."""
