@@ -431,6 +431,30 @@ def test_the_command_serves_until_ctrl_c(servers):
         process.wait()
 
 
+def test_ctrl_c_answers_the_calls_that_servers_have_not_answered(servers):
+    one = servers()
+    one.faults.append("hang")
+    process = subprocess.Popen(
+        [*COMMAND, one.url, "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        url = process.stdout.readline().split()[1].removesuffix("/v1")
+        with httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(ask, client, timeout_s=60)
+            wait_until(lambda: one.asked, timeout_s=20)
+            process.send_signal(2)
+            assert waits.result().status_code == 503
+            assert "the gateway ends" in waits.result().text
+        assert process.wait(20) == 0
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize(
     ("servers_", "options", "says"),
     [
