@@ -11,7 +11,6 @@ import importlib.util
 import json
 import os
 import platform
-import runpy
 import shutil
 import signal
 import subprocess
@@ -114,8 +113,9 @@ def module_of(name: str) -> str:
 def main() -> int:
     if sys.argv[1:2] and sys.argv[1] in PROGRAMS:
         del sys.argv[0]
-        runpy.run_module(module_of(sys.argv[0]), run_name="__main__")
-        return 0
+        # by its own name, by which its worker processes import it, too
+        code: int | None = importlib.import_module(module_of(sys.argv[0])).main()
+        return code or 0
     names = list(ABOUT)
     if len(sys.argv) == 3 and sys.argv[1] in ABOUT and sys.argv[2] in ("-h", "--help"):
         benchmark = importlib.import_module(module_of(sys.argv[1]))

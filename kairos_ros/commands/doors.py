@@ -71,8 +71,8 @@ def doors_command(
     """Serve robots that run LeRobot, openpi's or GR00T's client: each is a robot of the fleet.
 
     Runs beside the serving node and asks it as a robot node does. Its counters are at /metrics, for
-    Prometheus, but not beside GR00T's clients; where robots need tokens, whoever reads it brings
-    $KAIROS_DOORS_TOKEN. Ctrl-C ends it.
+    Prometheus; where robots need tokens, whoever reads it brings $KAIROS_DOORS_TOKEN. Ctrl-C ends
+    it.
     """
     require("websockets", "PIL", "prometheus_client")
     path = map_path(observation_map) if observation_map else Path()

@@ -21,6 +21,7 @@ OBSERVATIONS = 16
 """Most observations that a policy may read, the newest included."""
 ROBOTS = 200
 """Most robots that a node listens to, unless its parameter `max_robots` says otherwise."""
+MOST_PORT = 65535
 
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 

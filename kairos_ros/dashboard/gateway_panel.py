@@ -1,5 +1,6 @@
 """What the gateway of vision-language models does, as a part of the page."""
 
+import asyncio
 import os
 from typing import Any
 
@@ -7,6 +8,7 @@ import httpx
 import jinja2
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.wire_check import MOST_PORT
 from kairos_ros.dashboard.page import TEMPLATES
 
 TOKEN = "KAIROS_GATEWAY_TOKEN"
@@ -27,7 +29,8 @@ class GatewayPanel:
             parsed = httpx.URL(url)
         except httpx.InvalidURL:
             parsed = httpx.URL()
-        if parsed.scheme not in ("http", "https") or not parsed.host:
+        known = parsed.scheme in ("http", "https") and parsed.host
+        if not known or (parsed.port or 0) > MOST_PORT:
             raise ConfigError(f"--gateway {url!r} is no address; write http://HOST:PORT")
         self.url = url.rstrip("/").removesuffix("/v1")
         token = os.environ.get(TOKEN, "")
@@ -36,13 +39,22 @@ class GatewayPanel:
     async def html(self) -> str:
         """Everything in it is escaped; a gateway that does not answer is said to be so."""
         try:
-            async with httpx.AsyncClient(headers=self._headers, timeout=PATIENCE_S) as client:
+            async with (
+                asyncio.timeout(PATIENCE_S),  # httpx's is of each read
+                httpx.AsyncClient(headers=self._headers, timeout=PATIENCE_S) as client,
+            ):
                 response = await client.get(f"{self.url}/state")
             if response.status_code != 200:
                 why = WHY.get(response.status_code, "")
                 return _drawn(self.url, None, f"it answered {response.status_code}{why}")
             return _drawn(self.url, response.json(), "")
-        except (httpx.HTTPError, ValueError, TypeError, jinja2.TemplateError) as error:
+        except (
+            httpx.HTTPError,
+            TimeoutError,
+            ValueError,
+            TypeError,
+            jinja2.TemplateError,
+        ) as error:
             return _drawn(self.url, None, f"{type(error).__name__} {error!s:.200}".strip())
 
 

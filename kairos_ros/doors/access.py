@@ -108,7 +108,8 @@ def local_access(host: str, tokens: Path | None, cert: Path | None, key: Path | 
             f"{host} can be reached from other hosts, and GR00T's clients encrypt nothing; listen "
             "on 127.0.0.1, and on each robot run: ssh -N -L 5555:127.0.0.1:PORT USER@THIS_HOST"
         )
-    return Access(read_tokens(tokens) if tokens else {}, None)
+    scrape_token = os.environ.get(SCRAPE_TOKEN, "")
+    return Access(read_tokens(tokens) if tokens else {}, None, scrape_token)
 
 
 def read_tokens(path: Path) -> dict[str, str]:

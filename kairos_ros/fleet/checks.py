@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon
@@ -192,14 +193,25 @@ def _wrong_model(model: str, component: Component, folder: Path) -> str:
     )
 
 
+def _place(server: str) -> str:
+    """Host and port of a server that is asked over HTTP; the gateway tells servers apart by it."""
+    try:
+        parts = urlsplit(server)
+        port = parts.port or (443 if parts.scheme == "https" else 80)
+    except ValueError:  # no address, which is said elsewhere
+        return server
+    return f"{parts.hostname}:{port}" if parts.hostname else server
+
+
 def _gateway(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
     """What is asked of it, and what it has; servers elsewhere are not asked what they have."""
     if fleet.gateway is None:
         return
     servers = fleet.gateway.servers
+    places = [_place(server) for server in servers]
     for i, server in enumerate(servers):
         here: FieldPath = ("gateway", "servers", i)
-        if server in servers[:i]:
+        if places[i] in places[:i]:
             yield Problem(here, f"{server!r} is given twice; name each server once")
         if not server.startswith(("http://", "https://", EMBEDDED)):
             text = f"{server!r} is no server; write http://HOST:PORT/v1 or {EMBEDDED}NAME"

@@ -155,7 +155,7 @@ def _wrong_judge(model: str, component: Component) -> str:
 def _gateway(fleet: FleetFile) -> Iterator[tuple[FieldPath, str]]:
     if fleet.gateway is None:
         return
-    if text := _lacking("httpx", "starlette", "uvicorn"):
+    if text := _lacking("httpx", "starlette", "uvicorn", "prometheus_client"):
         yield ("gateway",), text
     for i, server in enumerate(fleet.gateway.servers):
         wrong = not server.startswith(EMBEDDED) and _wrong_endpoint(f"{server.partition('#')[0]}#m")
@@ -167,7 +167,8 @@ def _wrong_endpoint(url: str) -> str:
     where, _, name = url.partition("#")
     with suppress(ValueError):  # a port beyond 65535
         parts = urlsplit(where)
-        if parts.scheme in ("http", "https") and parts.hostname and parts.port != 0 and name:
+        is_web = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0
+        if is_web and name and not any(map(str.isspace, where)):
             return ""
     return f"{where!r} with model {name!r} is no endpoint; give http://HOST:PORT/v1#MODEL"
 

@@ -1,5 +1,7 @@
 """The seam: what every server behind a gateway is, and one that is reached over HTTP."""
 
+import asyncio
+import json
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
@@ -8,6 +10,7 @@ from typing import AsyncContextManager, Protocol  # noqa: UP035
 import httpx
 
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
+from kairos_ros.core.wire_check import MOST_PORT
 from kairos_ros.gateway.chat import LARGEST_ANSWER, Chat, Said, read_said
 
 PROBE_S = 2.0
@@ -67,7 +70,8 @@ class HttpBackend:
             parsed = httpx.URL(url)
         except httpx.InvalidURL:
             parsed = httpx.URL()
-        if parsed.scheme not in ("http", "https") or not parsed.host:
+        known = parsed.scheme in ("http", "https") and parsed.host
+        if not known or (parsed.port or 0) > MOST_PORT:
             raise ConfigError(f"server {url!r} is no address; write http://HOST:PORT/v1")
         self.name = f"{parsed.host}:{parsed.port or (443 if parsed.scheme == 'https' else 80)}"
         self._url = url.rstrip("/")
@@ -81,19 +85,32 @@ class HttpBackend:
 
     async def models(self) -> frozenset[str]:
         try:
-            response = await self._client.get(f"{self._url}/models", timeout=PROBE_S)
+            async with asyncio.timeout(PROBE_S):
+                listed = await self._listed()
             if self._only:
                 return frozenset({self._only})
-            if response.status_code != 200:
-                raise ValueError(f"{response.status_code} {response.reason_phrase}")
-            if len(response.content) > LARGEST_LIST:
-                raise ValueError("the list of models is longer than 1 MiB")
-            names = [one["id"] for one in response.json()["data"]]
-        except (httpx.HTTPError, ValueError, LookupError, TypeError) as error:
+            names = [one["id"] for one in json.loads(listed)["data"]]
+        except TimeoutError:
+            raise BackendError(f"{self._url}/models: no list within {PROBE_S:g} s") from None
+        except (httpx.HTTPError, ValueError, LookupError, TypeError, RecursionError) as error:
             raise BackendError(
                 f"{self._url}/models: {type(error).__name__} {error!s:.200}".rstrip()
             ) from error
         return frozenset(name for name in names if isinstance(name, str) and name)
+
+    async def _listed(self) -> bytes:
+        """What GET /models answers; nothing where the model is known. Raises ValueError."""
+        body = bytearray()
+        async with self._client.stream("GET", f"{self._url}/models") as response:
+            if self._only:
+                return b""
+            if response.status_code != 200:
+                raise ValueError(f"{response.status_code} {response.reason_phrase}")
+            async for piece in response.aiter_bytes():
+                body += piece
+                if len(body) > LARGEST_LIST:
+                    raise ValueError("the list of models is longer than 1 MiB")
+        return bytes(body)
 
     @asynccontextmanager
     async def ask(self, chat: Chat) -> AsyncIterator[Reply]:

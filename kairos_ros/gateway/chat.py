@@ -6,7 +6,7 @@ Everything here comes from another process: what does not fit is a WireError, ne
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeGuard
 
 from kairos_ros.core.errors import WireError
 
@@ -41,13 +41,19 @@ def read_chat(body: bytes) -> Chat:
     if not isinstance(said, dict):
         raise WireError(f"the body is {type(said).__name__}, not an object")
     model, messages, stream = said.get("model"), said.get("messages"), said.get("stream", False)
-    if not isinstance(model, str) or not model or len(model.encode()) > MODEL_BYTES:
+    if not _is_name(model):
         raise WireError(f"model is {model!r:.80}; name one of GET /v1/models")
     if not isinstance(messages, list) or not messages:
         raise WireError("messages is missing; it is a list of at least one message")
     if not isinstance(stream, bool):
         raise WireError(f"stream is {stream!r:.40}; use true or false")
     return Chat(model, stream, sum(_tokens(one) for one in messages), body)
+
+
+def _is_name(model: Any) -> TypeGuard[str]:
+    """JSON can hold half a character, which no bytes can."""
+    named = isinstance(model, str) and model.isprintable()
+    return named and 0 < len(model.encode()) <= MODEL_BYTES
 
 
 def _tokens(message: Any) -> int:

@@ -2,7 +2,6 @@
 
 import asyncio
 import base64
-import binascii
 import json
 import time
 from collections.abc import AsyncIterator
@@ -93,7 +92,7 @@ def _picture(part: dict[str, Any]) -> NDArray[np.uint8]:
         raise WireError("a picture is no data URL (data:image/jpeg;base64,...)")
     try:
         raw = base64.b64decode(data.partition(",")[2], validate=True)
-    except binascii.Error as error:
+    except ValueError as error:  # of base64, and of what is no ASCII
         raise WireError(f"a picture is not base64: {error}") from None
     return picture(raw)
 

@@ -11,11 +11,12 @@ from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from kairos_ros.core.calls.call import Caller, read_caller
 from kairos_ros.core.errors import WireError
 from kairos_ros.gateway.chat import LARGEST_REQUEST, Chat, error_body, read_chat
+from kairos_ros.gateway.events import error_event
 from kairos_ros.gateway.gateway import Answer, Gateway, RefusedError
 from kairos_ros.gateway.metrics import metrics
 from kairos_ros.gateway.state import state
@@ -109,9 +110,23 @@ class Completions:
         if not caller.robot:  # whoever does not say who it is shares its host's places
             client = scope.get("client") or ("", 0)
             caller = replace(caller, robot=f"({client[0]})")
-        await _until_gone(
-            receive, lambda: self._respond(chat, caller, slo_ns, send, scope, receive)
-        )
+        begun = False
+
+        async def said(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            await _until_gone(
+                receive, lambda: self._respond(chat, caller, slo_ns, said, scope, receive)
+            )
+        except asyncio.CancelledError:  # this program ends, and waits for the call no longer
+            message = "the gateway ends; ask again when it is back"
+            if begun:
+                await send({"type": "http.response.body", "body": error_event(message, "ended")})
+            else:
+                await JSONResponse(error_body(message, "ended"), 503)(scope, receive, send)
         return None
 
     async def _respond(

@@ -17,7 +17,7 @@ from kairos_ros.core.exchange import Actions, Refetch, Refusal
 from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.core.pipeline import TaskState
 from kairos_ros.core.robot_state import RobotState
-from kairos_ros.core.wire_check import TEXT_BYTES, printable
+from kairos_ros.core.wire_check import LONGEST_S, TEXT_BYTES, check_duration, printable
 from kairos_ros.telemetry.answer import answer_of
 from kairos_ros.telemetry.events import (
     CellJudged,
@@ -170,6 +170,7 @@ def task_event(body: Any, robot: str, at_s: float) -> TaskStartReported | TaskEn
     )
     if body.kind == _STARTED:
         return goal
+    _check_result(body)
     return TaskEndReported(
         at_s=at_s,
         key=key,
@@ -193,6 +194,20 @@ def task_event(body: Any, robot: str, at_s: float) -> TaskStartReported | TaskEn
         mean_step=getattr(body, "mean_step", 0.0),
         round_surprise=tuple(np.asarray(getattr(body, "round_surprise", ())).tolist()),
     )
+
+
+def _check_result(body: Any) -> None:
+    """Of a TaskEvent. Raises WireError for times that are none, and for rounds that are told by
+    lists of different lengths."""
+    for name in ("first_request_ago_s", "duration_s", "stalled_s", "first_wait_s"):
+        check_duration(name, getattr(body, name))
+    rounds = len(body.round_executed)
+    for name in ("round_latency_s", "round_started_s", "round_ended_s"):
+        times = np.asarray(getattr(body, name), float)
+        if len(times) != rounds:
+            raise WireError(f"{name} is of {len(times)} rounds, round_executed of {rounds}")
+        if not (np.isnan(times) | ((times >= 0) & (times <= LONGEST_S))).all():
+            raise WireError(f"{name} is no duration from 0 to {LONGEST_S:g} s")
 
 
 def execution_reported(body: Any, robot: str, at_s: float) -> ExecutionReported:

@@ -28,6 +28,10 @@ RECEIVER_S = 10.0
 """A receiver that has not taken a batch by then has not taken it."""
 LAST_S = 5.0
 """At the end, what still waits is sent for at most so long."""
+CALL_S = 1.0
+"""At the end, a call that is under way may take so much longer."""
+MOST_FAILURES = 2
+"""Batches in a row that a receiver does not take before the tasks of a bag are not sent to it."""
 MOST_TRACERS = 1000
 PATH = "/v1/traces"
 SCOPE = "kairos_ros"
@@ -51,8 +55,12 @@ class TraceSender:
 
     def __init__(self, url: str) -> None:
         """url: of the receiver, such as http://127.0.0.1:4318. Raises ConfigError."""
-        where = urlsplit(url)
-        if where.scheme not in ("http", "https") or not where.hostname:
+        try:
+            where = urlsplit(url)
+            known = where.scheme in ("http", "https") and where.hostname and where.port != 0
+        except ValueError:  # of an address or a port
+            known = False
+        if not known or where.query or any(map(str.isspace, url)):
             raise ConfigError(f"--otlp {url!r} is no address; write http://HOST:4318")
         path = where.path.rstrip("/")
         self.url = url if path.endswith(PATH) else f"{url.rstrip('/')}{PATH}"
@@ -65,7 +73,11 @@ class TraceSender:
         self._spans_waiting = 0
         self._room = threading.Condition()
         """Of `_spans_waiting` and `_waiting`."""
-        self._failing = False
+        self._failures = 0
+        """Batches in a row that were not taken."""
+        self._most_failures = 0
+        """After so many it gives up; 0: never."""
+        self._over = False
         self._giving_up = threading.Event()
         self._thread = threading.Thread(target=self._run, name="otlp", daemon=True)
         logging.getLogger("opentelemetry").setLevel(logging.CRITICAL)  # we say it, once
@@ -74,12 +86,22 @@ class TraceSender:
         self._thread.start()
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        """Waits for what is left to send: not after Ctrl-C, and not for who takes nothing."""
         self._waiting.put(None)
-        self._thread.join(LAST_S)
+        if kind is None and not self._failures:
+            self._thread.join(CALL_S)
+            if self._thread.is_alive():
+                log.warning("sends what is left to %s, for at most %g s", self.url, LAST_S)
+                self._thread.join(LAST_S)
         self._giving_up.set()
         self._exporter.shutdown()  # type: ignore[no-untyped-call]
-        self._thread.join(LAST_S)
+        if kind is None:
+            self._thread.join(CALL_S)
+        with self._room:
+            self._over = True
+            if self._spans_waiting:
+                self.dropped["not_taken"] += self._spans_waiting
 
     def send(self, trace_: Trace) -> None:
         """Never waits: what the receiver is too slow for is dropped and counted."""
@@ -90,7 +112,9 @@ class TraceSender:
                 self.dropped["queue_full"] += len(trace_.spans)
 
     def send_all(self, traces: Iterable[Trace]) -> None:
-        """Waits for the receiver. What it does not take is dropped and counted, too."""
+        """Waits for the receiver. What it does not take is dropped and counted, too; one that takes
+        nothing is not asked again and again."""
+        self._most_failures = MOST_FAILURES
         for one in traces:
             with self._room:
                 while not self._has_room(one):
@@ -119,33 +143,43 @@ class TraceSender:
                 spans += writer.written(more)
                 count += len(more.spans)
             for begin in range(0, len(spans), BATCH_SPANS):
-                self._export(spans[begin : begin + BATCH_SPANS])
-            with self._room:
-                self._spans_waiting -= count
-                self._room.notify_all()
+                batch = spans[begin : begin + BATCH_SPANS]
+                self._settle(len(batch), taken=self._export(batch))
+            self._settle(count - len(spans), taken=None)  # what the sampler left out
 
-    def _export(self, spans: list[ReadableSpan]) -> None:
-        taken = (
-            not self._giving_up.is_set()
-            and self._exporter.export(spans) is SpanExportResult.SUCCESS
-        )
-        if taken:
-            self.sent += len(spans)
-        else:
-            self.dropped["not_taken"] += len(spans)
+    def _settle(self, spans: int, taken: bool | None) -> None:
+        """So many spans wait no more: were taken, were not, or are not counted."""
+        with self._room:
+            if self._over:
+                return
+            self._spans_waiting -= spans
+            if taken:
+                self.sent += spans
+            elif taken is not None:
+                self.dropped["not_taken"] += spans
+            self._room.notify_all()
+
+    def _export(self, spans: list[ReadableSpan]) -> bool:
+        """Whether the receiver has taken them."""
+        if self._giving_up.is_set():
+            return False
+        taken = self._exporter.export(spans) is SpanExportResult.SUCCESS
         self._note(taken)
+        if self._most_failures and self._failures >= self._most_failures:
+            self._giving_up.set()
+        return taken
 
     def _note(self, taken: bool) -> None:
         """Says once that a receiver takes nothing, and once that it does again."""
-        if not taken and not self._failing:
+        if not taken and not self._failures:
             log.warning(
                 "%s does not take traces; what it does not take within %g s is dropped and counted",
                 self.url,
                 RECEIVER_S,
             )
-        elif taken and self._failing:
+        elif taken and self._failures:
             log.warning("%s takes traces again", self.url)
-        self._failing = not taken
+        self._failures = 0 if taken else self._failures + 1
 
 
 class SpanWriter:

@@ -25,7 +25,7 @@ def served(client, answer=lambda message: message.body[::-1]):
     async def serve(reader, writer) -> None:
         link = Link(reader, writer, MOST)
         try:
-            await link.greet()
+            await link.greet(await link.begin())
             while True:
                 message = await link.receive()
                 await link.send(message, answer(message))
@@ -69,11 +69,18 @@ def test_a_request_socket_is_answered_again_and_again():
 
 
 def test_a_relaxed_request_socket_gets_the_answer_to_its_newest_request():
+    def ask(port: int) -> bytes:
+        # pyzmq's sockets for asyncio sleep over the second of two answers that come at once
+        with zmq.Context() as context, context.socket(zmq.REQ) as socket:
+            socket.linger, socket.req_relaxed, socket.req_correlate = 0, 1, 1
+            socket.rcvtimeo = round(1000 * WAIT_S)
+            socket.connect(f"tcp://127.0.0.1:{port}")
+            socket.send(b"one")
+            socket.send(b"two")
+            return socket.recv()
+
     async def client(port: int) -> None:
-        with libzmq(zmq.REQ, port, req_relaxed=1, req_correlate=1) as socket:
-            await socket.send(b"one")
-            await socket.send(b"two")
-            assert await socket.recv() == b"owt"
+        assert await asyncio.to_thread(ask, port) == b"owt"
 
     assert served(client) == [""]
 
@@ -148,7 +155,7 @@ def test_who_speaks_something_else_is_ended_with_the_reason(said, why):
         writer.write(said)
         if not why:
             writer.write_eof()
-        assert (await reader.read()).startswith(GREETING)
+        assert (await reader.read()).startswith(GREETING if said else b"")
         writer.close()
 
     (reason,) = served(client)

@@ -84,6 +84,11 @@ def test_models_of_the_file_may_be_behind_the_gateway(fleet_of, tmp_path):
         ),
         ({"servers": ["h:1"]}, {"safety": "gateway:m"}, "'h:1' is no server"),
         ({"servers": ["embedded:judge"]}, {}, "there is no judge 'embedded:judge'"),
+        (
+            {"servers": ["http://h/v1", "http://h:80/v1/"]},
+            {"safety": "gateway:m"},
+            "'http://h:80/v1/' is given twice",
+        ),
         ({"servers": [JUDGE, JUDGE]}, {"safety": f"gateway:{JUDGE}"}, "is given twice"),
         ({"servers": [JUDGE]}, {"system2": f"gateway:{JUDGE}"}, "cannot be a system2"),
         ({"servers": [JUDGE]}, {"system1": f"gateway:{JUDGE}"}, "cannot be system1"),

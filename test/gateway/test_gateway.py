@@ -2,9 +2,11 @@
 do wrong."""
 
 import asyncio
+import contextlib
 import socket
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -26,6 +28,7 @@ from kairos_ros.dashboard.gateway_panel import GatewayPanel
 from kairos_ros.gateway.backend import HttpBackend
 from kairos_ros.gateway.embedded import EmbeddedBackend
 from kairos_ros.vlm.conformance import check_judge
+from kairos_ros.vlm.endpoint.chat_request import question_text
 from kairos_ros.vlm.judge import Verdict
 from kairos_ros.vlm.loading import load_judge
 
@@ -227,6 +230,44 @@ def test_a_server_that_lists_no_models_serves_the_one_that_is_named(servers):
         assert ask(client).status_code == 200
 
 
+@pytest.mark.parametrize("listed", [b" ", b"[" * 100_000, b" " * 100_000])
+def test_a_list_of_models_that_never_ends_or_is_none_makes_a_server_down_and_no_other(
+    servers, listed
+):
+    one = servers()
+    with raw_server(listed) as endless, gateway(HttpBackend(endless), one) as client:
+        assert ask(client).status_code == 200
+        told = next(s for s in state(client)["servers"] if s["name"] != one.name)
+        assert not told["up"]
+        assert "/models: " in told["trouble"]
+
+
+@contextlib.contextmanager
+def raw_server(piece: bytes):
+    """URL of a server that answers every request with this, again and again until nobody reads."""
+    bound, over = socket.create_server(("127.0.0.1", 0)), threading.Event()
+
+    def answer(connection):
+        with connection, contextlib.suppress(OSError):
+            connection.recv(1 << 16)
+            connection.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
+            while not over.wait(0.02):
+                connection.sendall(piece)
+
+    def serve():
+        with contextlib.suppress(OSError):
+            while True:
+                threading.Thread(target=answer, args=(bound.accept()[0],), daemon=True).start()
+
+    threading.Thread(target=serve, daemon=True).start()
+    try:
+        yield f"http://127.0.0.1:{bound.getsockname()[1]}/v1"
+    finally:
+        over.set()
+        bound.shutdown(socket.SHUT_RDWR)
+        bound.close()
+
+
 def test_one_caller_has_eight_calls_at_a_time_and_others_are_not_held_up(servers):
     one = servers(takes_s=3.0)
     with gateway(one, places=16) as client:
@@ -249,6 +290,7 @@ def test_one_caller_has_eight_calls_at_a_time_and_others_are_not_held_up(servers
         (b"[" * 100_000, "not JSON"),
         (b'{"model": "m"}', "messages is missing"),
         (b'{"model": 3, "messages": [{"content": "x"}]}', "name one of GET /v1/models"),
+        (b'{"model": "\\ud800", "messages": [{"content": "x"}]}', "name one of GET /v1/models"),
         (b'{"model": "m", "messages": [{"content": 3}]}', "use text or a list"),
         (b'{"model": "m", "messages": [{"content": ["x"]}]}', "is not an object"),
         (b'{"model": "m", "messages": [{"content": "x"}], "stream": 1}', "use true or false"),
@@ -326,6 +368,11 @@ def test_an_embedded_judge_behind_the_gateway_judges_as_it_does_alone():
         chat = ask(client, model="embedded:factory_judge")
         assert chat.status_code == 400
         assert "has no pictures" in chat.text
+        strange = {"type": "image_url", "image_url": {"url": "data:image/jpeg;base64,\u00e9"}}
+        words = {"type": "text", "text": question_text(questions[0])}
+        chat = ask(client, text=[strange, words], model="embedded:factory_judge")
+        assert chat.status_code == 400
+        assert "not base64" in chat.text
         judge.close()
 
 
@@ -351,13 +398,16 @@ def test_the_dashboard_shows_queue_servers_and_reasons_and_escapes_what_they_say
 def test_the_dashboard_says_when_the_gateway_does_not_answer(servers):
     with socket.create_server(("127.0.0.1", 0)) as nobody:
         panel = GatewayPanel(f"http://127.0.0.1:{nobody.getsockname()[1]}")
-        assert "ReadTimeout" in asyncio.run(panel.html())
+        assert "Timeout" in asyncio.run(panel.html())
     with gateway(servers(), token="secret") as client:
         refused = asyncio.run(GatewayPanel(str(client.base_url)).html())
         assert "answered 401; start the dashboard with the gateway" in refused
         assert "$KAIROS_GATEWAY_TOKEN" in refused
-    with pytest.raises(ConfigError, match="write http://HOST:PORT"):
-        GatewayPanel("127.0.0.1:8380")
+    with raw_server(b" ") as endless:
+        assert "TimeoutError" in asyncio.run(GatewayPanel(endless).html())
+    for wrong in ("127.0.0.1:8380", "http://host:99999"):
+        with pytest.raises(ConfigError, match="write http://HOST:PORT"):
+            GatewayPanel(wrong)
 
 
 COMMAND = [sys.executable, "-c", "from kairos_ros.commands.cli import main; main()", "gateway"]
@@ -381,6 +431,30 @@ def test_the_command_serves_until_ctrl_c(servers):
         process.wait()
 
 
+def test_ctrl_c_answers_the_calls_that_servers_have_not_answered(servers):
+    one = servers()
+    one.faults.append("hang")
+    process = subprocess.Popen(
+        [*COMMAND, one.url, "--listen", "127.0.0.1:0"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        url = process.stdout.readline().split()[1].removesuffix("/v1")
+        with httpx.Client(base_url=url, timeout=60) as client, ThreadPoolExecutor(1) as pool:
+            waits = pool.submit(ask, client, timeout_s=60)
+            wait_until(lambda: one.asked, timeout_s=20)
+            process.send_signal(2)
+            assert waits.result().status_code == 503
+            assert "the gateway ends" in waits.result().text
+        assert process.wait(20) == 0
+        assert "Traceback" not in process.stderr.read()
+    finally:
+        process.kill()
+        process.wait()
+
+
 @pytest.mark.parametrize(
     ("servers_", "options", "says"),
     [
@@ -389,6 +463,7 @@ def test_the_command_serves_until_ctrl_c(servers):
         (["http://h:1/v1"], {"dispatch": "best"}, "dispatch 'best' is unknown"),
         (["http://h:1/v1"], {"tls_cert": Path("x.pem")}, "give both or neither"),
         (["ftp://h/v1"], {}, "write http://HOST:PORT/v1"),
+        (["http://h:99999/v1"], {}, "write http://HOST:PORT/v1"),
         (["http://h:1/v1", "http://h:1/v1"], {}, "h:1 is given twice"),
     ],
 )

@@ -62,7 +62,7 @@ def test_a_task_may_be_named_by_its_instruction():
 def test_a_task_that_was_not_calibrated_gets_the_careful_horizon_and_says_so():
     answer = horizon("make coffee", 1)
     assert answer.length == 5
-    assert answer.reason == "calibrated for round 1, a task that was not calibrated"
+    assert answer.reason == "calibrated as static 5, a task that was not calibrated"
 
 
 def test_a_task_past_its_plan_says_so():

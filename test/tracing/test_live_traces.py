@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 pytest.importorskip("opentelemetry.sdk")
-from kairos_ros.msg import ActionChunk
+from kairos_ros.msg import ActionChunk, TaskEvent
 from otlp_receiver import OtlpReceiver, attributes
 from wire import Operator, until
 
@@ -40,6 +40,17 @@ class Traces:
 
     def of(self, parent, name: str) -> list:
         return [one for one in self.children[parent.span_id] if one.name == f"kairos.{name}"]
+
+
+def results_that_are_none() -> list[TaskEvent]:
+    """Of a task of their own each: times that no clock has, and rounds that are half told."""
+    said = {"kind": TaskEvent.FINISHED, "robot": "left", "session": "a stranger's"}
+    whole = {"round_latency_s": [0.1], "round_executed": [3], "round_started_s": [0.1]}
+    return [
+        TaskEvent(task="1", **said, **whole | {"round_executed": []}, round_ended_s=[0.2]),
+        TaskEvent(task="2", **said, **whole, round_ended_s=[3e38]),
+        TaskEvent(task="3", **said, first_request_ago_s=float("-inf")),
+    ]
 
 
 def length_s(span) -> float:
@@ -70,6 +81,10 @@ def told(starter_for_module, wire, tmp_path_factory):
         for topic, readers in (("task_events", 2), ("chunk_request", 2), ("action_chunk", 4)):
             found = lambda t=f"/{arm}/{topic}", n=readers: wire.node.count_subscribers(t) >= n  # noqa: E731
             until(found, what=f"for the readers of {arm}/{topic}")
+    stranger = wire.node.create_publisher(TaskEvent, "/left/task_events", qos.EVENTS)
+    until(lambda: stranger.get_subscription_count() >= 2, what="for recorder and dashboard")
+    for event in results_that_are_none():
+        stranger.publish(event)
     operators = {arm: Operator(wire, arm) for arm in ARMS}
     goals = {
         arm: one.give(instruction="swing up", max_actions=60) for arm, one in operators.items()
@@ -160,3 +175,10 @@ def test_the_metrics_tell_what_was_sent(told):
     live, *_, metrics = told
     assert f'kairos_trace_spans_total{{outcome="sent"}} {len(live.by_id)}.0' in metrics
     assert 'kairos_trace_spans_total{outcome="not_taken"} 0.0' in metrics
+
+
+def test_a_result_that_makes_no_sense_is_refused_and_counted_and_costs_no_other_trace(told):
+    *_, metrics = told
+    found = re.search(r'refused_messages_total{reason="refused_message"} (\S+)', metrics)
+    assert found is not None, metrics
+    assert float(found[1]) >= len(results_that_are_none())

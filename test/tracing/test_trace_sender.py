@@ -132,7 +132,18 @@ def test_what_waits_at_the_end_is_sent_and_a_receiver_that_hangs_ends_nobody(
         until(lambda: receiver.asked["hangs"])
 
 
-@pytest.mark.parametrize("url", ["127.0.0.1:4318", "ftp://host", "", "http://"])
+@pytest.mark.parametrize(
+    "url",
+    [
+        "127.0.0.1:4318",
+        "ftp://host",
+        "",
+        "http://",
+        "http://[::1",
+        "http://host:99999",
+        "http://a b",
+    ],
+)
 def test_an_address_that_is_none_is_refused(url):
     with pytest.raises(ConfigError, match="write http://HOST:4318"):
         TraceSender(url)

@@ -170,12 +170,12 @@ def test_a_server_that_takes_its_time_is_left_when_the_time_is_up(serve, questio
 
 
 def test_a_server_that_asks_for_more_patience_than_there_is_is_overloaded(serve, question):
-    server, judge = serve(timeout_s=0.4)
+    server, judge = serve(timeout_s=3.0)
     server.faults.append("429:3600")
     failure = ask(judge, question)
     assert failure.code == FailureCode.OVERLOADED
     assert "429" in failure.message
-    assert failure.latency_s < 4.0
+    assert failure.latency_s < 30.0
 
 
 def test_a_wrong_key_is_not_tried_again_and_does_not_appear_in_messages(serve, question):

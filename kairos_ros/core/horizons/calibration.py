@@ -176,7 +176,8 @@ class Calibrated:
         known = "" if plan else UNKNOWN
         plan = plan or self._unknown
         late = ", past its plan" if plan.rounds and context.round > len(plan.rounds) else ""
-        reason = f"calibrated for round {context.round}{known}{late}"
+        which = f"for round {context.round}" if plan.rounds else f"as static {plan.after}"
+        reason = f"calibrated {which}{known}{late}"
         return _executed(plan.horizon(context.round), self._chunk_size, reason)
 
 

@@ -6,6 +6,7 @@ done at the same control periods; it answers with a length and says why.
 
 import hashlib
 import math
+import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, cast, runtime_checkable
@@ -252,6 +253,13 @@ def parse_horizon(
     if getattr(policy, "h_min", 1) < 1:
         raise ConfigError(f"{text!r}: a robot must execute at least one action; use h_min>=1")
     return policy
+
+
+def stays(length: int, reason: str) -> bool:
+    """Whether a horizon of so many actions, with this reason, is that of every round of its task,
+    whatever happens in it: those of `static`, of experiments, and of plans that have one horizon
+    say so."""
+    return re.search(rf"\bstatic {length}\b", reason) is not None
 
 
 def require_steps(horizon: HorizonPolicy, text: str, steps: int, policy: str) -> None:

@@ -5,14 +5,17 @@ import logging
 import socket
 from collections import Counter
 from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
+from http import HTTPStatus
 from typing import Any
 
 from kairos_ros.doors.access import Access
 from kairos_ros.doors.clients import Clients
 from kairos_ros.doors.dialogue import SEND_S
 from kairos_ros.doors.groot.groot_dialogue import Answered, GrootDialogue
+from kairos_ros.doors.groot.http_page import BEGIN, END, answer
 from kairos_ros.doors.groot.zmtp import EndedError, Link, Message
+from kairos_ros.doors.metrics import metrics
 from kairos_ros.doors.observation_map import ObservationMap
 
 LOG = logging.getLogger(__name__)
@@ -70,12 +73,16 @@ class GrootServer:
         greeted = False
         try:
             _watch(writer.get_extra_info("socket"))
-            if self._greeted >= self._most_greeted:
-                # not greeted, it comes again with the request that it has not sent yet
-                self.counters["refused_connections"] += 1
-                raise EndedError(f"{self._greeted} clients are connected; raise --max-clients")
             async with asyncio.timeout(HANDSHAKE_S):
-                await link.greet()
+                first = await link.begin()
+                if first.startswith(BEGIN):
+                    await self._tell(first, reader, writer, peer)
+                    return
+                if self._greeted >= self._most_greeted:
+                    # not greeted, it comes again with the request that it has not sent yet
+                    self.counters["refused_connections"] += 1
+                    raise EndedError(f"{self._greeted} clients are connected; raise --max-clients")
+                await link.greet(first)
             greeted = True
             self._greeted += 1
             await self._answer_all(link, peer)
@@ -88,6 +95,23 @@ class GrootServer:
         finally:
             self._greeted -= greeted
             await link.end()
+
+    async def _tell(
+        self, first: bytes, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, peer: str
+    ) -> None:
+        """Over HTTP, to whoever asks how the process is. first: bytes of the request."""
+        dialects = (self._map.dialect,)
+        with suppress(asyncio.IncompleteReadError, asyncio.LimitOverrunError, OSError):
+            status, said = answer(
+                first + await reader.readuntil(END),
+                self._access,
+                lambda: metrics(self._clients, len(self._open), dialects),
+            )
+            if status is HTTPStatus.UNAUTHORIZED:
+                self.counters["refused_clients"] += 1
+                LOG.warning("refused %s, who asks for /metrics without the token", peer)
+            writer.write(said)
+            await writer.drain()
 
     async def _answer_all(self, link: Link, peer: str) -> None:
         """Until the connection ends; one message is looked ahead, to note the end at once.

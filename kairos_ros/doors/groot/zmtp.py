@@ -55,10 +55,13 @@ class Link:
         """most_bytes: of one message."""
         self._reader, self._writer, self._most = reader, writer, most_bytes
 
-    async def greet(self) -> None:
+    async def begin(self) -> bytes:
+        """The first ten bytes that come, for `greet`. Waits for as long as its caller lets it."""
+        return await self._read(10)
+
+    async def greet(self, signature: bytes) -> None:
         """Both sides say what they are. Waits for the client for as long as its caller lets it."""
         self._writer.write(GREETING)
-        signature = await self._read(10)
         if signature[0] != 0xFF or not signature[9] & 1:
             raise EndedError("its first bytes are not those of ZeroMQ")
         version = await self._read(1)

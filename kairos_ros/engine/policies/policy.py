@@ -30,12 +30,12 @@ from kairos_ros.engine.policies.policy_folder import (
     read_policy_folder,
     unserved,
 )
-from kairos_ros.engine.policies.policy_source import CONFIG, one_line
+from kairos_ros.engine.policies.policy_source import CONFIG, one_line, policy_id
 from kairos_ros.engine.policies.sampler import FamilyCode
 from kairos_ros.engine.policies.saved_policy import PolicyInputs, saved_inputs
 from kairos_ros.engine.policies.served import FAMILIES, GUIDED, LEAVE_OUT, TOKENIZER, tokenizer_of
 from kairos_ros.engine.policies.unfilled import Unfilled
-from kairos_ros.engine.policies.weights import fingerprint, verify_weights
+from kairos_ros.engine.policies.weights import verify_weights
 from kairos_ros.engine.seam import EngineOptions, Progress
 
 log = logging.getLogger(__name__)
@@ -127,8 +127,6 @@ def load_policy(options: EngineOptions, progress: Progress) -> LoadedPolicy:
     )
     for pipeline in (preprocess, postprocess):
         _check_statistics(pipeline, options)
-    parts = [folder.path / "config.json", folder.weights]
-    parts += folder.path.glob("policy_p*processor*")
     return LoadedPolicy(
         policy=policy,
         family=family,
@@ -139,7 +137,7 @@ def load_policy(options: EngineOptions, progress: Progress) -> LoadedPolicy:
             for step in folder.postprocessor
             if step.get("config", {}).get("enabled", True)
         ),
-        policy_id=f"{config.type}-{fingerprint(parts)}",
+        policy_id=policy_id(folder.path, config.type),
         inputs=_third_party(options, saved_inputs, folder.path),
         device=device,
         dtype=dtype,

@@ -1,5 +1,6 @@
 """Where the files of a policy come from: a folder of this host, or a hub repository."""
 
+import hashlib
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -107,3 +108,14 @@ def one_line(error: BaseException | str, most: int = 300) -> str:
     """What somebody else's error says, for a line of ours."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= most else f"{text[:most]}…"
+
+
+def policy_id(folder: Path, kind: str) -> str:
+    """Type and the first 12 hex digits of the SHA-256 over names and contents of the files that the
+    policy in this folder is made of. Raises OSError."""
+    digest = hashlib.sha256()
+    parts = [folder / CONFIG, folder / WEIGHTS, *folder.glob("policy_p*processor*")]
+    for part in sorted(parts, key=lambda part: part.name):
+        with part.open("rb") as stream:
+            digest.update(part.name.encode() + hashlib.file_digest(stream, "sha256").digest())
+    return f"{kind}-{digest.hexdigest()[:12]}"

@@ -3,7 +3,6 @@
 pi0's and pi05's `from_pretrained` swallow every loading error and return random weights.
 """
 
-import hashlib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -42,15 +41,6 @@ def verify_weights(policy: nn.Module, file: Path, renamed: Renaming | None = Non
                 _compare(name, state[name], tensor.T if key.transposed else tensor, file)
     except (SafetensorError, OSError) as error:
         raise PolicyError(f"{file} cannot be read: {error}") from error
-
-
-def fingerprint(files: Iterable[Path]) -> str:
-    """First 12 hex digits of the SHA-256 over names and contents, independent of their order."""
-    digest = hashlib.sha256()
-    for file in sorted(files, key=lambda file: file.name):
-        with file.open("rb") as stream:
-            digest.update(file.name.encode() + hashlib.file_digest(stream, "sha256").digest())
-    return digest.hexdigest()[:12]
 
 
 class _Name(str):

@@ -30,7 +30,7 @@ def calibrate_command(
         str,
         typer.Option(
             help="With --bags, who says whether a task succeeded: told (its robot), judged (the "
-            "monitor), or a CSV file with robot, task, success."
+            "monitor), or a CSV file with robot, task (SESSION/ID) and success (0 or 1)."
         ),
     ] = "told",
     tasks: Annotated[
@@ -113,8 +113,12 @@ def calibrate_command(
     scenes = tuple(part.strip() for part in tasks.split(",") if part.strip()) or tuple(SCENES)
     out = out or policy / NAME
     if bags:
+        if not out.parent.is_dir():
+            raise ConfigError(f"there is no folder {out.parent}; name the policy's, or --out FILE")
         keep = read_calibration(out) if out.is_file() else None
-        write_calibration(out, _recorded(bags, success, options, keep))
+        calibration = _recorded(bags, success, options, keep)
+        _check_policy(policy, calibration.policy_id)
+        write_calibration(out, calibration)
         typer.echo(f"wrote {out}")
         return
     if static_only and not out.is_file():
@@ -144,6 +148,19 @@ def calibrate_command(
     typer.echo(f"wrote {out}")
 
 
+def _check_policy(folder: Path, recorded: str) -> None:
+    """Raises ConfigError where a policy folder is not of the policy that the bags are of."""
+    from kairos_ros.engine.policies.policy_source import CONFIG, policy_id
+
+    if (folder / CONFIG).is_file():
+        here = policy_id(folder, recorded.rpartition("-")[0])
+        if here != recorded:
+            raise ConfigError(
+                f"the bags are of policy {recorded}, and {folder} is another one ({here}); name "
+                "the folder of that policy"
+            )
+
+
 def _recorded(
     bags: list[Path],
     success: str,
@@ -155,6 +172,8 @@ def _recorded(
 
     if success in (of_bags.TOLD, of_bags.JUDGED):
         labels = None
+    elif not Path(success).exists():
+        raise ConfigError(f"--success {success!r}: told, judged, or a CSV file that exists")
     else:
         labels = of_bags.read_labels(Path(success))
     paths = find_runs(bags)
@@ -178,6 +197,12 @@ def _recorded(
             typer.echo(f"    {_compared(compared, one.reference, options.worst_loss)}")
     for why, tasks in recorded.left_out.most_common():
         typer.echo(f"left out, {why}: {tasks} tasks")
+    if lost := sorted(recorded.unlabelled):
+        robot, task = lost[0]
+        typer.echo(
+            f"{len(lost)} rows of {success} are of no task of the bags, such as {robot}, {task}; a "
+            "task is SESSION/ID, which kairos bag export writes to meta/kairos_ros.json"
+        )
     how = {
         "bags": [path.name for path in paths],
         "success": "labels" if labels is not None else success,

@@ -1,9 +1,12 @@
 """Horizons from what a fleet recorded: outcomes of tasks that ran under one static horizon each.
 
 `explore:0.1` gives a tenth of a fleet's tasks a static horizon, drawn once per task, so that the
-tasks of every horizon are a random sample. A longer horizon is planned where it is shown to lose
-less success than allowed to the most successful one; the tasks of two horizons are paired in the
-order in which they ran, and the test is that of `kairos calibrate` in simulation.
+tasks of every horizon are a random sample. Tasks whose horizons were decided round by round do not
+count, even where all were alike: such tasks are mostly those that soon succeeded.
+
+A longer horizon is planned where it is shown to lose less success than allowed to the most
+successful one; the tasks of two horizons are paired in the order in which they ran, and the test is
+that of `kairos calibrate` in simulation.
 """
 
 import csv
@@ -17,15 +20,23 @@ from typing import Any
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
 from kairos_ros.core.horizons.evidence import PairedOutcomes
+from kairos_ros.core.horizons.policies import stays
 from kairos_ros.core.pipeline import Component, TaskState
+from kairos_ros.core.wire_check import printable
+from kairos_ros.document.text_file import read_text
 from kairos_ros.recording.runs.run import FleetRun, RoundRecord, TaskRecord
 from kairos_ros.recording.runs.summary import wilson_95
+from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
 TOLD, JUDGED = "told", "judged"
 LEAST = 30
 """Tasks of one horizon before it is looked at."""
+SHOWN = 3
+"""Kinds of tasks of which an error says what is missing."""
+COLUMNS, SAID = ("robot", "task", "success"), {"0": False, "1": True}
+"""Of an operator's file."""
 Labels = Mapping[tuple[str, str], bool]
-"""Robot and id of a task -> whether it succeeded."""
+"""Robot and task, as session and id with a slash between -> whether it succeeded."""
 
 
 @dataclass(slots=True)
@@ -37,6 +48,8 @@ class Recorded:
     tasks: dict[str, dict[int, list[bool]]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     """Tasks that say nothing of a static horizon, by reason."""
+    unlabelled: set[tuple[str, str]] = field(default_factory=set)
+    """Robots and tasks of labels that were found for no task."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +80,7 @@ class Chosen:
         """Why there is no plan; empty: there is one."""
         if not self.reference:
             most = max((tasks for _, tasks in self.counts.values()), default=0)
-            return f"at most {most} tasks of one horizon, {LEAST} are needed"
+            return f"{most} tasks of one horizon at most, {LEAST} are needed"
         if not any(successes for successes, _ in self.counts.values()):
             return "no task succeeded; where robots cannot tell, say --success judged or a file"
         return ""
@@ -78,16 +91,21 @@ def read_labels(file: Path) -> Labels:
 
     Raises ConfigError.
     """
-    try:
-        with file.open(newline="") as stream:
-            rows = list(csv.DictReader(stream))
-        return {(row["robot"], row["task"]): bool(int(row["success"])) for row in rows}
-    except OSError as error:
-        raise ConfigError(f"{file} cannot be read: {error}") from None
-    except KeyError as error:
-        raise ConfigError(f"{file}: no column {error.args[0]!r}; robot, task, success") from None
-    except (TypeError, ValueError):
-        raise ConfigError(f"{file}: success must be 0 or 1") from None
+    text = read_text(file).removeprefix("\ufeff")  # as spreadsheets begin files
+    rows = csv.DictReader(text.splitlines())
+    named = [name.strip() for name in rows.fieldnames or ()]
+    if missing := [name for name in COLUMNS if name not in named]:
+        raise ConfigError(f"{file}: no column {missing[0]!r}; it needs {','.join(COLUMNS)}")
+    rows.fieldnames = named
+    labels = {}
+    for row in rows:
+        robot, task, said = ((row[name] or "").strip() for name in COLUMNS)
+        if said not in SAID:
+            raise ConfigError(
+                f"{file}:{rows.line_num}: success must be 0 or 1, not {printable(said)!r}"
+            )
+        labels[robot, task] = SAID[said]
+    return labels
 
 
 def read_outcomes(
@@ -98,7 +116,7 @@ def read_outcomes(
 
     Raises ConfigError where two policies ran.
     """
-    recorded = Recorded()
+    recorded = Recorded(unlabelled=set(labels or ()))
     for run in runs:
         said = _judged(run) if success == JUDGED else {}
         rounds: dict[tuple[str, str], list[RoundRecord]] = {}
@@ -106,6 +124,7 @@ def read_outcomes(
             rounds.setdefault((round_.robot, round_.task), []).append(round_)
         for task in sorted(run.tasks, key=lambda task: task.given_s):
             key = task.robot, task.task
+            recorded.unlabelled.discard(key)
             told = task.success if success == TOLD else said.get(key)
             why = _take(recorded, task, rounds.get(key, ()), labels.get(key) if labels else told)
             if why:
@@ -132,6 +151,8 @@ def _take(
     horizons = {one.horizon for one in answered}
     if len(horizons) > 1:
         return "of several horizons"
+    if not all(stays(one.horizon, one.horizon_reason) for one in answered):
+        return "of horizons that were decided round by round"
     recorded.policy = task.policy
     recorded.chunk_size = max(recorded.chunk_size, *(one.chunk_size for one in answered))
     of_kind = recorded.tasks.setdefault(task.scene, {})
@@ -199,8 +220,10 @@ def calibration_of(
     """
     carried = {kind: one for kind, one in chosen.items() if not one.missing}
     if not carried:
-        missing = "; ".join(f"{kind}: {one.missing}" for kind, one in chosen.items())
-        raise ConfigError(f"the bags carry no plan ({missing or 'no task'}); record more tasks")
+        missing = [f"{kind}: {one.missing}" for kind, one in chosen.items()]
+        more = f"; and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
+        told = "; ".join(missing[:SHOWN]) or "no task counts"
+        raise ConfigError(f"the bags carry no plan ({told}{more}); record more tasks")
     if keep:
         keep.require_policy(recorded.policy)
     plans = {
@@ -213,8 +236,9 @@ def calibration_of(
         for names, h in (keep.static.tasks if keep and keep.static else {}).items()
         if not set(names) & set(carried)
     }
-    plans |= {(kind,): HorizonPlan((), one.horizon) for kind, one in carried.items()}
-    static |= {(kind,): one.reference for kind, one in carried.items()}
+    named = {kind: _names(kind, keep) for kind in carried}
+    plans |= {named[kind]: HorizonPlan((), one.horizon) for kind, one in carried.items()}
+    static |= {named[kind]: one.reference for kind, one in carried.items()}
     return HorizonCalibration(
         recorded.policy,
         recorded.chunk_size,
@@ -223,3 +247,10 @@ def calibration_of(
         how,
         StaticHorizons(static, min(static.values()), how),
     )
+
+
+def _names(kind: str, keep: HorizonCalibration | None) -> tuple[str, ...]:
+    """Of a task: as it was calibrated before, else its kind, with the instruction of a scene."""
+    before = (names for names in (keep.tasks if keep else ()) if kind in names)
+    scene = (kind, SCENES[kind]) if kind in SCENES else (kind,)
+    return next(before, scene)

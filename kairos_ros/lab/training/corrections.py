@@ -6,7 +6,6 @@ scripted expert acts, and what it does is a demonstration from states that the p
 reaches (DAgger, with whole recoveries instead of single labels, because policies learn chunks).
 """
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,6 +14,7 @@ from pathlib import Path
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.document.text_file import read_json
 from kairos_ros.lab.training.demonstrations import (
     AFTER_SUCCESS,
     MAX_STEPS,
@@ -26,6 +26,7 @@ from kairos_ros.robot.adapters.sim.metaworld_scenes import ACTION_DIM, SCENES, S
 from kairos_ros.robot.adapters.sim.sim import SimAdapter, metaworld_body
 
 SOURCES = "meta/kairos_ros.json"
+COLUMNS = ("episode_index", "observation.state", "action", "held_periods", "attempt")
 EVERY = 50
 """Executed actions between two states of a task from which the expert takes over."""
 
@@ -47,19 +48,22 @@ class FleetTask:
 def fleet_tasks(folder: Path) -> list[FleetTask]:
     """The episodes of a dataset of `kairos bag export`.
 
-    Raises ConfigError for another dataset, and for one of other arms or scenes than Meta-World's.
+    Raises ConfigError for another dataset, a damaged one, and one of other arms or scenes than
+    Meta-World's.
     """
-    from lerobot.datasets.lerobot_dataset import LeRobotDataset
-
     if not (folder / SOURCES).is_file():
         raise ConfigError(f"{folder} is no dataset of kairos bag export ({SOURCES} is missing)")
-    sources = json.loads((folder / SOURCES).read_text())["episodes"]
-    dataset = LeRobotDataset(f"kairos/{folder.name}", root=folder, video_backend="pyav")
-    stored = dataset.hf_dataset.with_format("numpy")
-    columns = {
-        name: np.stack(stored[name])
-        for name in ("episode_index", "observation.state", "action", "held_periods", "attempt")
-    }
+    document = read_json(folder / SOURCES)
+    try:
+        sources = [
+            (int(one["episode_index"]), str(one["scene"]), int(one["seed"]))
+            for one in document["episodes"]
+        ]
+        columns = _columns(folder)
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigError(
+            f"{folder} is damaged ({type(error).__name__} {error!s:.200}); export it again"
+        ) from error
     dims = columns["observation.state"].shape[1], columns["action"].shape[1]
     if dims != (STATE_DIM, ACTION_DIM):
         raise ConfigError(
@@ -67,13 +71,13 @@ def fleet_tasks(folder: Path) -> list[FleetTask]:
             f"has {STATE_DIM} and {ACTION_DIM}"
         )
     found = []
-    for source in sources:
-        rows = columns["episode_index"] == source["episode_index"]
-        if source["scene"] in SCENES and not columns["attempt"][rows].any():
+    for number, scene, seed in sources:
+        rows = columns["episode_index"] == number
+        if scene in SCENES and rows.any() and not columns["attempt"][rows].any():
             found.append(
                 FleetTask(
-                    source["scene"],
-                    source["seed"],
+                    scene,
+                    seed,
                     columns["observation.state"][rows],
                     columns["action"][rows],
                     columns["held_periods"][rows],
@@ -82,6 +86,14 @@ def fleet_tasks(folder: Path) -> list[FleetTask]:
     if not found:
         raise ConfigError(f"no episode of {folder} is a task of Meta-World without retries")
     return found
+
+
+def _columns(folder: Path) -> dict[str, np.ndarray]:
+    """Read from its tables, since LeRobot asks the hub for what is missing of a dataset here."""
+    import pandas
+
+    table = pandas.read_parquet(folder / "data", columns=list(COLUMNS))
+    return {name: np.stack(table[name].to_list()) for name in COLUMNS}
 
 
 def corrections(

@@ -11,6 +11,7 @@ import httpx
 
 from kairos_ros.core.calls.call import caller_headers
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.wire_check import MOST_PORT
 from kairos_ros.vlm.endpoint.chat_request import Constraint, chat_request
 from kairos_ros.vlm.endpoint.completion import read_completion
 from kairos_ros.vlm.judge import Cost, Failure, FailureCode, Question, Verdict, complaint
@@ -47,7 +48,8 @@ class Endpoint:
             url = httpx.URL(self.url)
         except httpx.InvalidURL:
             url = httpx.URL()
-        if url.scheme not in ("http", "https") or not url.host or not self.model:
+        known = url.scheme in ("http", "https") and url.host and (url.port or 0) <= MOST_PORT
+        if not known or not self.model:
             raise ConfigError(
                 f"judge endpoint {self.url!r} with model {self.model!r}: give"
                 " http://HOST:PORT/v1 and the name that the server gives its model"

@@ -66,7 +66,7 @@ def fleet(rates, *, tasks=700, kind="push-v3", policy=POLICY, seed=0):
         )  # fmt: skip
         rounds += [
             RoundRecord("arm", name, r, 1, number, number, number, number, 0, 0, h, 50, h,
-                        0.0, 0.0, 0.0, 1, "edge", "edge")
+                        0.0, 0.0, 0.0, 1, "edge", "edge", f"explores static {h} in this task")
             for r in (1, 2)
         ]  # fmt: skip
     return FleetRun(("arm",), float(tasks), tuple(records), (), (), tuple(rounds))
@@ -117,6 +117,24 @@ def test_tasks_that_say_nothing_are_counted_and_left_out():
     assert recorded.tasks == {"push-v3": {10: [True]}}
 
 
+def test_a_task_whose_rounds_happened_to_be_alike_is_no_task_of_a_static_horizon():
+    """A rule that begins with 50: who succeeds in the first round would count as static 50, and who
+    does not would not count at all."""
+    run = fleet({50: 1.0}, tasks=8)
+    for reason, counts in {
+        "agrees with all 50 remaining actions of the previous chunk": False,
+        "calibrated for round 1": False,
+        "calibrated as static 50": True,
+        "static 50 of 50": True,
+        "static 50, tuned": True,
+        "static 5 of 50; 50 for the most successes at this load": False,
+    }.items():
+        rounds = tuple(replace(one, horizon_reason=reason) for one in run.rounds)
+        recorded = read_outcomes([replace(run, rounds=rounds)])
+        why = {} if counts else {"of horizons that were decided round by round": 8}
+        assert recorded.left_out == why, reason
+
+
 def test_the_monitor_or_an_operator_may_decide_what_succeeded(tmp_path):
     run = fleet({10: 0.0}, tasks=3)
     judged = tuple(
@@ -130,18 +148,22 @@ def test_the_monitor_or_an_operator_may_decide_what_succeeded(tmp_path):
     assert recorded.tasks == {"push-v3": {10: [True, False]}}
     assert recorded.left_out == {"without a word on success": 1}
     labels = tmp_path / "labels.csv"
-    labels.write_text("robot,task,success\narm,task_2,1\narm,task_0,0\n")
-    assert read_outcomes([run], labels=read_labels(labels)).tasks == {
-        "push-v3": {10: [False, True]}
-    }
+    labels.write_text("robot,task,success\narm,task_2,1\narm,task_0,0\narm,task_7,1\n")
+    recorded = read_outcomes([run], labels=read_labels(labels))
+    assert recorded.tasks == {"push-v3": {10: [False, True]}}
+    assert recorded.unlabelled == {("arm", "task_7")}
     for text, complaint in [
         ("robot,task\narm,task_2\n", "no column 'success'"),
-        ("robot,task,success\narm,task_2,maybe\n", "0 or 1"),
+        ("robot,task,success\narm,task_2,1\narm,task_3,maybe\n", "csv:3: .* 0 or 1, not 'maybe'"),
+        ("robot,task,success\narm,task_2,2\n", "0 or 1"),
+        ("robot,task,success\narm\n", "0 or 1"),
     ]:
         labels.write_text(text)
         with pytest.raises(ConfigError, match=complaint):
             read_labels(labels)
-    with pytest.raises(ConfigError, match="cannot be read"):
+    labels.write_text("\ufeffrobot, task, success\r\narm, task_2, 1\r\n")  # of a spreadsheet
+    assert read_labels(labels) == {("arm", "task_2"): True}
+    with pytest.raises(ConfigError, match="No such file"):
         read_labels(tmp_path / "none.csv")
 
 
@@ -166,10 +188,12 @@ def test_the_command_writes_what_the_bags_carry_and_says_what_they_do_not(runs):
     told = calibrate(runs, "--bags", runs, "--worst-loss", 5, "--out", out)
     assert told.exit_code == 0, told.output
     assert "push-v3                      static 30;" in told.output
-    assert "reach-v3                     no plan: at most 20 tasks of one horizon" in told.output
+    assert "reach-v3                     no plan: 20 tasks of one horizon at most" in told.output
     assert "50 against 30: in 300 pairs of tasks it lost" in told.output
     data = json.loads(out.read_text())
-    assert [(row["names"], row["after"]) for row in data["tasks"]] == [(["push-v3"], 30)]
+    assert [(row["names"], row["after"]) for row in data["tasks"]] == [
+        (["push-v3", "push the puck to the target"], 30)
+    ]
     again = calibrate(runs, "--bags", runs / "monday", "--worst-loss", 5, "--out", out)
     assert again.exit_code == 0, again.output
 
@@ -178,16 +202,30 @@ def test_bags_that_carry_no_plan_leave_the_calibration_as_it_is(runs):
     out = runs / "horizons.json"
     told = calibrate(runs, "--bags", runs / "tuesday", "--out", out)
     assert told.exit_code != 0
-    assert "the bags carry no plan (reach-v3: at most 20 tasks" in str(
+    assert "the bags carry no plan (reach-v3: 20 tasks of one horizon at most" in str(
         told.exception or told.output
     )
     assert not out.exists()
+
+
+def test_the_folder_of_another_policy_and_words_that_are_none_are_refused(runs):
+    folder = runs / "policy"
+    bags = ("--bags", runs / "monday", "--worst-loss", 5)
+    assert "there is no folder" in str(calibrate(folder, *bags).exception)
+    folder.mkdir()
+    for part in ("config.json", "model.safetensors"):
+        (folder / part).write_text("{}")
+    assert f"the bags are of policy {POLICY}" in str(calibrate(folder, *bags).exception)
+    assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
+    told = calibrate(folder, *bags, "--success", "juged")
+    assert "told, judged, or a CSV file" in str(told.exception)
 
 
 def test_plans_of_other_tasks_stay_and_another_policy_is_refused(runs):
     recorded, of = chosen(fleet({10: 1.0, 30: 1.0}, tasks=900))
     keep = calibration_of(*chosen(fleet({20: 1.0}, kind="reach-v3")), {})
     together = calibration_of(recorded, of, {}, keep)
+    assert ("push-v3", "push the puck to the target") in together.tasks, "as kairos task send says"
     assert {names[0]: plan.after for names, plan in together.tasks.items()} == {
         "reach-v3": 20, "push-v3": 30
     }  # fmt: skip

@@ -74,6 +74,24 @@ def test_a_task_that_the_simulator_does_not_repeat_is_left_there(dataset):
     assert shown.attempts == 1
 
 
+def test_a_damaged_dataset_is_refused_without_asking_anybody(dataset, tmp_path):
+    def damaged(name: str, part: str, text: str | None):
+        copy = tmp_path / name
+        shutil.copytree(dataset, copy)
+        (found,) = copy.glob(part)
+        found.unlink() if text is None else found.write_text(text)
+        return copy
+
+    for name, part, text, said in [
+        ("torn", "data/*/*.parquet", "torn", "is damaged .ArrowInvalid"),
+        ("without", "data/*/*.parquet", None, "is damaged"),
+        ("nothing", "meta/kairos_ros.json", "{}", "is damaged .KeyError 'episodes'"),
+        ("no_json", "meta/kairos_ros.json", "{", "this is no JSON"),
+    ]:
+        with pytest.raises(ConfigError, match=said):
+            fleet_tasks(damaged(name, part, text))
+
+
 def test_training_goes_on_from_a_policy_with_what_the_expert_showed(dataset, tmp_path):
     shown = corrections(fleet_tasks(dataset), print)[SCENE]
     known = tmp_path / "work" / "demonstrations" / f"{SCENE}-2x-seed0.npz"

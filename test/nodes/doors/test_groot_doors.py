@@ -1,8 +1,11 @@
 """Robots with GR00T's client are robots of the fleet. Real sockets, processes and DDS throughout;
 the client is ours, written from the wire's description."""
 
+import re
 import signal
+import socket
 
+import httpx
 import numpy as np
 import pytest
 from groot_robot import MAP, TASK, observation, robot
@@ -83,6 +86,23 @@ def test_a_client_is_a_robot_of_the_fleet(connect, wire, newer):
     assert wire.status_of(name).instruction == "pick"
     client.close()
     until(lambda: wire.status_of(name).state == RobotStatus.LEAVING)
+
+
+def test_prometheus_is_answered_on_the_port_of_the_clients(connect, where, guarded):
+    connect().get_action(observation(1.0))
+    url = where.replace("tcp", "http", 1)
+    page = httpx.get(f"{url}/metrics", timeout=20)
+    assert page.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert 'kairos_doors_clients{dialect="groot"} 1.0' in page.text
+    assert re.search(r'kairos_doors_events_total{dialect="groot",event="chunks"} [1-9]', page.text)
+    assert httpx.get(f"{url}/healthz", timeout=20).text == "OK\n"
+    assert httpx.get(url, timeout=20).status_code == 404
+    with socket.create_connection(("127.0.0.1", int(url.rpartition(":")[2]))) as silent:
+        silent.sendall(b"GET /metrics HTTP/1.1\r\n")  # and no more
+        assert connect().call("ping")["status"] == "ok"
+    closed = httpx.get(f"{address(guarded).replace('tcp', 'http', 1)}/metrics", timeout=20)
+    assert closed.status_code == 401
+    assert "$KAIROS_DOORS_TOKEN" in closed.text
 
 
 def test_a_reset_begins_a_new_task_and_so_does_another_instruction(connect, wire):
