@@ -11,6 +11,7 @@ from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices, exchange
 from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import ToldPlan, hosts_of, part_of, read_told_plan
 from kairos_ros.bringup.hosts.judge_shares import shares
+from kairos_ros.bringup.hosts.own_robots import check_robots
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
 from kairos_ros.core.placement.host_status import SILENT_S, HostStatus, read_host_status
@@ -193,6 +194,27 @@ def test_a_told_plan_is_read_and_one_that_starts_anything_else_is_refused(fleet)
         evil = replace(fleet, specs=(*fleet.specs, bad))
         with pytest.raises(ConfigError, match="hosts start robot_node"):
             read_told_plan(ToldPlan("a", evil, staged=False).text)
+
+
+def test_robots_are_started_as_the_file_of_their_own_host_has_them(fleet):
+    check_robots(ToldPlan("a", fleet, staged=False), "c")
+    check_robots(ToldPlan("a", fleet, staged=False), "b")  # which has none
+    for changed in ({"control_rate_hz": 99.0}, {"adapter": "lerobot"}, {"body_log": "/tmp"}):
+        specs = tuple(
+            replace(spec, parameters={**spec.parameters, **changed})
+            if spec.namespace == "drive_1"
+            else spec
+            for spec in fleet.specs
+        )
+        told = ToldPlan("a", replace(fleet, specs=specs), staged=False)
+        with pytest.raises(
+            ConfigError, match=r"host a has robot drive_1 otherwise than .* of host c"
+        ):
+            check_robots(told, "c")
+    other = replace(fleet, specs=(*fleet.specs, NodeSpec(
+        "robot_node", "robot", "drive_9", host="c")))  # fmt: skip
+    with pytest.raises(ConfigError, match="drive_9 otherwise"):
+        check_robots(ToldPlan("a", other, staged=False), "c")
 
 
 @pytest.mark.parametrize("text", ["", "5", "[]", "{}", "[" * 100_000, '{"host": "a", "fleet": 5}'])

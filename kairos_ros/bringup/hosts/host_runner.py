@@ -14,6 +14,7 @@ from kairos_ros.bringup.hosts.host_part import (
     part_of,
     read_told_plan,
 )
+from kairos_ros.bringup.hosts.own_robots import check_robots
 from kairos_ros.bringup.hosts.restarts import Restarts
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
@@ -79,6 +80,7 @@ class HostRunner:
                     f"host {told.host} runs {told.fleet.file}, of which no robot is in the file "
                     "that this host was started with; give both hosts the same fleet file"
                 )
+            check_robots(told, self.host)
         except ConfigError as error:
             self._problem = str(error)
             self._say(f"the plan that was told is not followed: {error}")
