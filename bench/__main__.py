@@ -49,7 +49,7 @@ FAMILIES = {
     "judges": ("judgements", "judges", "pipeline", "gateway"),
     "recording": ("record", "traces", "improve", "otlp"),
     "virtual_time": ("replay", "simulate"),
-    "horizons": ("horizon_signals", "rtc"),
+    "horizons": ("horizon_signals", "rtc", "critic"),
     "engine": ("history", "engine_idle", "load", "unified", "gpu"),
 }
 """Folder -> what is measured there, a module each; `support` has what they share."""
@@ -84,6 +84,7 @@ PROGRAMS = {
     "link": "whether links can be emulated here, and how true they are",
     "radio": "robots over a network that loses packets, by how DDS is set up",
     "horizon_signals": "which signals inside a chunk know the delicate phase of a task",
+    "critic": "what a decision of a learned horizon policy costs, beside those of others",
     "rtc": "chunks guided by what their robots execute, against plain ones, in simulation",
     "forged_names": "one robot's round trips while hundreds of forged names announce themselves",
     "fuzz": "fuzzes the decoder of engine messages",

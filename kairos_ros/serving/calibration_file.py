@@ -39,10 +39,13 @@ def write_calibration(file: Path, calibration: HorizonCalibration) -> None:
     """One line per task, so that a diff shows which horizon changed."""
     data = calibration.to_dict()
     tasks, static = _lines(data.pop("tasks"), 2), data.pop("static", None)
+    critics = data.pop("critics", ())
     text = f'{json.dumps(data)[:-1]},\n  "tasks": {tasks}'
     if static:
         horizons = _lines(static.pop("tasks"), 4)
         text += f',\n  "static": {json.dumps(static)[:-1]},\n    "tasks": {horizons}}}'
+    if critics:
+        text += f',\n  "critics": {_lines(critics, 2)}'
     file.write_text(text + "}\n")
 
 

@@ -57,6 +57,7 @@ def answer_outcome(
         request.instruction,
         cut=len(outcome.chunk) < policy.chunk_size,
         task_id=f"{request.id.robot} {request.id.session} {request.id.task}",
+        state=request.observation.state,
     )
     try:
         horizon = entry.horizon_policy(outcome.updates, outcome.chunk, context)

@@ -2,7 +2,7 @@
 
 How long a chunk is safe depends first on the task and on how far it has come, which no signal
 inside a chunk tells. Episodes tell it: `kairos calibrate` measures a plan per task, and the static
-horizon that suits each task best.
+horizon that suits each task best. Where a plan does not do, a critic tells it by the state.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError, PolicyError
+from kairos_ros.core.horizons.critic import ByRisk, Critic
 from kairos_ros.core.horizons.policies import (
     CALIBRATED,
     TUNED,
@@ -87,14 +88,19 @@ class HorizonCalibration:
     """What it was measured with, for readers; JSON-ready."""
     static: StaticHorizons | None = None
     """None: static horizons were not tuned."""
+    critics: Mapping[tuple[str, ...], Critic] = field(default_factory=dict)
+    """Names of a task, as in `tasks` -> what plans it in the place of its plan; see `careful`."""
 
     def __post_init__(self) -> None:
         _check_names(self.tasks)
+        if unplanned := next((names for names in self.critics if names not in self.tasks), None):
+            raise ConfigError(f"calibration: a critic of {unplanned}, a task without a plan")
         longest = {names[0]: plan.longest for names, plan in self.tasks.items()}
         longest["unknown tasks"] = self.unknown.longest
         if self.static:
             longest |= {f"static:tuned, {n[0]}": h for n, h in self.static.tasks.items()}
             longest["static:tuned, unknown tasks"] = self.static.general
+        longest |= {f"the critic of {n[0]}": c.horizons[-1] for n, c in self.critics.items()}
         for name, h in longest.items():
             if h > self.chunk_size:
                 raise ConfigError(
@@ -108,6 +114,12 @@ class HorizonCalibration:
         if self.static:
             found[TUNED] = TunedStatic(self.static, self.chunk_size)
         return found
+
+    def careful(self, names: tuple[str, ...]) -> int:
+        """Actions of a task where its critic cannot judge: its tuned static horizon, or the last of
+        its plan where none was tuned."""
+        static = self.static.tasks if self.static else {}
+        return static.get(names, self.tasks[names].after)
 
     def require_policy(self, policy_id: str) -> None:
         """Raises ConfigError when this was calibrated for another policy."""
@@ -134,6 +146,8 @@ class HorizonCalibration:
                 "general": self.static.general,
                 "how": dict(self.static.how),
             }
+        if self.critics:
+            data["critics"] = [{"names": list(n), **c.to_dict()} for n, c in self.critics.items()]
         return data
 
     @classmethod
@@ -152,6 +166,10 @@ class HorizonCalibration:
                 unknown=_parse(data["unknown"]),
                 how=dict(data.get("how", {})),
                 static=_parse_static(data["static"]) if "static" in data else None,
+                critics={
+                    tuple(map(str, row["names"])): Critic.from_dict(row)
+                    for row in data.get("critics", ())
+                },
             )
         except KeyError as error:
             raise ConfigError(f"calibration: field {error.args[0]!r} is missing") from None
@@ -160,7 +178,8 @@ class HorizonCalibration:
 
 
 class Calibrated:
-    """Executes what the calibration plans for this task and round. A HorizonPolicy.
+    """Executes what the calibration plans for this task and round, or what the task's critic says.
+    A HorizonPolicy.
 
     Raises PolicyError for chunks of another length than it was calibrated for.
     """
@@ -169,9 +188,17 @@ class Calibrated:
         self._chunk_size = calibration.chunk_size
         self._unknown = calibration.unknown
         self._plans = {name: plan for names, plan in calibration.tasks.items() for name in names}
+        self._critics = {
+            name: ByRisk(critic, calibration.careful(names))
+            for names, critic in calibration.critics.items()
+            for name in names
+        }
 
     def __call__(self, updates: Floats, chunk: Floats, context: HorizonContext) -> Horizon:
         _check_chunk(CALIBRATED, chunk, self._chunk_size)
+        critic = self._critics.get(context.task) or self._critics.get(context.instruction)
+        if critic:
+            return critic(updates, chunk, context)
         plan = self._plans.get(context.task) or self._plans.get(context.instruction)
         known = "" if plan else UNKNOWN
         plan = plan or self._unknown

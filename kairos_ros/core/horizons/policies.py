@@ -53,6 +53,9 @@ class HorizonContext:
     """The chunk lacks its first actions, and may be shorter than others of its policy."""
     task_id: str = ""
     """Which task of which robot, the same in all of its rounds; empty: not known."""
+    state: Floats | None = None
+    """[S], the observation's state that the chunk was made from, as the robot sent it; None: not
+    known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,7 +162,7 @@ class TailAgreement:
         if context.tail is None or len(context.tail) == 0:
             confidence[:floor] = 1.0
             return Horizon(floor, confidence, f"no previous chunk to compare with, h_min={floor}")
-        distance = _distance(chunk, context.tail, context.scale)
+        distance = tail_distance(chunk, context.tail, context.scale)
         confidence[: distance.size] = 1.0 / (1.0 + distance)
         stop = _first(distance > self.t)
         if stop is None:
@@ -310,7 +313,11 @@ def _worst(size: NDArray[np.float64]) -> int:
     return int(np.flatnonzero(~np.isfinite(size).all(axis=0))[0])
 
 
-def _distance(chunk: Floats, tail: Floats, scale: Floats | None) -> NDArray[np.float64]:
+def tail_distance(chunk: Floats, tail: Floats, scale: Floats | None) -> NDArray[np.float64]:
+    """Distance of each action to the previous chunk's, Euclidean in normalised units, [overlap].
+
+    Shapes as in `HorizonContext`. Raises PolicyError for others, and for what is not finite.
+    """
     tail = np.asarray(tail)
     if tail.ndim != 2 or tail.shape[1] != chunk.shape[1]:
         raise PolicyError(

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -87,6 +87,18 @@ def calibrate_command(
             "file to extend.",
         ),
     ] = False,
+    critic: Annotated[
+        bool,
+        typer.Option(
+            "--critic",
+            help="Keep the plans that the file has, teach a critic for each task, and use it where "
+            "it needs fewer rounds and a test shows that it loses less than --worst-loss; with "
+            "--out, the file to extend.",
+        ),
+    ] = False,
+    teach_episodes: Annotated[
+        int, typer.Option(min=16, help="With --critic: episodes of each of a task's two lessons.")
+    ] = 3000,
     work: Annotated[Path, typer.Option(help="Finished tasks are kept here.")] = Path(
         "runs/calibrate"
     ),
@@ -94,7 +106,8 @@ def calibrate_command(
 ) -> None:
     """Find the horizons that suit a policy: per task the largest static horizon at the highest
     accuracy, for HORIZON=static:tuned, and a plan that loses less than --worst-loss to it, for
-    HORIZON=calibrated.
+    HORIZON=calibrated. With --critic, a network that judges by the robot's state how far a chunk is
+    safe replaces the plan of a task where it is better.
 
     Simulates one to ten thousand episodes per task, some minutes each. Run the same command again
     to continue a stopped one.
@@ -121,25 +134,32 @@ def calibrate_command(
         write_calibration(out, calibration)
         typer.echo(f"wrote {out}")
         return
-    if static_only and not out.is_file():
+    if static_only and critic:
+        raise ConfigError("--static-only and --critic: say one of them, then the other")
+    if (static_only or critic) and not out.is_file():
         raise ConfigError(
-            f"--static-only keeps the plans of a calibration, but there is no {out}; leave it out, "
-            "or name the calibration with --out"
+            f"{'--critic' if critic else '--static-only'} keeps the plans of a calibration, but "
+            f"there is no {out}; leave it out, or name the calibration with --out"
         )
-    from kairos_ros.lab.horizons.calibrate import calibrate
-
+    how: dict[str, Any] = {
+        "disturbance": disturbance,
+        "lead": lead,
+        "work": work,
+        "processes": processes,
+        "report": typer.echo,
+    }
     try:
-        calibration = calibrate(
-            policy,
-            scenes=scenes,
-            options=options,
-            disturbance=disturbance,
-            lead=lead,
-            keep=read_calibration(out) if static_only else None,
-            work=work,
-            processes=processes,
-            report=typer.echo,
-        )
+        if critic:
+            from kairos_ros.lab.horizons.critics import CriticOptions, add_critics
+
+            calibration = add_critics(
+                policy, read_calibration(out), scenes, options, CriticOptions(teach_episodes), **how
+            )
+        else:
+            from kairos_ros.lab.horizons.calibrate import calibrate
+
+            keep = read_calibration(out) if static_only else None
+            calibration = calibrate(policy, scenes=scenes, options=options, keep=keep, **how)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130) from None
@@ -243,7 +263,7 @@ def _print(calibration: "HorizonCalibration") -> None:
     head = f"{'task':28} {'plan, actions per round':28} "
     typer.echo(f"{head}static:tuned  successes by static horizon")
     for names, h in static.tasks.items():
-        plan = calibration.tasks.get(names, "")
+        plan = "critic" if names in calibration.critics else calibration.tasks.get(names, "")
         tried = ", ".join(f"{x}: {ok}" for x, ok in static.how["successes"][names[0]].items())
         typer.echo(f"{names[0]:28} {plan!s:28} {h:<13} {tried}")
     typer.echo(f"{'tasks that are none of these':28} {calibration.unknown!s:28} {static.general}")

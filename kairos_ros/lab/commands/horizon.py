@@ -30,8 +30,9 @@ def judge(
 ) -> list[tuple[Horizon, Floats | None]]:
     """Horizon and update ratio [N] of each batch row.
 
-    arrays: updates [K, N, D] or [K, B, N, D]; chunk and tail, if a policy reads them, [N, D] and
-    [M, D], or with a leading B. task, round_: what calibrated policies look up. The ratio is None
+    arrays: updates [K, N, D] or [K, B, N, D]; chunk, tail and state, if a policy reads them,
+    [N, D], [M, D] and [S], or with a leading B; scale [D], if the chunk is not normalised. task,
+    round_: what calibrated policies look up. The ratio is None
     for less than two sampler steps, which have none. Raises KairosError.
     """
     if "updates" not in arrays:
@@ -45,12 +46,16 @@ def judge(
     steps, batch, actions, dims = rows.shape
     chunks = _rows(arrays, "chunk", batch, np.zeros((batch, actions, dims)))
     tails = _rows(arrays, "tail", batch, [None] * batch)
-    return [
-        (
-            policy(rows[:, b], chunks[b], HorizonContext(task, round_, tails[b])),
-            update_ratio(rows[:, b]) if steps > 1 else None,
-        )
+    states = np.atleast_2d(arrays["state"]) if "state" in arrays else [None] * batch
+    if len(states) != batch:
+        raise ConfigError(f"state has {len(states)} row(s), but updates hold {batch} batch row(s)")
+    contexts = [
+        HorizonContext(task, round_, tails[b], arrays.get("scale"), state=states[b])
         for b in range(batch)
+    ]
+    return [
+        (policy(rows[:, b], chunks[b], context), update_ratio(rows[:, b]) if steps > 1 else None)
+        for b, context in enumerate(contexts)
     ]
 
 

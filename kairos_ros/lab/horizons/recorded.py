@@ -246,6 +246,11 @@ def calibration_of(
         HorizonPlan((), min(plan.after for plan in plans.values())),
         how,
         StaticHorizons(static, min(static.values()), how),
+        {
+            names: critic
+            for names, critic in (keep.critics if keep else {}).items()
+            if not set(names) & set(carried)
+        },
     )
 
 

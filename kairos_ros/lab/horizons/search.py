@@ -88,6 +88,27 @@ class SearchOptions:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """What the pairs of a test say so far."""
+
+    evidence: float
+    holds: bool
+    ended: bool
+    """It holds, or is given up."""
+
+
+def judged(outcomes: PairedOutcomes, options: SearchOptions, needed: float) -> Verdict:
+    """Whether the pairs show a loss below the worst one, and one up to the slack by their estimate.
+
+    needed: 1 / the error that the test is allowed.
+    """
+    evidence = outcomes.evidence(options.worst_loss)
+    holds = evidence >= needed and outcomes.loss <= options.slack
+    given_up = outcomes.exchanged.evidence(-options.slack) >= GIVEN_UP
+    return Verdict(evidence, holds, holds or given_up)
+
+
+@dataclass(frozen=True, slots=True)
 class TestedPlan:
     """What one sequential test came to."""
 
@@ -167,20 +188,19 @@ class _Bench:
         """Whether scenes that chose nothing show that `plan` loses less than the worst loss, and
         no more than the slack by their estimate. Wrong with a probability of at most `error`."""
         options, outcomes, needed = self.options, PairedOutcomes(), 1 / error
-        evidence, holds = 1.0, False
+        verdict = judged(outcomes, options, needed)
         seeds = range(options.test_seed, options.test_seed + options.most_episodes)
         for block in self._blocks(seeds):
             outcomes = self._compared(outcomes, plan, block)
-            evidence = outcomes.evidence(options.worst_loss)
-            holds = evidence >= needed and outcomes.loss <= options.slack
-            if holds or outcomes.exchanged.evidence(-options.slack) >= GIVEN_UP:
+            verdict = judged(outcomes, options, needed)
+            if verdict.ended:
                 break
-        self.tests.append(TestedPlan(plan, outcomes, evidence, needed, holds))
+        self.tests.append(TestedPlan(plan, outcomes, verdict.evidence, needed, verdict.holds))
         self.report(
-            f"{plan} {'holds' if holds else 'does not hold'} against {self.reference}: in "
+            f"{plan} {'holds' if verdict.holds else 'does not hold'} against {self.reference}: in "
             f"{outcomes.pairs} pairs of episodes it lost {outcomes.lost} and won {outcomes.won}"
         )
-        return holds
+        return verdict.holds
 
     def rounds(self, plan: HorizonPlan) -> float:
         return sum(rounds for _, rounds in self.run(plan, self.searched)) / len(self.searched)

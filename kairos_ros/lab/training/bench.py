@@ -17,6 +17,7 @@ ARMS = 16
 
 EPISODES = (
     "core/horizons/calibration.py",
+    "core/horizons/critic.py",
     "core/horizons/policies.py",
     "engine/flow_mlp",
     "engine/policies/policy.py",

@@ -80,6 +80,8 @@ class PolicyUnderTest:
         self.policy_id = self._loaded.policy_id
         self.chunk_size = self._sampler.chunk_size
         self._units = self._loaded.units(self._sampler.action_dim)
+        self.action_offset = self._units[0].numpy()
+        """float32 [D], robot units at normalised zero."""
         features = self._loaded.inputs.cameras or {}
         self._cameras = {camera_name(feature): feature for feature in features}
 
@@ -301,7 +303,13 @@ def one_round(
     chunks = policy(states, SCENES[scene], seeds, told, *shown)
     for row, (arm, late) in enumerate(zip(arms, delays, strict=True)):
         chunk = chunks.normalised[row]
-        context = HorizonContext(scene, arm.rounds + 1, arm.tail, task_id=f"{scene} {arm.seed}")
+        context = HorizonContext(
+            scene,
+            arm.rounds + 1,
+            arm.tail,
+            task_id=f"{scene} {arm.seed}",
+            state=states[row],
+        )
         length = arm.decide(chunks.updates[:, row], chunk, context).length
         rng = np.random.default_rng((arm.seed, arm.rounds, 1))
         noise = disturbance * rng.standard_normal((length, chunk.shape[1]))
