@@ -16,9 +16,7 @@ import math
 import os
 import sys
 import time
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import replace
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +27,7 @@ from rich.table import Table
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.horizons.policies import parse_horizon
 from kairos_ros.host.domain import stay_on_this_host
+from kairos_ros.host.process_pool import process_pool
 from kairos_ros.lab.horizons.dominance import Outcomes, task_gap
 from kairos_ros.lab.testbed.display import LineDisplay
 from kairos_ros.lab.testbed.testbed import FleetTestbed
@@ -159,7 +158,7 @@ def _evaluate(options: argparse.Namespace) -> dict[str, np.ndarray]:
     parts = [seeds[at : at + 16] for at in range(0, len(seeds), 16)]
     processes = options.processes or os.cpu_count() or 1
     found: dict[str, np.ndarray] = {}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with process_pool(processes) as pool:
         for name in NAMES:
             file = options.out / f"{name}_{options.episodes}.npy"
             if not file.exists():

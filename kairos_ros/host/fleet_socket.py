@@ -112,7 +112,14 @@ class FleetListener:
         self.path.unlink(missing_ok=True)
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self._socket.setblocking(False)
-        self._socket.bind(str(self.path))
+        try:
+            self._socket.bind(str(self.path))
+        except OSError as error:
+            self._socket.close()
+            raise ConfigError(
+                f"nobody can ask this fleet: {self.path}: {error}; have XDG_RUNTIME_DIR name a "
+                "folder that you can write to, with a short path"
+            ) from None
         self._socket.listen(8)
         return self
 

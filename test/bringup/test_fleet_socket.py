@@ -9,7 +9,7 @@ import pytest
 from kairos_ros.bringup.fleet_change import planned_fleet
 from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices
 from kairos_ros.core.errors import ConfigError, WireError
-from kairos_ros.host.fleet_socket import FleetConnection
+from kairos_ros.host.fleet_socket import FleetConnection, FleetListener
 
 EMULATED = Path(__file__).parents[2] / "config" / "fleets" / "emulated.yaml"
 
@@ -47,3 +47,11 @@ def test_what_is_no_planned_fleet_is_refused(fleet, changes):
 def test_a_node_whose_parameters_are_no_object_is_refused(fleet):
     with pytest.raises(ConfigError, match="parameters must be an object, not 5"):
         planned_fleet(fleet | {"specs": [one | {"parameters": 5} for one in fleet["specs"]]})
+
+
+def test_a_folder_whose_path_no_socket_can_have_is_said(tmp_path, monkeypatch):
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
+    with pytest.raises(ConfigError, match="nobody can ask .* XDG_RUNTIME_DIR"), FleetListener("k"):
+        pass

@@ -8,16 +8,16 @@ import hashlib
 import json
 import multiprocessing
 import os
-import signal
 import time
 from collections.abc import Callable, Generator, Mapping, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
+from concurrent.futures import FIRST_COMPLETED, Future, wait
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.host.process_pool import process_pool
 
 Key = Mapping[str, Any]
 """JSON-ready."""
@@ -135,8 +135,7 @@ def _here(keys: Sequence[Key], run: Run) -> Generator[_Done]:
 
 
 def _elsewhere(keys: Sequence[Key], run: Run, processes: int) -> Generator[_Done]:
-    context = multiprocessing.get_context("spawn")  # no locks of this process's threads inside
-    pool = ProcessPoolExecutor(min(processes, len(keys)), context, initializer=_ignore_interrupts)
+    pool = process_pool(min(processes, len(keys)))
     try:
         left = iter(keys)
         running: set[Future[_Done]] = set()
@@ -163,8 +162,3 @@ def _timed(key: Key, run: Run) -> _Done:
     except KairosError as error:
         raise type(error)(f"the cell {dict(key)}: {error}") from None
     return key, value, time.perf_counter() - started
-
-
-def _ignore_interrupts() -> None:
-    """Ctrl-C reaches the whole process group; only the parent decides what it means."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -9,15 +9,15 @@ and never learns to answer noise that it cannot foresee.
 
 import warnings
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.host.process_pool import process_pool
 from kairos_ros.robot.adapters.sim.metaworld_scenes import (
     ACTION_DIM,
     GRIPPER,
@@ -181,8 +181,7 @@ def collect(
     files = {scene: folder / f"{scene}-{episodes}x-seed{seed}.npz" for scene in scenes}
     missing = [scene for scene, path in files.items() if not path.exists()]
     if missing:
-        # spawn: a forked child of a process that has run torch threads may hang.
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        with process_pool(processes) as pool:
             jobs = {
                 pool.submit(_record_file, record, scene, episodes, seed, files[scene]): scene
                 for scene in missing

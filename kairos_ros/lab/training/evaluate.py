@@ -3,13 +3,13 @@
 import json
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import asdict, dataclass
-from multiprocessing import get_context
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import parse_horizon
+from kairos_ros.host.process_pool import process_pool
 from kairos_ros.lab.training.bench import arms
 from kairos_ros.lab.training.camera.look import Dresser, Look
 from kairos_ros.lab.training.demonstrations import HELD_OUT_SEED
@@ -139,7 +139,7 @@ def evaluate(
     make_folder(policy)
     seeds = range(first_seed, first_seed + episodes)
     scores: dict[str, list[Score]] = {}
-    with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+    with process_pool(processes) as pool:
         jobs = {
             pool.submit(_score_scene, policy, scene, horizons, seeds, disturbance, look): scene
             for scene in scenes

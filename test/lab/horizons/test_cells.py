@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from wire import until
 
 from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.lab.metrics.cells import (
@@ -149,11 +150,13 @@ DECIDE_NOTHING = {
     "document/text_file.py",
     "lab/metrics/cells.py",
     "recording/runs/pipeline.py",
+    "host/orphan.py",
+    "host/process_pool.py",
     "host/share.py",
     "transport/frames.py",
     "transport/picture.py",
 }
-"""How cells are kept, plain records, frames and pictures that a simulated run has none of, where
+"""How cells are run and kept, plain records, frames and pictures that a simulated run has none of, where
 files are and how they are read."""
 
 
@@ -189,3 +192,41 @@ def test_the_version_of_the_sources_covers_files_that_exist():
     assert [part for part in (*DECIDES, *EPISODES) if not (PACKAGE / part).exists()] == []
     assert source_version(["core"]) != source_version(["core/errors.py"])
     assert source_version(["core"]) == source_version(["core"])
+
+
+POOL = """
+import os, sys, time
+from kairos_ros.host.process_pool import process_pool
+
+if __name__ == "__main__":
+    with process_pool(2) as pool:
+        jobs = [pool.submit(os.getpid) for _ in range(20)]
+        print(*{job.result() for job in jobs}, flush=True)
+        time.sleep(600)
+"""
+
+
+@pytest.mark.slow
+def test_the_processes_of_a_run_that_is_killed_end_with_it(tmp_path):
+    program = tmp_path / "pool.py"
+    program.write_text(POOL)
+    run = subprocess.Popen(
+        [sys.executable, program],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    )
+    pids = run.stdout.readline().split()
+    assert pids
+    assert all(Path(f"/proc/{pid}").exists() for pid in pids)
+    run.kill()
+    run.wait()
+    run.stdout.close()
+    until(lambda: not any(_runs(pid) for pid in pids), what="for the pool's processes to end")
+
+
+def _runs(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -216,11 +216,12 @@ import typer
 from typer.testing import CliRunner
 from concurrent.futures import ThreadPoolExecutor
 from kairos_ros.lab.commands.train import evaluate_command, train_command
-from kairos_ros.lab.training import demonstrations, evaluate, pictures
+from kairos_ros.lab.training import demonstrations, evaluate
+from kairos_ros.lab.training.camera import pictures
 from kairos_ros.robot.adapters.sim.sim_cameras import render_off_screen
 render_off_screen()
 for module in (demonstrations, evaluate, pictures):  # processes of their own cost seconds each
-    module.ProcessPoolExecutor = lambda workers, mp_context: ThreadPoolExecutor(workers)
+    module.process_pool = ThreadPoolExecutor
 app = typer.Typer()
 app.command("train")(train_command)
 app.command("evaluate")(evaluate_command)

@@ -4,6 +4,7 @@ import os
 import re
 import signal
 import time
+from tempfile import TemporaryDirectory
 
 import pytest
 import typer
@@ -68,9 +69,10 @@ def test_a_second_program_for_a_host_that_runs_is_refused(hosts, monkeypatch, tm
         return str(error.value)
 
     assert "runs already" in refused("b")
-    monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))  # as on another computer
-    assert "another program runs the part of host b already" in refused("b")
-    assert "another program runs the part of host a already" in refused("a")
+    with TemporaryDirectory() as folder:  # of a path that is short enough for a socket
+        monkeypatch.setenv("XDG_RUNTIME_DIR", folder)  # as on another computer
+        assert "another program runs the part of host b already" in refused("b")
+        assert "another program runs the part of host a already" in refused("a")
 
 
 def test_robots_of_a_judge_that_dies_are_judged_by_its_replica_until_it_is_back(hosts):

@@ -6,14 +6,14 @@ instruction and what the arm knows of itself.
 
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures import as_completed
 from dataclasses import dataclass
 from io import BytesIO
-from multiprocessing import get_context
 from pathlib import Path
 
 import numpy as np
 
+from kairos_ros.host.process_pool import process_pool
 from kairos_ros.lab.training.camera.look import Look, dressed, random_clutter
 from kairos_ros.lab.training.camera.points import projected
 from kairos_ros.lab.training.demonstrations import record_episode
@@ -139,8 +139,7 @@ def collect_pictures(
     }
     missing = [block for block, path in blocks.items() if not path.exists()]
     if missing:
-        # spawn: a forked child of a process that has run torch threads may hang.
-        with ProcessPoolExecutor(processes, mp_context=get_context("spawn")) as pool:
+        with process_pool(processes) as pool:
             jobs = {
                 pool.submit(_record_folder, scene, seeds, cameras, blocks[scene, seeds]): scene
                 for scene, seeds in missing
