@@ -53,5 +53,5 @@ def test_a_folder_whose_path_no_socket_can_have_is_said(tmp_path, monkeypatch):
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(deep))
-    with pytest.raises(ConfigError, match="nobody can ask .* XDG_RUNTIME_DIR"), FleetListener("k"):
+    with pytest.raises(ConfigError, match=r"nobody can ask .* XDG_RUNTIME_DIR"), FleetListener("k"):
         pass

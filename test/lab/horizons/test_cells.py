@@ -156,8 +156,8 @@ DECIDE_NOTHING = {
     "transport/frames.py",
     "transport/picture.py",
 }
-"""How cells are run and kept, plain records, frames and pictures that a simulated run has none of, where
-files are and how they are read."""
+"""How cells are run and kept, plain records, frames and pictures that a simulated run has none of,
+where files are and how they are read."""
 
 
 @pytest.mark.slow
