@@ -106,12 +106,14 @@ class Rates:
         # one that does not wait for answers is never told
         period_ns = session.told_period_ns or self.planned_ns(session.robot)
         due_ns = session.asked_round_ns if period_ns else now_ns
-        if session.computed_round == session.asked_round:
+        computed = session.computed_round == session.asked_round
+        if computed:
             due_ns += period_ns
         session.asked_round, session.asked_round_ns = asked, max(now_ns, due_ns)
         self._learn(request, session)
         if now_ns >= due_ns - EARLY_NS:
-            session.early_in_a_row = 0
+            if computed:  # else it had waited for its turn, and gave it up
+                session.early_in_a_row = 0
             return Due()
         session.asked_early += 1
         session.early_in_a_row += 1

@@ -201,6 +201,20 @@ def test_one_request_that_seems_early_names_nobody_and_two_in_a_row_do() -> None
     assert not over_rate(served.now_ns, session)
 
 
+def test_a_robot_that_gives_up_each_round_that_waits_for_its_rate_is_named_too() -> None:
+    served = Served(robots="a", routes=ROUTES, periods={"a": PERIOD_NS})
+    session = served.dispatcher.sessions["a"]
+    served.ask("a", 1)
+    served.wait(100 * MS)
+    served.ask("a", 2)  # waits
+    served.wait(PERIOD_NS - 180 * MS)
+    served.ask("a", 3)  # in the place of round 2, about when that was due
+    assert (session.asked_early, over_rate(served.now_ns, session)) == (1, False)
+    served.wait(100 * MS)
+    served.ask("a", 4)
+    assert (session.asked_early, over_rate(served.now_ns, session)) == (2, True)
+
+
 def test_one_that_keeps_to_its_planned_rate_never_waits_for_it() -> None:
     served = Served(robots="a", routes=ROUTES, periods={"a": PERIOD_NS})
     for round_ in range(1, 6):

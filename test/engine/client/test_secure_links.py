@@ -495,15 +495,18 @@ def test_a_client_that_floods_is_dropped_and_another_is_served(worker, site):
         flooder = new_pair("flooder", Role.CLIENT)
         site.keys.trust(flooder.key)
         security = site.towards(flooder)
+    codes: set[RefusalCode] = set()
     with dealer(f"tcp://127.0.0.1:{worker.port}", security) as flood:
-        for _ in range(4000):
-            with contextlib.suppress(zmq.Again):
-                flood.send(b"garbage", zmq.NOBLOCK if flood.poll(0, zmq.POLLOUT) else 0)
-        assert worker.works()
-        codes = []
-        while flood.poll(500):
-            codes.append(read_error(decode(flood.recv_multipart())).code)
-    assert set(codes) == {RefusalCode.MALFORMED, RefusalCode.OVERLOADED}
+        for _ in range(20):  # a worker with the machine to itself may keep up with one burst
+            for _ in range(4000):
+                with contextlib.suppress(zmq.Again):
+                    flood.send(b"garbage", zmq.NOBLOCK if flood.poll(0, zmq.POLLOUT) else 0)
+            assert worker.works()
+            while flood.poll(500):
+                codes.add(read_error(decode(flood.recv_multipart())).code)
+            if RefusalCode.OVERLOADED in codes:
+                break
+    assert codes == {RefusalCode.MALFORMED, RefusalCode.OVERLOADED}
     assert "flooder sends more" in worker.log.read_text() or not keyed
 
 

@@ -158,7 +158,7 @@ def test_a_comparison_gives_both_configurations_the_same_tasks(demo):
     ours, baseline = document["ours"], document["baseline"]
     assert baseline["configuration"]["scheduling"].startswith("fifo")
     assert baseline["configuration"]["horizon"] == "static:tuned"
-    assert ours["configuration"]["horizon"] == "calibrated"
+    assert ours["configuration"]["horizon"] == "auto"
     scenes = [{t["number"]: (t["scene"], t["seed"]) for t in d["tasks"]} for d in (ours, baseline)]
     shared = scenes[0].keys() & scenes[1].keys()
     assert {number >= 5000 for number in shared} == {True, False}  # both halves
