@@ -208,12 +208,12 @@ def test_robots_are_started_as_the_file_of_their_own_host_has_them(fleet):
         )
         told = ToldPlan("a", replace(fleet, specs=specs), staged=False)
         with pytest.raises(
-            ConfigError, match=r"host a has robot drive_1 otherwise than .* of host c"
+            ConfigError, match=r"host a and .* on host c do not agree about robot drive_1"
         ):
             check_robots(told, "c")
     other = replace(fleet, specs=(*fleet.specs, NodeSpec(
         "robot_node", "robot", "drive_9", host="c")))  # fmt: skip
-    with pytest.raises(ConfigError, match="drive_9 otherwise"):
+    with pytest.raises(ConfigError, match="about robot drive_9"):
         check_robots(ToldPlan("a", other, staged=False), "c")
 
 

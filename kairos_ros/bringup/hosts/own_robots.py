@@ -31,8 +31,8 @@ def check_robots(told: ToldPlan, host: str) -> None:
     for key, spec in mine.items():
         if own.get(spec.namespace) != _said(spec):
             raise ConfigError(
-                f"host {told.host} has robot {key} otherwise than {path} of host {host} has it; "
-                "give both hosts the same fleet file"
+                f"the plan of host {told.host} and {path} on host {host} do not agree about robot "
+                f"{key}; give both hosts the same fleet file"
             )
 
 
