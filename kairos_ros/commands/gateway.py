@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos_ros.commands.listen import address_of, bind, is_loopback
+from kairos_ros.commands.listen import address_of, bind
+from kairos_ros.core.address import is_loopback
 from kairos_ros.core.calls.dispatch import DISPATCHES, dispatch_called
 from kairos_ros.core.calls.orders import ORDERS, order_called
 from kairos_ros.core.errors import ConfigError

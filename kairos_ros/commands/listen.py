@@ -26,10 +26,6 @@ def address_of(listen: str, option: str = "--listen") -> tuple[str, int]:
     return host, number
 
 
-def is_loopback(host: str) -> bool:
-    return ipaddress.ip_address(host).is_loopback
-
-
 def bind(host: str, port: int, *, listening: bool = True) -> socket.socket:
     """A socket that keeps little for peers which do not read. Raises ConfigError where the address
     cannot be had.

@@ -1,7 +1,6 @@
 """Who may connect, from where: loopback as it is, any other address with tokens and TLS only."""
 
 import hmac
-import ipaddress
 import os
 import ssl
 import stat
@@ -9,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from kairos_ros.core.address import is_loopback
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import is_robot_name
 from kairos_ros.core.wire_check import printable
@@ -83,7 +83,7 @@ def access(host: str, tokens: Path | None, cert: Path | None, key: Path | None) 
     cannot be used."""
     if (cert is None) != (key is None):
         raise ConfigError("--tls-cert and --tls-key belong together: give both, or none")
-    if not ipaddress.ip_address(host).is_loopback:
+    if not is_loopback(host):
         missing = [] if tokens else ["--tokens"]
         missing += [] if cert else ["--tls-cert and --tls-key"]
         if missing:
@@ -103,7 +103,7 @@ def local_access(host: str, tokens: Path | None, cert: Path | None, key: Path | 
     host, for files that cannot be used, and for those of TLS."""
     if cert or key:
         raise ConfigError("GR00T's clients speak no TLS; leave out --tls-cert and --tls-key")
-    if not ipaddress.ip_address(host).is_loopback:
+    if not is_loopback(host):
         raise ConfigError(
             f"{host} can be reached from other hosts, and GR00T's clients encrypt nothing; listen "
             "on 127.0.0.1, and on each robot run: ssh -N -L 5555:127.0.0.1:PORT USER@THIS_HOST"

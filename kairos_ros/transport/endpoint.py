@@ -1,9 +1,9 @@
 """Which endpoints an engine may be reached on, and what each must be secured with."""
 
-import ipaddress
 import re
 from enum import Enum
 
+from kairos_ros.core import address
 from kairos_ros.core.errors import ConfigError
 
 LOCAL = ("ipc://", "inproc://")
@@ -25,13 +25,7 @@ def is_local(endpoint: str) -> bool:
 
 def is_loopback(endpoint: str) -> bool:
     """tcp:// on an address that no other host can reach. Host names are not looked up."""
-    host = _host(endpoint)
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
+    return address.is_loopback(_host(endpoint))
 
 
 def check_endpoint(endpoint: str, security: object = None, *, dial: bool = False) -> None:

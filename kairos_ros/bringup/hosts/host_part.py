@@ -15,12 +15,12 @@ from urllib.parse import urlsplit
 from kairos_ros.bringup.fleet_change import PlannedFleet, planned_fleet
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.core.address import is_loopback
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import COMMON
 from kairos_ros.core.placement.host_status import SILENT_S, HostStatus
 from kairos_ros.core.placement.served_plan import Option, PlannedEngine
 from kairos_ros.fleet.deployment import worker_batch
-from kairos_ros.transport.endpoint import is_loopback
 
 EVERYWHERE = ("robot_node", "serving_node", "safety_node", "monitor_node", "planner_node")
 """Nodes that a host may be told to start."""
@@ -103,7 +103,7 @@ def worker_key(engine: PlannedEngine) -> str:
 
 def _worker(engine: PlannedEngine, options: Mapping[str, Option]) -> NodeSpec:
     """The program of an engine that a serving node elsewhere dials: with keys, but on loopback."""
-    near = is_loopback(engine.endpoint)
+    near = is_loopback(urlsplit(engine.endpoint).hostname or "")
     port = engine.endpoint.rpartition(":")[2]
     v6 = "[" in (urlsplit(engine.endpoint).netloc)
     listen = engine.endpoint if near else f"tcp://{'[::]' if v6 else '0.0.0.0'}:{port}"

@@ -8,7 +8,8 @@ from typing import Annotated, Literal
 
 import typer
 
-from kairos_ros.commands.listen import address_of, is_loopback
+from kairos_ros.commands.listen import address_of
+from kairos_ros.core.address import is_loopback
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.pool.demand import read_replica_count
 from kairos_ros.engine.pool.ray_pool import RayPlan
