@@ -35,7 +35,7 @@ def _calls(gateway: Gateway) -> Iterator[Metric]:
                 ("component",),
                 [((one,), max(waits_ns[one], default=0) / 1e9) for one in components])  # fmt: skip
     yield gauge("gateway_held", "1 while calls wait, and why they do", ("reason",),
-                [((queue.held,), 1)] if waits_ns and queue.held else [])  # fmt: skip
+                [((queue.held,), 1)] if queue.waiting and queue.held else [])  # fmt: skip
     yield counter(
         "gateway_calls",
         "Calls that have ended: in_time, late or answered without an objective; or unanswered",

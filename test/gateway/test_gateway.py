@@ -63,6 +63,7 @@ def test_a_call_is_answered_as_its_server_answers_and_says_why_then_and_where(se
         assert scraped.headers["content-type"].startswith("text/plain; version=0.0.4")
         answered = 'kairos_gateway_calls_total{component="monitor",outcome="in_time"} 1.0'
         assert answered in scraped.text
+        assert "kairos_gateway_held{" not in scraped.text  # no call waits any more
         counted = component(client)
         assert (counted["answered"], counted["in_time"], counted["unanswered"]) == (1, 1, 0)
         (decision,) = state(client)["decisions"]

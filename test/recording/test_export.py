@@ -237,7 +237,7 @@ def test_the_command_says_what_it_wrote_and_what_comes_next(bag, tmp_path):
         (["--format", "csv"], "--format 'csv' is unknown"),
         (["--robots", "arm_*"], "no robot with such a task is in the bags"),
         (["--only", "intervened"], "2: it is none of intervened"),
-        (["--from-judge", "mia"], "2: monitor mia said nothing of it"),
+        (["--from-judge", "mia"], "2: monitor mia said nothing of it (monitors that did: none)"),
         (["--oldest-picture", "0"], "a picture of top is older than 0 s"),
     ],
     ids=lambda x: x[0] if isinstance(x, list) else "",

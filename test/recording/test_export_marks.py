@@ -1,5 +1,7 @@
 """Which tasks and frames of a dataset are marked, from bags written message by message."""
 
+import shutil
+
 import numpy as np
 import pytest
 from kairos_ros.msg import SafetyVerdict, TaskProgress
@@ -188,6 +190,10 @@ def test_a_disk_that_is_full_is_said_and_nothing_is_left(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_a_task_that_two_bags_hold_is_one_episode(tmp_path):
     bag = robots(tmp_path)[0]
-    done = export([bag, bag], tmp_path / "out", Choice(), "k/x", print, lambda share: None)
+    copy, latest = tmp_path / "copy", tmp_path / "latest"
+    shutil.copytree(bag, copy)
+    latest.symlink_to(bag)  # the same bag once more, as runs/* names it
+    bags = [bag, copy, latest]
+    done = export(bags, tmp_path / "out", Choice(), "k/x", print, lambda share: None)
     assert len(done.episodes) == 1
     assert done.left_out == {"it is in another of the bags, too": 1}

@@ -39,7 +39,8 @@ def export_command(
     from_judge: Annotated[
         str,
         typer.Option(
-            help="Name of a monitor that says which tasks succeeded and failed; empty: the robot."
+            help="Name of a monitor, such as /kairos/monitor, that says which tasks succeeded and "
+            "failed; empty: the robot."
         ),
     ] = "",
     pictures: Annotated[

@@ -220,9 +220,14 @@ def calibration_of(
     """
     carried = {kind: one for kind, one in chosen.items() if not one.missing}
     if not carried:
+        if not chosen:
+            raise ConfigError(
+                "no task of the bags counts: record tasks whose horizon is fixed before they "
+                "begin, under explore:0.1 or a static horizon"
+            )
         missing = [f"{kind}: {one.missing}" for kind, one in chosen.items()]
         more = f"; and {len(missing) - SHOWN} more" if len(missing) > SHOWN else ""
-        told = "; ".join(missing[:SHOWN]) or "no task counts"
+        told = "; ".join(missing[:SHOWN])
         raise ConfigError(f"the bags carry no plan ({told}{more}); record more tasks")
     if keep:
         keep.require_policy(recorded.policy)

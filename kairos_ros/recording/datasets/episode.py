@@ -113,10 +113,13 @@ class TaskFrames:
     def ticks(self) -> list[ControlReported]:
         return [one for one in self.said if isinstance(one, ControlReported)]
 
-    def reports_of(self, judge: str) -> list[TaskState]:
-        """What a monitor said, in order."""
-        reports = [one for one in self.said if isinstance(one, ProgressJudged)]
-        return [one.state for one in reports if one.service == judge]
+    def reports(self) -> dict[str, list[TaskState]]:
+        """What each monitor said, in order."""
+        reports: dict[str, list[TaskState]] = {}
+        for one in self.said:
+            if isinstance(one, ProgressJudged):
+                reports.setdefault(one.service, []).append(one.state)
+        return reports
 
     def asked(self, event: ChunkRequested, pictures: dict[str, bytes]) -> None:
         """Notes a request of the task."""
@@ -166,7 +169,7 @@ def episode(told: TaskFrames, judge: str = "") -> Episode:
 
 def _kinds(told: TaskFrames, ended: TaskEndReported, judge: str) -> Iterable[Kind]:
     if judge:
-        said = told.reports_of(judge)
+        said = told.reports()[judge]
         if said[-1] is TaskState.DONE:
             yield Kind.SUCCEEDED
         if TaskState.FAILED in said:

@@ -94,6 +94,7 @@ def export(
     for folder in (out, unfinished):
         if folder.exists():
             raise ConfigError(f"{folder} exists; remove it, or name another folder by --out")
+    bags = list({path.resolve(): path for path in reversed(bags)}.values())[::-1]
     body = _common_body(bags, choice, tell)
     work = _Export(unfinished, repo_id, choice, body)
     try:
@@ -223,8 +224,9 @@ class _Export:
         if told.key in self._known:
             return "it is in another of the bags, too"
         self._known.add(told.key)
-        if judge and not told.reports_of(judge):
-            return f"monitor {judge} said nothing of it"
+        if judge and judge not in (reports := told.reports()):
+            others = ", ".join(sorted(reports)) or "none"
+            return f"monitor {judge} said nothing of it (monitors that did: {others})"
         found = episode(told, judge)
         if only and not only & found.kinds:
             return f"it is none of {', '.join(sorted(only))}"

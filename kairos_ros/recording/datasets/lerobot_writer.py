@@ -9,6 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+import av
 import datasets
 import numpy as np
 from lerobot.datasets.lerobot_dataset import LeRobotDataset
@@ -58,6 +59,7 @@ class LeRobotWriter:
         self._folder, self._shape = folder, shape
         datasets.disable_progress_bars()  # one for every episode
         os.environ.setdefault("SVT_LOG", "1")  # of the encoder: errors only
+        av.logging.set_libav_level(av.logging.ERROR)  # else FFmpeg prints a line for every episode
         features: dict[str, dict[str, Any]] = {
             "observation.state": _values("float32", shape.state_names),
             "action": _values("float32", [f"action_{i}" for i in range(shape.action_dim)]),
