@@ -57,6 +57,11 @@ def load_profiles(paths: Iterable[Path], folders: Iterable[Path]) -> "list[Found
 
 
 def fleet_path(name: str) -> Path:
-    """The file itself, or the shipped one of that name."""
-    shipped = share() / "config" / "fleets" / f"{name}.yaml"
-    return shipped if Path(name).name == name and not Path(name).exists() else Path(name)
+    """The file itself, or the shipped one of that name. Raises ConfigError where it is neither."""
+    folder = share() / "config" / "fleets"
+    if Path(name).exists() or Path(name).name != name or name.endswith((".yaml", ".yml")):
+        return Path(name)
+    if not (folder / f"{name}.yaml").exists():
+        shipped = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
+        raise ConfigError(f"{name!r} is no file and no fleet; those that ship: {shipped}")
+    return folder / f"{name}.yaml"

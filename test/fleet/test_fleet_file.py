@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from matplotlib import image
 from typer.testing import CliRunner
 
+from kairos_ros.bringup.fleet_files import fleet_path
 from kairos_ros.commands.cli import app
 from kairos_ros.commands.fleets import fleet as fleet_command
 from kairos_ros.core.errors import ConfigError
@@ -335,6 +336,9 @@ def test_a_fault_in_a_merged_mapping_points_to_where_it_is_written(faults):
 def test_a_file_that_is_not_there_or_no_text_is_told(tmp_path):
     with pytest.raises(ConfigError, match="No such file"):
         read_fleet(tmp_path / "no.yaml", KNOWN)
+    assert fleet_path("no.yaml") == Path("no.yaml")
+    with pytest.raises(ConfigError, match="'factry' is no file and no fleet; those that ship: em"):
+        fleet_path("factry")
     (tmp_path / "bytes.yaml").write_bytes(b"\xff\xfe\x00")
     with pytest.raises(ConfigError, match="no text in UTF-8"):
         read_fleet(tmp_path / "bytes.yaml", KNOWN)

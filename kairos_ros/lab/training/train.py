@@ -27,7 +27,7 @@ from kairos_ros.lab.training.camera.eyes import (
 )
 from kairos_ros.lab.training.camera.pictures import Pictures, collect_pictures
 from kairos_ros.lab.training.checkpoint import RunPosition
-from kairos_ros.lab.training.corrections import corrections, fleet_tasks, joined
+from kairos_ros.lab.training.corrections import FleetTask, corrections, fleet_tasks, joined
 from kairos_ros.lab.training.course import Course, Schedule
 from kairos_ros.lab.training.dataset import ChunkDataset
 from kairos_ros.lab.training.demonstrations import Demonstrations, collect, load, save
@@ -114,6 +114,8 @@ def train(
     device = _device(device)
     for folder in (out, work):
         make_folder(folder)
+    kept = work / "corrections"
+    failed = fleet_tasks(Path(settings.failed)) if settings.failed and not kept.exists() else []
     demos = collect(
         settings.scenes,
         settings.episodes,
@@ -124,7 +126,7 @@ def train(
         subject_of(settings.scenes).record,
     )
     if settings.failed:
-        demos = _corrected(demos, Path(settings.failed), work / "corrections", report)
+        demos = _corrected(demos, failed, kept, report)
     torch.manual_seed(settings.seed)
     statistics = None
     if settings.start and not settings.eyes:
@@ -195,16 +197,17 @@ def train(
 
 def _corrected(
     demos: Mapping[str, Demonstrations],
-    failed: Path,
+    failed: Iterable[FleetTask],
     kept: Path,
     report: Callable[[str], None],
 ) -> dict[str, Demonstrations]:
     """The demonstrations, and the expert's corrections of a fleet's tasks of the same scenes; what
     the folder `kept` has is not made again."""
     if not kept.exists():
-        found = corrections([t for t in fleet_tasks(failed) if t.scene in demos], report)
+        found = corrections([task for task in failed if task.scene in demos], report)
         if not found:
-            raise ConfigError(f"{failed} has no task of {', '.join(demos)} that the expert solves")
+            scenes = ", ".join(demos)
+            raise ConfigError(f"--from-dataset has no task of {scenes} that the expert solves")
         partial = kept.with_name(f"{kept.name}.partial")
         partial.mkdir(exist_ok=True)
         for scene, shown in found.items():

@@ -12,6 +12,7 @@ from kairos_ros.core.conformance import check_horizon_policy
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import Explore, HorizonContext, Static, parse_horizon
 from kairos_ros.lab.horizons.recorded import (
+    Recorded,
     calibration_of,
     choose,
     read_labels,
@@ -196,6 +197,11 @@ def test_the_command_writes_what_the_bags_carry_and_says_what_they_do_not(runs):
     ]
     again = calibrate(runs, "--bags", runs / "monday", "--worst-loss", 5, "--out", out)
     assert again.exit_code == 0, again.output
+
+
+def test_a_fleet_without_fixed_horizons_is_told_how_to_record_them():
+    with pytest.raises(ConfigError, match=r"under explore:0\.1 or a static horizon"):
+        calibration_of(Recorded("act-1", {}), {}, {})
 
 
 def test_bags_that_carry_no_plan_leave_the_calibration_as_it_is(runs):

@@ -109,8 +109,10 @@ def test_training_goes_on_from_a_policy_with_what_the_expert_showed(dataset, tmp
         np.testing.assert_array_equal(before.detach(), after.detach())
     told = json.loads((tmp_path / "second" / "training.json").read_text())
     assert told["demonstrations"][SCENE]["steps"] == 2 * len(shown.state)
+    nowhere = TrainSettings(**few, failed=str(tmp_path))
     with pytest.raises(ConfigError, match="is no dataset of kairos bag export"):
-        fleet_tasks(tmp_path)
+        train(nowhere, out=tmp_path / "third", work=tmp_path / "fresh", device="cpu")
+    assert not (tmp_path / "fresh" / "demonstrations").exists()  # it is said before they are made
     strange = TrainSettings(**few | {"scenes": ("push-v3",)}, start=str(tmp_path / "first"))
     np.savez(tmp_path / "more" / "demonstrations" / "push-v3-2x-seed0.npz", **np.load(known_to))
     with pytest.raises(ConfigError, match="does not know the instructions"):
