@@ -98,6 +98,11 @@ class _Bench:
         rounds before it judges. rule_of: critic, label -> what cells run (`cells.named_rules`)."""
         common = {"horizons": list(horizons), "careful": list(careful)}
         lessons = [self._lesson(common | {"rule": ""}, options)]
+        for horizon, of in teaching.failed_by_first_round(lessons[0], horizons).items():
+            self.report(
+                f"{self.scene}, first drawn round of {horizon} actions: {of.mean():.1%} of "
+                f"{of.size} episodes fail"
+            )
         first = replace(self._fitted(horizons, lessons), allowed=SECOND_LESSON)
         lessons.append(self._lesson(common | {"rule": rule_of(first, "first")}, options))
         failed = [round(float(np.mean([not e["success"] for e in of])), 4) for of in lessons]

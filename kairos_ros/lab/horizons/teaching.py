@@ -108,6 +108,20 @@ def run_teaching_cell(key: Key) -> list[dict[str, Any]]:
     ]
 
 
+def failed_by_first_round(
+    lesson: list[dict[str, Any]], horizons: tuple[int, ...]
+) -> dict[int, NDArray[np.bool_]]:
+    """Horizon of the first drawn round -> which of its episodes failed. Where long ones fail many
+    more, more careful rounds are worth a try."""
+    first = {
+        horizon: np.array(
+            [not e["success"] for e in lesson if e["horizons"][:1] == [index]], np.bool_
+        )
+        for index, horizon in enumerate(horizons)
+    }
+    return {horizon: failed for horizon, failed in first.items() if failed.size}
+
+
 def taught(*lessons: list[dict[str, Any]]) -> Taught:
     """Rounds of the episodes of the first lesson, and of the second where there is one. An episode
     that ended before a round was drawn is left out."""

@@ -16,7 +16,7 @@ from kairos_ros.lab.horizons import critics
 from kairos_ros.lab.horizons.critic_fit import fit_critic
 from kairos_ros.lab.horizons.critics import CriticOptions, add_critics, unspent_error
 from kairos_ros.lab.horizons.search import SearchOptions
-from kairos_ros.lab.horizons.teaching import Drawn, Taught, shares
+from kairos_ros.lab.horizons.teaching import Drawn, Taught, failed_by_first_round, shares
 from kairos_ros.lab.training.bench import policy_under_test
 
 pytestmark = pytest.mark.slow
@@ -49,6 +49,20 @@ def test_where_nothing_failed_there_is_nothing_to_learn():
     all_well = replace(lessons(), failed=np.zeros(1500, bool))
     with pytest.raises(ConfigError, match=r"all 500 episodes .* succeeded"):
         fit_critic(all_well, HORIZONS, np.zeros(1, np.float32))
+
+
+def test_what_the_first_round_does_to_an_episode_is_told():
+    lesson = [
+        {"success": 1, "horizons": [0, 2]},
+        {"success": 0, "horizons": [2, 0]},
+        {"success": 1, "horizons": [2]},
+        {"success": 1, "horizons": []},
+    ]
+    failed = failed_by_first_round(lesson, HORIZONS)
+    assert {horizon: of.tolist() for horizon, of in failed.items()} == {
+        5: [False],
+        20: [True, False],
+    }
 
 
 def test_careful_rounds_teach_nothing():
