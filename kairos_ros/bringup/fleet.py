@@ -256,8 +256,9 @@ def _robot_parameters(group: "RobotGroup", task: "TaskClass") -> dict[str, Any]:
         "horizon_policy": task.horizon_policy(group.control_rate_hz),
         "rules": rules_text(task.rules),
     }
-    if judged_hz:
-        parameters["camera_rate_hz"] = camera_rate_hz(judged_hz)
+    needed_hz = camera_rate_hz(judged_hz) if judged_hz else 0.0
+    if rate_hz := max(needed_hz, group.camera_rate_hz):
+        parameters["camera_rate_hz"] = rate_hz
     if options:
         texts = [f"{name}={json.dumps(value)}" for name, value in options.items()]
         parameters["adapter_options"] = texts

@@ -172,6 +172,10 @@ class RobotGroup(_Section):
         ),
     ] = ""
     control_rate_hz: Annotated[float, Field(ge=1, le=1000, description="actions per second")] = 30.0
+    camera_rate_hz: Annotated[
+        float,
+        Field(ge=0, le=100, description="pictures per second to record; judges get what they need"),
+    ] = 0.0
     safe_state: Annotated[
         list[FiniteFloat],
         Field(description="where return_to_safe_state goes, in the units of the body's state"),

@@ -64,6 +64,16 @@ def test_the_factory_is_a_server_a_process_per_kind_of_judge_and_its_robots():
     assert specs[1].parameters["freq_hz"] == 2.0
 
 
+def test_cameras_run_as_fast_as_is_said_and_never_slower_than_judges_need(tmp_path):
+    def change(data):
+        for group, rate_hz in zip(data["robot_fleet"], (30.0, 1.0), strict=True):
+            group["camera_rate_hz"] = rate_hz
+
+    specs = factory(change, tmp_path / "fleet.yaml")
+    rates = {one.namespace: one.parameters.get("camera_rate_hz") for one in specs}
+    assert (rates["arm_1"], rates["arm_3"]) == (30.0, 2.0)
+
+
 def test_every_parameter_of_the_plan_is_one_that_its_node_has():
     def known(spec: NodeSpec):
         if spec.executable == "robot_node":
