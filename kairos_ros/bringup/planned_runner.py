@@ -300,6 +300,8 @@ class PlannedFleetRunner:
         try:
             self._hosts.check(wanted, self.running)
             self._hosts.tell(wanted, staged=True)
+            while not self._hosts.agree(wanted):
+                yield ""
             for key in [key for key in steps.start if key in mine]:
                 while not self._fleet.is_gone(key):  # of a change that was called off
                     yield ""
