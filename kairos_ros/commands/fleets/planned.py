@@ -349,9 +349,11 @@ def _seen(running: PlannedFleet, names: FleetNames) -> tuple[list[dict[str, Any]
     client = FleetClient("fleet_status", names)
     try:
         until_s = time.monotonic() + SEEN_S
-        while client.state is None and time.monotonic() < until_s:
+        while True:  # until that one is heard which serves, where another one stands by
             client.spin(0.1)
-        state = client.state
+            state = client.state
+            if (state and state.active) or time.monotonic() > until_s:
+                break
     finally:
         client.close()
     if state is None:
