@@ -10,8 +10,8 @@ from typing import Annotated
 import typer
 
 from kairos_ros.commands.listen import address_of, bind
-from kairos_ros.core.address import is_loopback
 from kairos_ros.commands.robots.task import NamespaceOption
+from kairos_ros.core.address import is_loopback
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.host.extras import require
 

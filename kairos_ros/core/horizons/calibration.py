@@ -89,7 +89,7 @@ class HorizonCalibration:
     static: StaticHorizons | None = None
     """None: static horizons were not tuned."""
     critics: Mapping[tuple[str, ...], Critic] = field(default_factory=dict)
-    """Names of a task, as in `tasks` -> what plans it in the place of its plan; see `careful`."""
+    """Names of a task, as in `tasks` -> what decides after its plan's rounds; see `careful`."""
 
     def __post_init__(self) -> None:
         _check_names(self.tasks)
@@ -178,8 +178,8 @@ class HorizonCalibration:
 
 
 class Calibrated:
-    """Executes what the calibration plans for this task and round, or what the task's critic says.
-    A HorizonPolicy.
+    """Executes what the calibration plans for this task and round; where the task has a critic, it
+    decides after the planned rounds. A HorizonPolicy.
 
     Raises PolicyError for chunks of another length than it was calibrated for.
     """
@@ -197,9 +197,10 @@ class Calibrated:
     def __call__(self, updates: Floats, chunk: Floats, context: HorizonContext) -> Horizon:
         _check_chunk(CALIBRATED, chunk, self._chunk_size)
         critic = self._critics.get(context.task) or self._critics.get(context.instruction)
-        if critic:
-            return critic(updates, chunk, context)
         plan = self._plans.get(context.task) or self._plans.get(context.instruction)
+        planned = plan.rounds if plan else ()
+        if critic and (not planned or context.round > len(planned)):
+            return critic(updates, chunk, context)
         known = "" if plan else UNKNOWN
         plan = plan or self._unknown
         late = ", past its plan" if plan.rounds and context.round > len(plan.rounds) else ""

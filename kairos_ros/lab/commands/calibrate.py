@@ -99,6 +99,14 @@ def calibrate_command(
     teach_episodes: Annotated[
         int, typer.Option(min=16, help="With --critic: episodes of each of a task's two lessons.")
     ] = 3000,
+    careful_rounds: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            help="With --critic: rounds at the beginning of a task that keep its tuned static "
+            "horizon; the critic judges the later ones.",
+        ),
+    ] = 0,
     work: Annotated[Path, typer.Option(help="Finished tasks are kept here.")] = Path(
         "runs/calibrate"
     ),
@@ -152,8 +160,9 @@ def calibrate_command(
         if critic:
             from kairos_ros.lab.horizons.critics import CriticOptions, add_critics
 
+            critics = CriticOptions(teach_episodes, careful_rounds)
             calibration = add_critics(
-                policy, read_calibration(out), scenes, options, CriticOptions(teach_episodes), **how
+                policy, read_calibration(out), scenes, options, critics, **how
             )
         else:
             from kairos_ros.lab.horizons.calibrate import calibrate

@@ -7,6 +7,9 @@
 3. If it needs fewer rounds than the task's plan, it is tested on episodes that chose nothing, by
    the test that plans pass (`search.py`). A critic that holds replaces the plan; no other does.
 
+Some first rounds may keep the tuned static horizon (`CriticOptions.careful_rounds`): what begins a
+task is often what fails it, and then the later rounds tell little.
+
 The error that this test may have is taken from what the tests of the plans have left of the error
 of the whole calibration.
 """
@@ -35,6 +38,7 @@ ALLOWED = (1e-05, 3e-05, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02
 """Risks that are tried, ascending."""
 SECOND_LESSON = 0.005
 """Risk that the critic of the first lesson is allowed in the second one."""
+MOST_CAREFUL = 100
 LOOK = 384
 """Paired episodes between two looks at a test: enough that all processes have work."""
 
@@ -45,6 +49,9 @@ class CriticOptions:
 
     teach_episodes: int = 3000
     """Of each of the two lessons."""
+    careful_rounds: int = 0
+    """Rounds of a task, from the first on, that keep its tuned static horizon; the critic judges
+    the later ones."""
     teach_seed: int = 8_000_000
     validate_seed: int = 8_500_000
     test_seed: int = 8_600_000
@@ -53,6 +60,12 @@ class CriticOptions:
         most = (self.validate_seed - self.teach_seed) // 2
         if not 16 <= self.teach_episodes <= most:
             raise ConfigError(f"teach_episodes is 16 to {most}, not {self.teach_episodes}")
+        if not 0 <= self.careful_rounds <= MOST_CAREFUL:
+            raise ConfigError(f"careful_rounds is 0 to {MOST_CAREFUL}, not {self.careful_rounds}")
+
+    def plan(self, careful: int) -> HorizonPlan:
+        """Of a task with a critic. careful: its tuned static horizon."""
+        return HorizonPlan((careful,) * self.careful_rounds, careful)
 
 
 TEACHING = (*cells.CODE, "lab/horizons/teaching.py")
@@ -77,24 +90,29 @@ class _Bench:
     def teach(
         self,
         horizons: tuple[int, ...],
+        careful: tuple[int, ...],
         options: CriticOptions,
         rule_of: Callable[[Critic, str], str],
     ) -> tuple[Critic, dict[str, Any]]:
-        """A critic that allows no risk yet, and what it was taught with. rule_of: critic, label ->
-        what cells run (`cells.named_rules`)."""
-        lessons = [self._lesson(horizons, options, "")]
+        """A critic that allows no risk yet, and what it was taught with. careful: horizons of the
+        rounds before it judges. rule_of: critic, label -> what cells run (`cells.named_rules`)."""
+        common = {"horizons": list(horizons), "careful": list(careful)}
+        lessons = [self._lesson(common | {"rule": ""}, options)]
+        for horizon, of in teaching.failed_by_first_round(lessons[0], horizons).items():
+            self.report(
+                f"{self.scene}, first drawn round of {horizon} actions: {of.mean():.1%} of "
+                f"{of.size} episodes fail"
+            )
         first = replace(self._fitted(horizons, lessons), allowed=SECOND_LESSON)
-        lessons.append(self._lesson(horizons, options, rule_of(first, "first")))
+        lessons.append(self._lesson(common | {"rule": rule_of(first, "first")}, options))
         failed = [round(float(np.mean([not e["success"] for e in of])), 4) for of in lessons]
         return self._fitted(horizons, lessons), {"failed": failed}
 
-    def _lesson(
-        self, horizons: tuple[int, ...], options: CriticOptions, rule: str
-    ) -> list[dict[str, Any]]:
+    def _lesson(self, lesson: Key, options: CriticOptions) -> list[dict[str, Any]]:
         """Episodes, see `teaching.run_teaching_cell`."""
         count = options.teach_episodes
-        first = options.teach_seed + (count if rule else 0)
-        common = {"policy_id": self.policy_id, "horizons": list(horizons), "rule": rule}
+        first = options.teach_seed + (count if lesson["rule"] else 0)
+        common = {"policy_id": self.policy_id, **lesson}
         keys = [common | episodes for episodes in self._blocks(range(first, first + count))]
         rows = self._run("teach", keys, teaching.run_teaching_cell, TEACHING, _taught_line)
         return [episode for row in rows for episode in row]
@@ -215,12 +233,15 @@ def add_critics(
         )
         error = unspent_error(calibration, search, names_of[scene])
         settings = asdict(options) | {"disturbance": disturbance, "lead": lead}
-        critic, how = _learn(bench, calibration, names_of[scene], search, options, error)
-        earlier = {names: c for names, c in calibration.critics.items() if names[0] != scene}
+        names = names_of[scene]
+        critic, how = _learn(bench, calibration, names, search, options, error)
+        earlier = {n: c for n, c in calibration.critics.items() if n != names}
         told = dict(calibration.how.get("critics", {})) | {scene: settings | how}
+        plan = options.plan(calibration.careful(names)) if critic else calibration.tasks[names]
         calibration = replace(
             calibration,
-            critics=earlier | ({names_of[scene]: critic} if critic else {}),
+            tasks=dict(calibration.tasks) | {names: plan},
+            critics=earlier | ({names: critic} if critic else {}),
             how=dict(calibration.how) | {"critics": told},
         )
     return calibration
@@ -267,13 +288,15 @@ def _learn(
     base = replace(
         calibration, tasks={names: calibration.tasks[names]}, static=static, critics={}, how={}
     )
+    judged_late = replace(base, tasks={names: options.plan(calibration.careful(names))})
 
     def rule_of(critic: Critic | None, label: str, of: str = CALIBRATED) -> str:
         file = (bench.work / f"{names[0]}_{label}.json").resolve()
-        write_calibration(file, replace(base, critics={names: critic}) if critic else base)
+        write_calibration(file, replace(judged_late, critics={names: critic}) if critic else base)
         return f"{of}@{file}@{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
 
-    learned, how = bench.teach(search.ladder, options, rule_of)
+    careful = judged_late.tasks[names].rounds
+    learned, how = bench.teach(search.ladder, careful, options, rule_of)
     critics = {risk: replace(learned, allowed=risk) for risk in ALLOWED}
     tuned = plan = rule_of(None, "plans", TUNED)
     if calibration.tasks[names] != HorizonPlan((), calibration.careful(names)):

@@ -3,6 +3,8 @@
 So whether an episode failed depends on the horizon of a round, beside what was seen in it, only by
 what that horizon does. In the first lesson all rounds are drawn. In the second one half of them has
 the horizon that the critic of the first lesson allows, so that most rounds see what robots will.
+Rounds before a critic judges (`CriticOptions.careful_rounds`) teach nothing, and fail no task that
+its critic could not have saved.
 """
 
 from collections import defaultdict
@@ -55,12 +57,17 @@ class Drawn:
     horizons: tuple[int, ...]
     offset: Array
     """As in `critic.features`."""
+    careful: tuple[int, ...] = ()
+    """Horizons of the rounds before the first that is drawn."""
     base: HorizonPolicy | None = None
-    """Whose horizons all rounds have that are not drawn; None: all are."""
+    """Whose horizons all rounds after these have that are not drawn; None: all are."""
     rounds: dict[int, list[tuple[Array, int]]] = field(default_factory=lambda: defaultdict(list))
     """Seed of an episode -> features and which horizon, of each of its rounds."""
 
     def __call__(self, updates: Floats, chunk: Floats, context: HorizonContext) -> Horizon:
+        if context.round <= len(self.careful):
+            length = self.careful[context.round - 1]
+            return Horizon(length, np.ones(len(chunk), np.float32), f"careful {length}")
         seed = int(context.task_id.split()[-1])
         rng = np.random.default_rng((seed, context.round, 3))
         drawn = int(rng.choice(len(self.horizons), p=shares(len(self.horizons))))
@@ -73,14 +80,15 @@ class Drawn:
 
 
 def run_teaching_cell(key: Key) -> list[dict[str, Any]]:
-    """key: folder, task, horizons, rule (of the second lesson, as in `cells.horizon_policy`; empty:
-    the first one), disturbance, lead, first_seed, episodes. Of every episode: success, which
-    horizons, and `packed` features of its rounds."""
+    """key: folder, task, horizons, careful (horizons of the first rounds), rule (of the second
+    lesson, as in `cells.horizon_policy`; empty: the first one), disturbance, lead, first_seed,
+    episodes. Of every episode: success, and of its rounds after the careful ones which horizons,
+    and `packed` features."""
     from kairos_ros.lab.training.rollout import run_episodes
 
     under_test = policy_under_test(key["folder"])
     base = horizon_policy(key["folder"], key["rule"]) if key["rule"] else None
-    decide = Drawn(tuple(key["horizons"]), under_test.action_offset, base)
+    decide = Drawn(tuple(key["horizons"]), under_test.action_offset, tuple(key["careful"]), base)
     episodes = run_episodes(
         under_test,
         key["task"],
@@ -100,9 +108,23 @@ def run_teaching_cell(key: Key) -> list[dict[str, Any]]:
     ]
 
 
+def failed_by_first_round(
+    lesson: list[dict[str, Any]], horizons: tuple[int, ...]
+) -> dict[int, NDArray[np.bool_]]:
+    """Horizon of the first drawn round -> which of its episodes failed. Where long ones fail many
+    more, more careful rounds are worth a try."""
+    first = {
+        horizon: np.array(
+            [not e["success"] for e in lesson if e["horizons"][:1] == [index]], np.bool_
+        )
+        for index, horizon in enumerate(horizons)
+    }
+    return {horizon: failed for horizon, failed in first.items() if failed.size}
+
+
 def taught(*lessons: list[dict[str, Any]]) -> Taught:
     """Rounds of the episodes of the first lesson, and of the second where there is one. An episode
-    that succeeded without a round is left out."""
+    that ended before a round was drawn is left out."""
     kept = [[episode for episode in lesson if episode["horizons"]] for lesson in lessons]
     episodes = [episode for lesson in kept for episode in lesson]
     counts = [len(episode["horizons"]) for episode in episodes]

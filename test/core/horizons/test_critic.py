@@ -146,6 +146,23 @@ def test_a_critic_replaces_the_plan_of_its_task_under_each_of_its_names_and_of_n
         policy(UPDATES[:, :30], CHUNK[:30], HorizonContext("lever-pull-v3", state=HERE))
 
 
+def test_planned_rounds_come_before_a_critic_judges():
+    """Also where the round is not known: it may be the first."""
+    careful = HorizonPlan((10, 10), 10)
+    names = ("lever-pull-v3", "pull the lever up")
+    calibration = replace(
+        CALIBRATION,
+        tasks={**CALIBRATION.tasks, names: careful},
+        critics={names: by_hand((0.001, 0.001, 0.001), 0.5)},
+    )
+    decide = Calibrated(calibration)
+    executed = [
+        decide(UPDATES, CHUNK, HorizonContext(names[0], round=number, state=HERE)).length
+        for number in (1, 2, 3, 4, 0)
+    ]
+    assert executed == [10, 10, 50, 50, 10]
+
+
 def test_a_calibration_with_a_critic_survives_its_file(tmp_path):
     write_calibration(tmp_path / "horizon_calibration.json", CALIBRATION)
     read = find_calibration(str(tmp_path))

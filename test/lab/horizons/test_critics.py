@@ -11,11 +11,12 @@ pytest.importorskip("metaworld")
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
+from kairos_ros.core.horizons.policies import HorizonContext
 from kairos_ros.lab.horizons import critics
 from kairos_ros.lab.horizons.critic_fit import fit_critic
 from kairos_ros.lab.horizons.critics import CriticOptions, add_critics, unspent_error
 from kairos_ros.lab.horizons.search import SearchOptions
-from kairos_ros.lab.horizons.teaching import Taught, shares
+from kairos_ros.lab.horizons.teaching import Drawn, Taught, failed_by_first_round, shares
 from kairos_ros.lab.training.bench import policy_under_test
 
 pytestmark = pytest.mark.slow
@@ -50,6 +51,32 @@ def test_where_nothing_failed_there_is_nothing_to_learn():
         fit_critic(all_well, HORIZONS, np.zeros(1, np.float32))
 
 
+def test_what_the_first_round_does_to_an_episode_is_told():
+    lesson = [
+        {"success": 1, "horizons": [0, 2]},
+        {"success": 0, "horizons": [2, 0]},
+        {"success": 1, "horizons": [2]},
+        {"success": 1, "horizons": []},
+    ]
+    failed = failed_by_first_round(lesson, HORIZONS)
+    assert {horizon: of.tolist() for horizon, of in failed.items()} == {
+        5: [False],
+        20: [True, False],
+    }
+
+
+def test_careful_rounds_teach_nothing():
+    decide = Drawn((5, 10), np.zeros(1, np.float32), careful=(20, 20))
+    chunk = np.zeros((50, 1), np.float32)
+    lengths = [
+        decide(chunk[None], chunk, HorizonContext(round=number, task_id="reach-v3 7")).length
+        for number in (1, 2, 3, 4)
+    ]
+    assert lengths[:2] == [20, 20]
+    assert set(lengths[2:]) <= {5, 10}
+    assert [decide.horizons[drawn] for _, drawn in decide.rounds[7]] == lengths[2:]
+
+
 def test_a_policys_critic_is_taught_tried_and_tested_in_simulation(
     tmp_path, monkeypatch, pytestconfig
 ):
@@ -66,14 +93,14 @@ def test_a_policys_critic_is_taught_tried_and_tested_in_simulation(
     search = SearchOptions(episodes=4, most_episodes=4, worst_loss=0.99, error=0.9)
     told: list[str] = []
 
-    def again():
+    def again(careful_rounds=0):
         told.clear()
         return add_critics(
             folder,
             calibration,
             [LEVER[0]],
             search,
-            CriticOptions(teach_episodes=16),
+            CriticOptions(teach_episodes=16, careful_rounds=careful_rounds),
             lead=2,
             work=tmp_path,
             report=told.append,
@@ -90,6 +117,9 @@ def test_a_policys_critic_is_taught_tried_and_tested_in_simulation(
     assert again().to_dict() == found.to_dict()
     assert not any("cells left" in line for line in told), "nothing ran twice"
     json.dumps(found.to_dict())
+    late = again(careful_rounds=3)
+    assert late.how["critics"][LEVER[0]]["careful_rounds"] == 3
+    assert late.tasks[LEVER].rounds == ((20, 20, 20) if late.critics else ())
     with pytest.raises(ConfigError, match="calibrated for policy 'another'"):
         add_critics(folder, replace(calibration, policy_id="another"), [LEVER[0]], search)
     with pytest.raises(ConfigError, match="no plan of hammer-v3"):
