@@ -295,7 +295,7 @@ def test_numbers_and_addresses_that_are_none_are_refused(fleet, engine):
     served = json.loads(data["fleet"]["served"])
     served["engines"][1] |= engine
     data["fleet"]["served"] = json.dumps(served)
-    with pytest.raises(ConfigError, match="no plan|no address of an engine"):
+    with pytest.raises(ConfigError, match=r"no plan|no address of an engine"):
         read_told_plan(json.dumps(data))
     with pytest.raises(WireError):
         read_host_status(json.dumps({**json.loads(HostStatus("a", "", "").text),
