@@ -186,8 +186,8 @@ class PlannedFleetRunner:
     def _do(self, connection: FleetConnection, message: dict[str, Any]) -> None:
         match message.get("do"):
             case "show":
-                dead = {key: how(code) for key, code in self._fleet.dead().items()}
-                told = {"fleet": self.running.to_dict(), "dead": dead, "changes": self._what}
+                ended, changes = self._watch.ended, self._what
+                told = {"fleet": self.running.to_dict(), "dead": ended, "changes": changes}
                 connection.send({**told, "hosts": self._hosts.wrong(self.running)})
             case "apply":
                 try:

@@ -304,12 +304,16 @@ def test_numbers_and_addresses_that_are_none_are_refused(fleet, engine):
 
 def test_the_first_host_knows_who_is_missing_and_what_has_died(fleet):
     dead = {"monitor": "was killed by SIGKILL"}
-    topics = Heard((status("b", fleet, dead=dead), 1.0), (status("c", fleet), SILENT_S + 3))
+    failed = {"monitor_replica_2": "ended with exit code 1 (3 times in a row)"}  # and runs again
+    topics = Heard(
+        (status("b", fleet, dead=dead, failed=failed), 1.0), (status("c", fleet), SILENT_S + 3)
+    )
     hosts = FleetHosts("a", topics)
     hosts.look(fleet, {})
     assert topics.wrong == {
         "a": "",
-        "b": "monitor on host b was killed by SIGKILL",
+        "b": "monitor on host b was killed by SIGKILL; monitor_replica_2 on host b ended with exit "
+        "code 1 (3 times in a row)",
         "c": "host c has been silent for 9 s; start its part with `kairos fleet up FILE --host c` "
         "there",
     }

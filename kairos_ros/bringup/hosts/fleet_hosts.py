@@ -127,7 +127,8 @@ class FleetHosts:
             return f"host {host}: {status.problem}"
         if status.plan != running.served.identity and time.monotonic() - self._told_s > LATE_S:
             return f"host {host} runs by {status.plan or 'no plan'}"
-        return "; ".join(f"{key} on host {host} {why}" for key, why in status.dead.items())
+        ended = {**status.dead, **status.failed}
+        return "; ".join(f"{key} on host {host} {why}" for key, why in ended.items())
 
     def _missing(self, host: str) -> str:
         last = self._last(host)
