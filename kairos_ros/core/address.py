@@ -20,11 +20,15 @@ def tcp_address(endpoint: str) -> tuple[str, int]:
     return match["v6"] or match["host"], port
 
 
-def is_loopback(host: str) -> bool:
-    """Whether no other host can reach it. Names but `localhost` are not looked up: False."""
-    if host == "localhost":
-        return True
+def is_ip(host: str) -> bool:
+    """Whether it is an IPv4 or IPv6 address, not a name."""
     try:
-        return ipaddress.ip_address(host).is_loopback
+        ipaddress.ip_address(host)
     except ValueError:
         return False
+    return True
+
+
+def is_loopback(host: str) -> bool:
+    """Whether no other host can reach it. Names but `localhost` are not looked up: False."""
+    return host == "localhost" or (is_ip(host) and ipaddress.ip_address(host).is_loopback)

@@ -149,6 +149,7 @@ def test_a_judge_at_endpoints_has_a_replica_for_each_of_them(plan_of):
         ("name: c", "name: c\n    address: 127.0.0.1\n    port: 7431",
          "two hosts are at 127.0.0.1 with port 7431"),
         ("port: 7431", "port: 0", "port"),
+        ("address: 127.0.0.1", "address: '1:2'", "address '1:2' of host 'b' is no IPv6 address"),
         ("gpu_type", "standby_server: a\n  gpu_type", "name a host besides the first one: b, c"),
         ("gpu_type", "standby_server: b\n  gpu_type", "'a', which it shall replace: give that"),
         ("name: c", "name: '-'", "name"),
