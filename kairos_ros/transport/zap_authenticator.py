@@ -121,7 +121,7 @@ class ZapAuthenticator:
         return self._counts
 
     def guard(self, sock: zmq.Socket) -> None:
-        """Watches the connections of a socket that is about to be bound."""
+        """Watches the connections of a socket that has just been bound."""
         self._guarded += 1
         endpoint = f"inproc://zap-control-{id(self)}-{self._guarded}"
         sock.monitor(endpoint, EVENTS)
