@@ -115,7 +115,8 @@ def run(
     an error, which says why it cannot serve; 1 if a node ended by itself.
 
     turn: what else is to be done again and again, and may add nodes and dismiss some; it takes
-    about 0.1 s. stays: it goes on also while nothing of the fleet runs."""
+    about 0.1 s. stays: it goes on also while nothing of the fleet runs, and without its serving
+    node, because `turn` starts it again, or another host has one."""
     ended: dict[str, int] = {}
     with Interrupt(at_once=fleet.kill) as interrupt, fleet:
         output: Output = {}
@@ -125,7 +126,7 @@ def run(
             for key in dead.keys() - ended.keys():
                 typer.echo(f"{key} {how(dead[key])}", err=True)
             ended = dead
-            if dead.get(SERVING, 0) > 0:
+            if dead.get(SERVING, 0) > 0 and not stays:
                 typer.echo("without a serving node no robot moves: everything ends", err=True)
                 break
             turn()

@@ -186,8 +186,8 @@ class PlannedFleetRunner:
     def _do(self, connection: FleetConnection, message: dict[str, Any]) -> None:
         match message.get("do"):
             case "show":
-                dead = {key: how(code) for key, code in self._fleet.dead().items()}
-                told = {"fleet": self.running.to_dict(), "dead": dead, "changes": self._what}
+                ended, changes = self._watch.ended, self._what
+                told = {"fleet": self.running.to_dict(), "dead": ended, "changes": changes}
                 connection.send({**told, "hosts": self._hosts.wrong(self.running)})
             case "apply":
                 try:
@@ -300,6 +300,8 @@ class PlannedFleetRunner:
         try:
             self._hosts.check(wanted, self.running)
             self._hosts.tell(wanted, staged=True)
+            while not self._hosts.agree(wanted):
+                yield ""
             for key in [key for key in steps.start if key in mine]:
                 while not self._fleet.is_gone(key):  # of a change that was called off
                     yield ""

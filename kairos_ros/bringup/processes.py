@@ -5,7 +5,6 @@ import subprocess
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import IO
 
 from kairos_ros.bringup.plan import NodeSpec, command
 from kairos_ros.core.errors import ConfigError
@@ -37,7 +36,6 @@ class Fleet:
         self.logs = logs
         self.env = {**os.environ, **(env or {})}
         self.processes: dict[str, subprocess.Popen[bytes]] = {}
-        self._files: list[IO[bytes]] = []
         self._dismissed: dict[str, tuple[subprocess.Popen[bytes], float]] = {}
         """Processes that shall end, and until when they may take for it."""
 
@@ -69,24 +67,26 @@ class Fleet:
     def start(self, spec: NodeSpec) -> subprocess.Popen[bytes]:
         """Starts one node of the plan, or starts it again once it has ended.
 
-        Raises ConfigError while another process has its key: nobody would look after that one.
+        Raises ConfigError where it cannot be started, and while another process has its key: nobody
+        would look after that one.
         """
         key = self.key(spec)
         if key in self._dismissed or (key in self.processes and self.processes[key].poll() is None):
             raise ConfigError(f"two processes would be called {key!r}; give one another name")
         try:
-            log = self.log(key).open("ab")
+            with self.log(key).open("ab") as log:
+                self.processes[key] = subprocess.Popen(
+                    command(spec, self.names),
+                    stdin=subprocess.DEVNULL,
+                    stdout=log,
+                    stderr=subprocess.STDOUT,
+                    start_new_session=True,
+                    env={**self.env, LAUNCHER_PID: str(os.getpid())},
+                )
         except OSError as error:
-            raise ConfigError(f"cannot write {self.log(key)}: {error.strerror}") from None
-        self._files.append(log)
-        self.processes[key] = subprocess.Popen(
-            command(spec, self.names),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-            env={**self.env, LAUNCHER_PID: str(os.getpid())},
-        )
+            raise ConfigError(
+                f"{key} cannot be started, with log file {self.log(key)}: {error.strerror}"
+            ) from None
         return self.processes[key]
 
     def dismiss(self, key: str, grace_s: float = GRACE_S) -> None:
@@ -146,6 +146,3 @@ class Fleet:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
-        for file in self._files:
-            file.close()
-        self._files.clear()

@@ -4,6 +4,7 @@ import importlib
 import signal
 import sys
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
@@ -83,8 +84,9 @@ GROUPS = {
 HELP = "Serve big action models to a fleet of robots from shared GPUs."
 
 
-def app() -> typer.Typer:
-    """The command line as a Typer application."""
+def app(words: Sequence[str] = ()) -> typer.Typer:
+    """The command line as a Typer application. With what was typed, only of the command that it
+    begins with: loading all of them takes longer than most of them run."""
     root = typer.Typer(
         help=HELP,
         no_args_is_help=True,
@@ -96,9 +98,10 @@ def app() -> typer.Typer:
     for name, group in groups.items():
         group.callback()(_group)
         root.add_typer(group, name=name)
-    for command, where in COMMANDS.items():
+    named = [command for command in COMMANDS if command.split() == [*words[: len(command.split())]]]
+    for command in named or COMMANDS:
         *into, name = command.split()
-        (groups[into[0]] if into else root).command(name)(_load(where))
+        (groups[into[0]] if into else root).command(name)(_load(COMMANDS[command]))
     return root
 
 
@@ -133,7 +136,7 @@ def _load(where: str) -> Any:
 def main() -> None:
     """Runs the command line; errors that the user can fix are printed without a traceback."""
     try:
-        run = app()
+        run = app(sys.argv[1:])
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             # while commands were loaded, both ended the process at once (`start`)
             signal.signal(signal.SIGINT, signal.default_int_handler)

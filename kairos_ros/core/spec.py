@@ -10,10 +10,12 @@ import inspect
 import types
 from collections.abc import Callable, Mapping
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Literal, Union, get_args, get_origin
+from typing import TYPE_CHECKING, Any, Literal, Union, get_args, get_origin
 
 from kairos_ros.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 BOOLEANS = {"true": True, "yes": True, "1": True, "false": False, "no": False, "0": False}
 
@@ -99,12 +101,14 @@ def _plugin(name: str, group: str, builtin: Mapping[str, Any]) -> Callable[..., 
 
 
 @cache
-def installed_plugins(group: str) -> Mapping[str, EntryPoint]:
+def installed_plugins(group: str) -> "Mapping[str, EntryPoint]":
     """Entry points of a group by name, looked up once per process.
 
     The look-up reads every installed package's metadata, about 0.1 s: too long to let each
     misspelt name in a robot's request cause it.
     """
+    from importlib.metadata import entry_points  # most programs never need it
+
     return {entry.name: entry for entry in entry_points(group=group)}
 
 

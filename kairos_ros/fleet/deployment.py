@@ -27,15 +27,11 @@ def served_plan(
 ) -> ServedPlan:
     """System 1 of a plan. path: of the fleet file. device: of GPU number i on this host: cpu or
     cuda:N. running: what stands by there goes on to, if it can."""
-    system1 = [task.components.system1 for task in fleet.tasks.values()]
-    names = policy_names(one.model for one in system1)
-    options = {one.model: one.options for one in system1}
+    names = policy_names(task.components.system1.model for task in fleet.tasks.values())
     servers = plan.servers_of(Component.SYSTEM1)
-    policies = {
-        name: {"policy": policy_of(fleet.located(model), path.parent), **options[model]}
-        for model, name in names.items()
-        if any(server.model == model for server in servers)
-    }
+    planned = {names[server.model] for server in servers}
+    every = policies_of(fleet, path.parent)
+    policies = {name: options for name, options in every.items() if name in planned}
     engines = tuple(
         PlannedEngine(
             server.gpu,
@@ -57,6 +53,17 @@ def served_plan(
         if hz_of[name] > 0
     }
     return ServedPlan(fleet_name(path), policies, engines, periods)
+
+
+def policies_of(fleet: FleetFile, folder: Path) -> dict[str, Mapping[str, Option]]:
+    """Name of each System 1 model -> its `policy` and further options, as in a `ServedPlan`.
+    folder: where the fleet file stands."""
+    system1 = [task.components.system1 for task in fleet.tasks.values()]
+    names = policy_names(one.model for one in system1)
+    return {
+        names[one.model]: {"policy": policy_of(fleet.located(one.model), folder), **one.options}
+        for one in system1
+    }
 
 
 def _standby(

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, FiniteFloat, model_validator
 
+from kairos_ros.core.address import is_ip
 from kairos_ros.core.calls.dispatch import DISPATCHES
 from kairos_ros.core.calls.orders import ORDERS
 from kairos_ros.core.errors import ConfigError
@@ -133,6 +134,11 @@ class ServerCluster(_Section):
         gpus = sum(host.gpus for host in self.hosts)
         if self.hosts and gpus != self.num_servers:
             raise ValueError(f"its hosts have {gpus} GPUs, and num_servers is {self.num_servers}")
+        for host in self.hosts:
+            if ":" in host.address and not is_ip(host.address):
+                raise ValueError(
+                    f"address {host.address!r} of host {host.name!r} is no IPv6 address"
+                )
         places = [(host.reached_at, host.port) for host in self.hosts]
         if twice_at := next((at for at in places if places.count(at) > 1), None):
             raise ValueError(f"two hosts are at {twice_at[0]} with port {twice_at[1]}")

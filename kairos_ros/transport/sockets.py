@@ -119,8 +119,10 @@ def _bind(
             socket.setsockopt(zmq.ZAP_DOMAIN, ZAP_DOMAIN)
             # Without an authenticator nobody comes in; libzmq's default is that everybody does.
             socket.setsockopt(zmq.ZAP_ENFORCE_DOMAIN, 1)
-            security.authenticator.guard(socket)
         socket.bind(endpoint)
+        if isinstance(security, CurveServer) and not is_local(endpoint):
+            # libzmq never returns from binding a port in use with a socket that is watched already
+            security.authenticator.guard(socket)
     except zmq.ZMQError:
         socket.close()
         raise

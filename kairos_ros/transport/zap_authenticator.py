@@ -18,7 +18,6 @@ from typing import Any
 
 import zmq
 from zmq.utils import z85
-from zmq.utils.monitor import parse_monitor_message
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.transport.key_file import PublicKey, Role, fingerprint
@@ -122,7 +121,7 @@ class ZapAuthenticator:
         return self._counts
 
     def guard(self, sock: zmq.Socket) -> None:
-        """Watches the connections of a socket that is about to be bound."""
+        """Watches the connections of a socket that has just been bound."""
         self._guarded += 1
         endpoint = f"inproc://zap-control-{id(self)}-{self._guarded}"
         sock.monitor(endpoint, EVENTS)
@@ -229,6 +228,8 @@ class ZapAuthenticator:
 
     def _drain(self, monitor: zmq.Socket) -> bool:
         """Takes in what a monitor has to say, many at once: unknown keys may come in crowds."""
+        from zmq.utils.monitor import parse_monitor_message  # loads asyncio
+
         for _ in range(MAX_EVENTS):
             try:
                 event = parse_monitor_message(monitor.recv_multipart(zmq.NOBLOCK))

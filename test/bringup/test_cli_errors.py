@@ -9,6 +9,7 @@ import tomllib
 from pathlib import Path
 
 import pytest
+import typer.main
 
 from kairos_ros.commands import cli
 
@@ -278,6 +279,18 @@ def test_ctrl_c_while_a_program_loads_ends_it_without_a_word(program, after_s, d
     assert process.returncode in documented, said
     if process.returncode == 130:
         assert list(tmp_path.rglob("*.log")) == []
+
+
+@pytest.mark.parametrize("typed", [["keys", "new", "site"], ["keys", "new", "--help"]])
+def test_only_the_command_that_is_typed_is_loaded(typed):
+    command = typer.main.get_command(cli.app(typed))
+    assert set(command.commands) == {*cli.GROUPS}  # groups are there, and empty
+    assert set(command.commands["keys"].commands) == {"new"}
+
+
+@pytest.mark.parametrize("typed", [[], ["--help"], ["keys"], ["keys", "--help"], ["kyes", "new"]])
+def test_whoever_types_no_command_is_shown_all(typed):
+    assert len(typer.main.get_command(cli.app(typed)).commands["keys"].commands) == 5
 
 
 def test_the_version_is_that_of_the_package(capsys):

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from host_fleets import JUDGE, three_hosts
@@ -11,10 +12,11 @@ from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices, exchange
 from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import ToldPlan, hosts_of, part_of, read_told_plan
 from kairos_ros.bringup.hosts.judge_shares import shares
-from kairos_ros.bringup.hosts.own_robots import check_robots
+from kairos_ros.bringup.hosts.own_part import check_part
 from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
-from kairos_ros.core.placement.host_status import SILENT_S, HostStatus, read_host_status
+from kairos_ros.core.placement.host_status import SILENT_S, HostStatus, digest, read_host_status
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.nodes.serving.parameters import planned_remote
@@ -147,6 +149,7 @@ def test_a_judge_at_endpoints_has_a_replica_for_each_of_them(plan_of):
         ("name: c", "name: c\n    address: 127.0.0.1\n    port: 7431",
          "two hosts are at 127.0.0.1 with port 7431"),
         ("port: 7431", "port: 0", "port"),
+        ("address: 127.0.0.1", "address: '1:2'", "address '1:2' of host 'b' is no IPv6 address"),
         ("gpu_type", "standby_server: a\n  gpu_type", "name a host besides the first one: b, c"),
         ("gpu_type", "standby_server: b\n  gpu_type", "'a', which it shall replace: give that"),
         ("name: c", "name: '-'", "name"),
@@ -196,25 +199,56 @@ def test_a_told_plan_is_read_and_one_that_starts_anything_else_is_refused(fleet)
             read_told_plan(ToldPlan("a", evil, staged=False).text)
 
 
-def test_robots_are_started_as_the_file_of_their_own_host_has_them(fleet):
-    check_robots(ToldPlan("a", fleet, staged=False), "c")
-    check_robots(ToldPlan("a", fleet, staged=False), "b")  # which has none
-    for changed in ({"control_rate_hz": 99.0}, {"adapter": "lerobot"}, {"body_log": "/tmp"}):
-        specs = tuple(
-            replace(spec, parameters={**spec.parameters, **changed})
-            if spec.namespace == "drive_1"
-            else spec
-            for spec in fleet.specs
-        )
-        told = ToldPlan("a", replace(fleet, specs=specs), staged=False)
-        with pytest.raises(
-            ConfigError, match=r"host a and .* on host c do not agree about robot drive_1"
-        ):
-            check_robots(told, "c")
-    other = replace(fleet, specs=(*fleet.specs, NodeSpec(
-        "robot_node", "robot", "drive_9", host="c")))  # fmt: skip
-    with pytest.raises(ConfigError, match="about robot drive_9"):
-        check_robots(ToldPlan("a", other, staged=False), "c")
+def refused(fleet, host, says, file=None):
+    """A host that was started with a file of its own does not follow this plan."""
+    with pytest.raises(ConfigError, match=says):
+        check_part(ToldPlan("a", fleet, staged=False), host, file or Path(fleet.file))
+
+
+def changed(fleet, key, **parameters):
+    """A plan that has other parameters of one node."""
+    specs = [
+        replace(spec, parameters={**spec.parameters, **parameters}) if name == key else spec
+        for name, spec in fleet.nodes.items()
+    ]
+    return replace(fleet, specs=tuple(specs))
+
+
+def test_a_host_starts_robots_judges_and_models_only_as_its_own_file_has_them(fleet, tmp_path):
+    for host in "bc":
+        check_part(ToldPlan("a", fleet, staged=False), host, Path(fleet.file))
+    for other in ({"control_rate_hz": 99.0}, {"adapter": "lerobot"}, {"body_log": "/tmp"}):
+        says = r"host a and .* on host c do not agree about drive_1"
+        refused(changed(fleet, "drive_1", **other), "c", says)
+    refused(changed(fleet, "monitor", model="openai:http://192.0.2.7/v1#spy"), "b", "about monitor")
+    check_part(ToldPlan("a", changed(fleet, "monitor", robots=["x"]), False), "b", Path(fleet.file))
+    for node in (
+        NodeSpec("robot_node", "robot", "drive_9", host="c"),
+        replace(fleet.nodes["swing_1"], host="c"),
+        replace(fleet.nodes["serving"], host="c"),
+        replace(fleet.nodes["monitor"], name="../../monitor", host="c"),
+    ):
+        refused(replace(fleet, specs=(*fleet.specs, node)), "c", f"about {Fleet.key(node)}")
+    for options in ({"policy": "/tmp/x"}, {"allowed_steps": "os.system"}, {"pool": "ray"}):
+        policies = {name: {**had, **options} for name, had in fleet.served.policies.items()}
+        other = replace(fleet, served=replace(fleet.served, policies=policies))
+        refused(other, "b", "about policy emulated-swing")
+        check_part(ToldPlan("a", other, staged=False), "c", Path(fleet.file))  # which has none
+    engine = fleet.served.engines[1]
+    more = [replace(engine, gpu=f"gpu{i}", robots=(), endpoint=f"tcp://127.0.0.1:{i}")
+            for i in (7, 8)]  # fmt: skip
+    served = replace(fleet.served, engines=(*fleet.served.engines, *more))
+    refused(replace(fleet, served=served), "b", "has 5 models on host b, which has 4 GPUs")
+    refused(fleet, "b", "in the same folder on both hosts", tmp_path / "fleet.yaml")
+
+
+def test_a_second_serving_node_is_started_only_where_the_own_file_has_it(tmp_path):
+    file = three_hosts(tmp_path, PORT, standby=True)
+    fleet, _ = FleetPlanner(str(file), PlanChoices(host="a")).plan()
+    check_part(ToldPlan("a", fleet, staged=False), "b", file)
+    refused(changed(fleet, "serving_standby", max_robots=7), "b", "about serving_standby")
+    file.write_text(file.read_text().replace("standby_server: b", "standby_server: c"))
+    refused(fleet, "b", "about serving_standby")
 
 
 @pytest.mark.parametrize("text", ["", "5", "[]", "{}", "[" * 100_000, '{"host": "a", "fleet": 5}'])
@@ -250,14 +284,37 @@ def status(host, fleet, session="1", **fields):
     return HostStatus(host, session, fleet.served.identity, **fields)
 
 
+@pytest.mark.parametrize(
+    "engine",
+    [
+        {"batch": 1e999}, {"endpoint": "tcp://[::1"}, {"endpoint": "tcp://x:../../y"},
+        {"endpoint": "tcp://x:0"},
+    ],
+)  # fmt: skip
+def test_numbers_and_addresses_that_are_none_are_refused(fleet, engine):
+    data = json.loads(ToldPlan("a", fleet, staged=False).text)
+    served = json.loads(data["fleet"]["served"])
+    served["engines"][1] |= engine
+    data["fleet"]["served"] = json.dumps(served)
+    with pytest.raises(ConfigError, match=r"no plan|no address of an engine"):
+        read_told_plan(json.dumps(data))
+    with pytest.raises(WireError):
+        read_host_status(json.dumps({**json.loads(HostStatus("a", "", "").text),
+                                     "ended": {"x": 1e999}}))  # fmt: skip
+
+
 def test_the_first_host_knows_who_is_missing_and_what_has_died(fleet):
     dead = {"monitor": "was killed by SIGKILL"}
-    topics = Heard((status("b", fleet, dead=dead), 1.0), (status("c", fleet), SILENT_S + 3))
+    failed = {"monitor_replica_2": "ended with exit code 1 (3 times in a row)"}  # and runs again
+    topics = Heard(
+        (status("b", fleet, dead=dead, failed=failed), 1.0), (status("c", fleet), SILENT_S + 3)
+    )
     hosts = FleetHosts("a", topics)
     hosts.look(fleet, {})
     assert topics.wrong == {
         "a": "",
-        "b": "monitor on host b was killed by SIGKILL",
+        "b": "monitor on host b was killed by SIGKILL; monitor_replica_2 on host b ended with exit "
+        "code 1 (3 times in a row)",
         "c": "host c has been silent for 9 s; start its part with `kairos fleet up FILE --host c` "
         "there",
     }
@@ -265,6 +322,26 @@ def test_the_first_host_knows_who_is_missing_and_what_has_died(fleet):
     hosts.tell(fleet)
     hosts.tell(fleet)
     assert [told.staged for told in topics.told] == [False], "told once"
+
+
+def test_a_plan_is_told_again_until_hosts_have_heard_it_and_one_that_refuses_it_is_named(
+    fleet, monkeypatch
+):
+    monkeypatch.setattr("kairos_ros.bringup.hosts.fleet_hosts.AGAIN_S", 0.0)
+    topics = Heard((status("b", fleet, told="of a stranger"), 1.0))
+    hosts = FleetHosts("a", topics)
+    hosts.tell(fleet)
+    mine = digest(topics.told[0].text)
+    assert not hosts.agree(fleet)
+    hosts.look(fleet, {})
+    assert len(topics.told) == 2
+    topics.statuses = ((status("b", fleet, told=mine), 1.0),)
+    assert hosts.agree(fleet), "c is not there"
+    hosts.look(fleet, {})
+    assert len(topics.told) == 2
+    topics.statuses = ((status("b", fleet, told=mine, problem="has another file"), 1.0),)
+    with pytest.raises(KairosError, match="host b: has another file"):
+        hosts.agree(fleet)
 
 
 def test_a_change_is_called_off_where_a_host_cannot_make_its_part(fleet, plan_of):
@@ -282,6 +359,9 @@ def test_of_two_programs_for_one_host_the_later_one_ends(fleet):
     first = Heard((status("a", fleet, session="0000 process 5 on x"), 1.0))
     with pytest.raises(ConfigError, match=r"runs the part of host a already \(process 5 on x\)"):
         FleetHosts("a", first).check_sole()
-    FleetHosts("a", Heard((status("a", fleet, session="9" * 25), 1.0))).check_sole()
+    later = Heard((status("a", fleet, session="9" * 25), 1.0))
+    FleetHosts("a", later).check_sole()
+    with pytest.raises(ConfigError, match="already"):  # whose clock is behind
+        FleetHosts("a", later).check_sole(starting=True)
     gone = Heard((status("a", fleet, session="0000"), SILENT_S + 1))
     FleetHosts("a", gone).check_sole()

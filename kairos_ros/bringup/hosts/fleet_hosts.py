@@ -14,9 +14,11 @@ from kairos_ros.bringup.hosts.host_part import (
     worker_key,
 )
 from kairos_ros.core.errors import KairosError
-from kairos_ros.core.placement.host_status import SILENT_S, HostStatus
+from kairos_ros.core.placement.host_status import SILENT_S, HostStatus, digest
 
 TELL_S = 1.0
+AGAIN_S = 3.0
+"""Between two times that a host is told its plan which has not heard of it."""
 LATE_S = 10.0
 """A host that does not run by the plan after so long has a problem."""
 
@@ -29,13 +31,14 @@ class FleetHosts:
         self._topics = topics
         self.session = new_session()
         self._told: ToldPlan | None = None
-        self._told_s = self._due_s = 0.0
+        self._told_s = self._due_s = self._again_s = 0.0
 
     def tell(self, fleet: PlannedFleet, *, staged: bool = False) -> None:
         """The other hosts run this from now on; staged: besides what they run."""
         told = ToldPlan(self.host, fleet, staged)
         if self._topics is not None and told != self._told:
             self._told, self._told_s = told, time.monotonic()
+            self._again_s = self._told_s + AGAIN_S
             self._topics.tell_plan(told.text)
 
     def look(self, running: PlannedFleet, dead: Mapping[str, str]) -> None:
@@ -50,11 +53,14 @@ class FleetHosts:
             self._topics.tell_status(own)
             self._topics.diagnose({self.host: "", **self.wrong(running)})
             self.check_sole()
+            if self._told is not None and now_s >= self._again_s and self._unheard(self._told):
+                self._again_s = now_s + AGAIN_S
+                self._topics.tell_plan(self._told.text)
 
-    def check_sole(self) -> None:
-        """Raises ConfigError where another program, which was first, runs the part of this host."""
+    def check_sole(self, *, starting: bool = False) -> None:
+        """As `host_part.check_sole`."""
         if self._topics is not None:
-            check_sole(self._topics, self.host, self.session)
+            check_sole(self._topics, self.host, self.session, starting=starting)
 
     def wrong(self, running: PlannedFleet) -> dict[str, str]:
         """Host of the plan besides this one -> what is wrong with it; empty: nothing."""
@@ -80,6 +86,20 @@ class FleetHosts:
                 for key in part_of(running, host):
                     found[key] = f"{status.session}/{status.ended.get(key, 0)}"
         return found
+
+    def agree(self, wanted: PlannedFleet) -> bool:
+        """Whether all hosts that are there, and that a told plan puts something on, have heard it.
+        Raises KairosError where one of them does not follow it."""
+        for host in hosts_of(wanted):
+            status = None if host == self.host else self._status(host)
+            if status and self._told and status.told == digest(self._told.text) and status.problem:
+                raise KairosError(f"host {host}: {status.problem}")
+        return self._told is None or not self._unheard(self._told)
+
+    def _unheard(self, told: ToldPlan) -> bool:
+        mine = digest(told.text)
+        statuses = [self._status(host) for host in hosts_of(told.fleet) if host != self.host]
+        return any(status is not None and status.told != mine for status in statuses)
 
     def check(self, wanted: PlannedFleet, running: PlannedFleet) -> None:
         """Raises KairosError where a host that has to start something is not there, or what it has
@@ -107,7 +127,8 @@ class FleetHosts:
             return f"host {host}: {status.problem}"
         if status.plan != running.served.identity and time.monotonic() - self._told_s > LATE_S:
             return f"host {host} runs by {status.plan or 'no plan'}"
-        return "; ".join(f"{key} on host {host} {why}" for key, why in status.dead.items())
+        ended = {**status.dead, **status.failed}
+        return "; ".join(f"{key} on host {host} {why}" for key, why in ended.items())
 
     def _missing(self, host: str) -> str:
         last = self._last(host)

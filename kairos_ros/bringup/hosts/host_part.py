@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from os import getpid
 from typing import Any, Protocol
-from urllib.parse import urlsplit
 
 from kairos_ros.bringup.fleet_change import PlannedFleet, planned_fleet
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
-from kairos_ros.core.address import is_loopback
+from kairos_ros.core.address import is_loopback, tcp_address
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import COMMON
 from kairos_ros.core.placement.host_status import SILENT_S, HostStatus
@@ -103,10 +102,10 @@ def worker_key(engine: PlannedEngine) -> str:
 
 def _worker(engine: PlannedEngine, options: Mapping[str, Option]) -> NodeSpec:
     """The program of an engine that a serving node elsewhere dials: with keys, but on loopback."""
-    near = is_loopback(urlsplit(engine.endpoint).hostname or "")
-    port = engine.endpoint.rpartition(":")[2]
-    v6 = "[" in (urlsplit(engine.endpoint).netloc)
-    listen = engine.endpoint if near else f"tcp://{'[::]' if v6 else '0.0.0.0'}:{port}"
+    address, port = tcp_address(engine.endpoint)
+    near = is_loopback(address)
+    everywhere = "[::]" if ":" in address else "0.0.0.0"
+    listen = engine.endpoint if near else f"tcp://{everywhere}:{port}"
     arguments = ["worker", "--listen", listen, "--policy", f"{engine.policy}={options['policy']}"]
     arguments += ["--device", engine.device, "--max-batch"]
     arguments.append(str(options.get("max_batch", worker_batch(engine.batch))))
@@ -131,10 +130,11 @@ def new_session() -> str:
     return f"{time.time_ns():020d} process {getpid()} on {socket.gethostname()}"
 
 
-def check_sole(topics: Topics, host: str, session: str) -> None:
-    """Raises ConfigError where another program runs the part of this host, and was first."""
+def check_sole(topics: Topics, host: str, session: str, *, starting: bool = False) -> None:
+    """Raises ConfigError where another program runs the part of this host, and was first. starting:
+    this one has told nothing yet, so that any other one was first, whatever their clocks say."""
     for other, ago_s in topics.heard():
-        if other.host == host and other.session < session and ago_s < SILENT_S:
+        if other.host == host and (starting or other.session < session) and ago_s < SILENT_S:
             which = other.session.partition(" ")[2]
             raise ConfigError(
                 f"another program runs the part of host {host} already ({which}); end that one "

@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from kairos_ros.bringup.fleet_change import PlannedFleet, live_parameters
 from kairos_ros.bringup.foreground import how
@@ -14,14 +15,17 @@ from kairos_ros.bringup.hosts.host_part import (
     part_of,
     read_told_plan,
 )
-from kairos_ros.bringup.hosts.own_robots import check_robots
+from kairos_ros.bringup.hosts.own_part import check_part
 from kairos_ros.bringup.hosts.restarts import Restarts
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.placement.host_status import HostStatus
+from kairos_ros.core.placement.host_status import TEXT, HostStatus, digest
+from kairos_ros.core.wire_check import printable
 
 TELL_S = 1.0
+AGAIN_S = 5.0
+"""A plan that cannot be followed is looked at again: the host's own file may have been mended."""
 
 
 class HostRunner:
@@ -41,6 +45,7 @@ class HostRunner:
         self.host, self._fleet, self._topics = host, fleet, topics
         self._spin, self._say = spin, say
         self._told = ToldPlan("", planned, staged=False)
+        self._file = Path(planned.file)
         self._kept = planned
         """What is not in it is not stopped before a staged plan is applied."""
         self._robots = planned.robots | planned.served.routes.keys()
@@ -48,19 +53,21 @@ class HostRunner:
         self._runs: dict[str, NodeSpec] = {}
         self._restarts = Restarts(fleet)
         self._session = new_session()
-        self._due_s = 0.0
+        self._due_s = self._again_s = 0.0
 
-    def check_sole(self) -> None:
-        """Raises ConfigError where another program, which was first, runs the part of this host."""
-        check_sole(self._topics, self.host, self._session)
+    def check_sole(self, *, starting: bool = False) -> None:
+        """As `host_part.check_sole`."""
+        check_sole(self._topics, self.host, self._session, starting=starting)
 
     def turn(self) -> None:
         """Takes about 0.1 s. Raises ConfigError where another program, which was first, runs the
         part of this host."""
         self._spin(0.1)
         self._fleet.reap()
-        if self._topics.plan != self._text:
+        again = self._problem and time.monotonic() >= self._again_s
+        if again or self._topics.plan != self._text:
             self._text = self._topics.plan
+            self._again_s = time.monotonic() + AGAIN_S
             self._take(self._text)
         self._adapt()
         self._restarts.look(
@@ -72,6 +79,7 @@ class HostRunner:
             self._tell()
 
     def _take(self, text: str) -> None:
+        self._due_s = 0.0  # the first host waits for what this one says of it
         try:
             told = read_told_plan(text)
             robots = told.fleet.robots | told.fleet.served.routes.keys()
@@ -80,10 +88,13 @@ class HostRunner:
                     f"host {told.host} runs {told.fleet.file}, of which no robot is in the file "
                     "that this host was started with; give both hosts the same fleet file"
                 )
-            check_robots(told, self.host)
+            check_part(told, self.host, self._file)
         except ConfigError as error:
-            self._problem = str(error)
-            self._say(f"the plan that was told is not followed: {error}")
+            if str(error) != self._problem:
+                self._problem = str(error)
+                self._say(
+                    f"the plan that was told is not followed: {printable(self._problem, TEXT)}"
+                )
             return
         self._problem = ""
         if told.fleet != self._told.fleet or told.staged != self._told.staged:
@@ -122,6 +133,7 @@ class HostRunner:
                 {key: how(code) for key, code in self._fleet.dead().items()},
                 self._restarts.failed,
                 dict(self._restarts.ended),
+                digest(self._text) if self._text else "",
                 self._problem,
             )
         )

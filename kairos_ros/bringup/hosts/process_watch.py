@@ -35,6 +35,12 @@ class ProcessWatch:
             lives |= self._hosts.lives(running)
             self.shares.look(running, {*dead, *self._hosts.down(running)}, lives)
 
+    @property
+    def ended(self) -> dict[str, str]:
+        """Processes of this host that are not there, or that ended again and again, and how."""
+        dead = {key: how(code) for key, code in self._fleet.dead().items()}
+        return {**dead, **self._restarts.failed}
+
     def servers(self, running: PlannedFleet) -> list[str]:
         """Serving nodes that follow the plan, without those of hosts that are gone."""
         down = self._hosts.down(running)

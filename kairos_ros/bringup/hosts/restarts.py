@@ -1,5 +1,6 @@
 """Engine workers and judges that end by themselves are started again, ever later."""
 
+import contextlib
 import time
 from collections import Counter
 from collections.abc import Mapping
@@ -7,6 +8,7 @@ from collections.abc import Mapping
 from kairos_ros.bringup.foreground import how
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.core.errors import ConfigError
 
 FIRST_S, LONGEST_S = 0.5, 30.0
 """Before the first new start, and at most before any."""
@@ -56,7 +58,8 @@ class Restarts:
             elif now_s >= self._due_s[key]:
                 del self._due_s[key]
                 self._began_s[key] = now_s
-                self._fleet.start(specs[key])
+                with contextlib.suppress(ConfigError):  # it is dead still, and tried again later
+                    self._fleet.start(specs[key])
         for key, began_s in list(self._began_s.items()):
             if key not in dead and now_s - began_s > WELL_S:
                 del self._began_s[key], self._ends[key]

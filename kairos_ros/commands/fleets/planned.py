@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
@@ -96,13 +97,13 @@ def up_planned(
         hosts = FleetHosts()
         if how.host:
             hosts = FleetHosts(how.host, HostTopics(client.node, names))
-            hear(client.spin, hosts.check_sole)
+            hear(client.spin, partial(hosts.check_sole, starting=True))
         admissions = RobotAdmissions(planner, plan, running)
         runner = PlannedFleetRunner(fleet, running, client, listener, typer.echo, admissions, hosts)
         stack.callback(runner.close)
         typer.echo(f"plan {running.served.identity}: {len(running.served.engines)} engines, "
                    f"{len(running.robots)} robots; logs in {folder}")  # fmt: skip
-        return run(fleet, runner.turn)
+        return run(fleet, runner.turn, stays=bool(running.standbys))
 
 
 def _up_beside(host: str, running: PlannedFleet, names: FleetNames, folder: Path) -> int:
@@ -117,7 +118,7 @@ def _up_beside(host: str, running: PlannedFleet, names: FleetNames, folder: Path
         fleet = Fleet([], folder, names=names)
         topics = HostTopics(node.node, names)
         runner = HostRunner(host, fleet, running, topics, node.spin, typer.echo)
-        hear(node.spin, runner.check_sole)
+        hear(node.spin, partial(runner.check_sole, starting=True))
         part = ", ".join(part_of(running, host)) or "nothing"
         typer.echo(f"host {host} of plan {running.served.identity}: {part}; logs in {folder}")
         return run(fleet, runner.turn, stays=True)
@@ -348,9 +349,11 @@ def _seen(running: PlannedFleet, names: FleetNames) -> tuple[list[dict[str, Any]
     client = FleetClient("fleet_status", names)
     try:
         until_s = time.monotonic() + SEEN_S
-        while client.state is None and time.monotonic() < until_s:
+        while True:  # until that one is heard which serves, where another one stands by
             client.spin(0.1)
-        state = client.state
+            state = client.state
+            if (state and state.active) or time.monotonic() > until_s:
+                break
     finally:
         client.close()
     if state is None:

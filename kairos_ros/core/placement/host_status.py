@@ -1,5 +1,6 @@
 """What the programs that run one planned fleet on several hosts tell each other."""
 
+import hashlib
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
@@ -28,8 +29,10 @@ class HostStatus:
     """Those of them that have ended again and again."""
     ended: Mapping[str, int] = field(default_factory=dict)
     """How often each has ended so far, also of those that run again."""
+    told: str = ""
+    """Which plan it was told last, as `digest` of its text."""
     problem: str = ""
-    """Why it does not follow the plan that it was told."""
+    """Why it does not follow that one; empty: it does."""
 
     @property
     def text(self) -> str:
@@ -37,11 +40,18 @@ class HostStatus:
         return json.dumps(asdict(self))
 
 
+def digest(text: str) -> str:
+    """What tells a text from all others."""
+    return hashlib.sha256(text.encode(errors="replace")).hexdigest()[:16]
+
+
 def read_host_status(text: str) -> HostStatus:
     """Of `HostStatus.text`. Raises WireError for anything else."""
     try:
         data = json.loads(text)
-        told = {name: printable(str(data[name]), TEXT) for name in ("host", "session", "plan")}
+        told = {
+            name: printable(str(data[name]), TEXT) for name in ("host", "session", "plan", "told")
+        }
         return HostStatus(
             **told,
             dead=_reasons(data["dead"]),
@@ -49,7 +59,14 @@ def read_host_status(text: str) -> HostStatus:
             ended={printable(str(k), TEXT): int(n) for k, n in data["ended"].items()},
             problem=printable(str(data["problem"]), TEXT),
         )
-    except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise WireError(f"this is no status of a host: {type(error).__name__}") from None
 
 

@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from typing import Any
 
+from kairos_ros.core.address import tcp_address
 from kairos_ros.core.errors import ConfigError
 
 FORMAT = 1
@@ -95,6 +96,8 @@ class ServedPlan:
                     f"device is cpu or cuda:N, and a batch from 1 to {LARGEST_BATCH}"
                 )
         endpoints = [one.endpoint for one in self.engines if one.endpoint]
+        for endpoint in endpoints:
+            tcp_address(endpoint)
         if len(set(endpoints)) < len(endpoints):
             raise ConfigError(f"plan: two engines are at one endpoint of {sorted(endpoints)}")
         routed = [robot for one in self.engines for robot in one.robots]
@@ -150,9 +153,16 @@ def read_served_plan(text: str) -> ServedPlan:
         refused = {str(robot): str(why) for robot, why in data.get("refused", {}).items()}
         forced = tuple(str(robot) for robot in data.get("forced", ()))
         return ServedPlan(str(data["fleet"]), policies, engines, periods, refused, forced)
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
-        if isinstance(error, ConfigError):
-            raise
+    except ConfigError:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+    ) as error:
         raise ConfigError(
             f"plan: this is no plan of `kairos fleet`: {type(error).__name__} {error}"[:300]
         ) from None

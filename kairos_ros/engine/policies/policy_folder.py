@@ -8,7 +8,6 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib.metadata import distributions
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -349,6 +348,8 @@ def _check_brings_no_code(built_on: Any, publisher: str) -> None:
 
 def _plugins() -> bool:
     """Whether a package is installed that may register further types."""
+    from importlib.metadata import distributions  # a serving node never needs it
+
     names = {d.metadata["Name"] or "" for d in distributions()}
     types = {name.removeprefix(PLUGINS) for name in names if name.startswith(PLUGINS)}
     return bool(types - REFUSED.keys())

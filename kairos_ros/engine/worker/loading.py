@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
@@ -72,7 +73,7 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
     if options.compile:  # torch looks when it is imported
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_compiled_cache()))
     progress("importing torch")
-    with _no_garbage():
+    with _no_garbage(), _metadata_read_once():
         from kairos_ros.engine.policies.policy_engine import load_policy_engine
     with _judged(options.policy):
         return load_policy_engine(options, progress)
@@ -115,6 +116,20 @@ def _no_garbage() -> Iterator[None]:
     finally:
         gc.freeze()
         gc.enable()
+
+
+@contextmanager
+def _metadata_read_once() -> Iterator[None]:
+    """For importing transformers and diffusers: both look, when they are imported, which package
+    has which module, and reading that of all that is installed takes half a second."""
+    import importlib.metadata
+
+    read = importlib.metadata.packages_distributions
+    importlib.metadata.packages_distributions = cache(read)
+    try:
+        yield
+    finally:
+        importlib.metadata.packages_distributions = read
 
 
 def _compiled_cache() -> Path:

@@ -2,7 +2,6 @@
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from importlib.metadata import entry_points
 from typing import Any, cast
 
 from kairos_ros.core.errors import ConfigError
@@ -44,6 +43,8 @@ def _factory(
         return factory
     if name in NEED_A_NODE:
         raise ConfigError(f"robot adapter {name!r} uses ROS: only a robot node can have it")
+    from importlib.metadata import entry_points  # most robots never need it
+
     plugins = {entry.name: entry for entry in entry_points(group=GROUP)}
     if name not in plugins:
         known = ", ".join([*BUILTIN, *NEED_A_NODE, *plugins])

@@ -177,14 +177,14 @@ def test_noise_that_is_not_one_row_per_robot_is_not_shared_out():
 
 
 def test_a_policy_that_is_saved_and_loaded_again_gives_the_same_chunk(
-    engine_of, folder_of, kind, tmp_path
+    engine_of, folder_of, type_kind, tmp_path
 ):
-    with TINY[kind].loaded():
-        loaded = load_policy(options(folder_of(kind)), silent)
+    with TINY[type_kind].loaded():
+        loaded = load_policy(options(folder_of(type_kind)), silent)
         for part in (loaded.policy, loaded.preprocess, loaded.postprocess):
             part.save_pretrained(tmp_path)
         again = load_policy_engine(options(tmp_path, max_batch=1), silent)
-    (expected,) = engine_of(kind).infer([observation(0)])
+    (expected,) = engine_of(type_kind).infer([observation(0)])
     (outcome,) = again.infer([observation(0)])
     assert np.array_equal(outcome.chunk, expected.chunk)
     assert np.array_equal(outcome.updates, expected.updates)

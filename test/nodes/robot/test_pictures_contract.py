@@ -79,7 +79,7 @@ def rounds(wire):
 def plan(contract, policy, **parameters):
     given = {"contract": str(contract), "policy": str(policy), "cameras": "front,wrist"}
     specs = arm_plan("so101", given | {"horizon": "static:10"})
-    more = {"robot": parameters, "driver": {"camera_rate_hz": 20.0}}
+    more = {"robot": parameters, "driver": {"camera_rate_hz": 10.0}}
     return [
         replace(spec, parameters={**spec.parameters, **more.get(spec.name, {})}) for spec in specs
     ]

@@ -1,14 +1,10 @@
-"""A policy folder for robots with cameras, and what its chunks tell of the pictures.
-
-`python picture_probe.py FOLDER SPEC` saves it, in a process of its own: tests do not hold torch.
-"""
+"""A policy folder for robots with cameras, and what its chunks tell of the pictures."""
 
 import io
-import json
 import os
-import subprocess
 import sys
 from pathlib import Path
+from unittest.mock import patch
 
 import numpy as np
 from kairos_ros.msg import ActionChunk, ChunkRequest
@@ -26,10 +22,30 @@ def save_probe(
     folder: Path, cameras, state_dim: int, action_dim: int, *, gain=40.0, rename_map=None
 ) -> Path:
     """cameras: policy feature -> (height_px, width_px). gain: action per unit of mean colour."""
-    spec = {"cameras": cameras, "state": state_dim, "action": action_dim, "gain": gain}
-    spec["rename"] = rename_map
-    command = [sys.executable, __file__, str(folder), json.dumps(spec)]
-    subprocess.run(command, check=True, env=os.environ | ENVIRONMENT, timeout=120)
+    from lerobot.configs import FeatureType, PolicyFeature
+    from lerobot.processor import make_default_pre_post_processors
+
+    with patch.object(sys, "path", [str(PLUGIN), *sys.path]):
+        from lerobot_policy_picture_probe import PictureProbeConfig, PictureProbePolicy
+
+    features = {
+        name: PolicyFeature(FeatureType.VISUAL, (3, *size)) for name, size in cameras.items()
+    }
+    config = PictureProbeConfig(
+        device="cpu",
+        gain=gain,
+        input_features={
+            "observation.state": PolicyFeature(FeatureType.STATE, (state_dim,)),
+            **features,
+        },
+        output_features={"action": PolicyFeature(FeatureType.ACTION, (action_dim,))},
+    )
+    before, after = make_default_pre_post_processors(config, None, normalizer_device="cpu")
+    for step in before.steps:
+        if rename_map and hasattr(step, "rename_map"):
+            step.rename_map = rename_map
+    for part in (PictureProbePolicy(config), before, after):
+        part.save_pretrained(folder)
     return folder
 
 
@@ -100,33 +116,3 @@ def mean_colour(jpeg: bytes) -> np.ndarray:
 
     with Image.open(io.BytesIO(jpeg)) as image:
         return np.asarray(image.convert("RGB")).reshape(-1, 3).mean(0) / 255
-
-
-def _save(folder: Path, spec) -> None:
-    from lerobot.configs import FeatureType, PolicyFeature
-    from lerobot.processor import make_default_pre_post_processors
-    from lerobot_policy_picture_probe import PictureProbeConfig, PictureProbePolicy
-
-    features = {
-        name: PolicyFeature(FeatureType.VISUAL, (3, *size))
-        for name, size in spec["cameras"].items()
-    }
-    config = PictureProbeConfig(
-        device="cpu",
-        gain=spec["gain"],
-        input_features={
-            "observation.state": PolicyFeature(FeatureType.STATE, (spec["state"],)),
-            **features,
-        },
-        output_features={"action": PolicyFeature(FeatureType.ACTION, (spec["action"],))},
-    )
-    before, after = make_default_pre_post_processors(config, None, normalizer_device="cpu")
-    for step in before.steps:
-        if spec["rename"] and hasattr(step, "rename_map"):
-            step.rename_map = spec["rename"]
-    for part in (PictureProbePolicy(config), before, after):
-        part.save_pretrained(folder)
-
-
-if __name__ == "__main__":
-    _save(Path(sys.argv[1]), json.loads(sys.argv[2]))
