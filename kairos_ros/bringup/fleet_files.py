@@ -1,6 +1,7 @@
 """Fleet files of this host: read, and judged by what is installed here."""
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,15 +24,16 @@ def read(path: Path) -> "FleetFile":
     return read_fleet(path, known_here())
 
 
-def runnable(path: Path) -> "FleetFile":
+def runnable(path: Path, host: str = "") -> "FleetFile":
     """A fleet file of which nothing keeps the nodes from running on this host. Raises ConfigError.
+    host: its name where it runs a part of them only.
 
     The judgement of `kairos fleet check` and of whatever runs a whole fleet file.
     """
     from kairos_ros.fleet.host import obstacles
     from kairos_ros.fleet.reading import read_fleet
 
-    return read_fleet(path, known_here(), obstacles)
+    return read_fleet(path, known_here(), partial(obstacles, host=host))
 
 
 def known_here() -> "Known":

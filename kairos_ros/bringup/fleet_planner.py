@@ -61,7 +61,7 @@ class FleetPlanner:
         """Raises ConfigError for a file that does not run here."""
         require("scipy")
         self.path, self.how = fleet_path(file).absolute(), how
-        self._fleet = runnable(self.path)
+        self._fleet = runnable(self.path, how.host)
         _check_host(self.path, [one.name for one in self._fleet.server_cluster.hosts], how.host)
         self._profiles = load_profiles([self.path], how.profiles)
 

@@ -1,7 +1,7 @@
 """What keeps a fleet file from running on this host, for `kairos fleet check` and `up` alike.
 
-A file may be right (`fleet.checks`) and yet not run here: `up` starts all its nodes on one host,
-with what is installed there.
+A file may be right (`fleet.checks`) and yet not run here: `up` starts all its nodes on one host, or
+those of one of several, with what is installed there.
 """
 
 import json
@@ -33,18 +33,21 @@ JUDGES_NEED = {
 }
 
 
-def obstacles(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
-    """Everything that keeps its nodes from running here. folder: where the fleet file stands."""
+def obstacles(fleet: FleetFile, folder: Path, host: str = "") -> Iterator[Problem]:
+    """Everything that keeps its nodes from running here. folder: where the fleet file stands. host:
+    this is that one of `server_cluster.hosts`, and runs its part only; empty: all runs here."""
+    hosts = fleet.server_cluster.hosts
+    serves = not host or any(one.name == host and (one.gpus or one is hosts[0]) for one in hosts)
     for path, text in (
-        *_system1(fleet, folder),
-        *_judges(fleet, folder),
-        *_gateway(fleet),
-        *_robots(fleet),
+        *_system1(fleet, folder, serves),
+        *_judges(fleet, folder, serves),
+        *(_gateway(fleet) if serves else ()),
+        *_robots(fleet, host),
     ):
         yield Problem(path, text)
 
 
-def _system1(fleet: FleetFile, folder: Path) -> Iterator[tuple[FieldPath, str]]:
+def _system1(fleet: FleetFile, folder: Path, serves: bool) -> Iterator[tuple[FieldPath, str]]:
     told = set()
     for name, task in fleet.tasks.items():
         model = task.components.system1.model
@@ -53,7 +56,7 @@ def _system1(fleet: FleetFile, folder: Path) -> Iterator[tuple[FieldPath, str]]:
             continue
         told.add(model)
         served = policy_of(fleet.located(model), folder)
-        if text := _wrong_policy(served):
+        if text := _wrong_policy(served, serves):
             yield path, text
         elif task.components.system1.options.get("rtc") and (why := _not_guided(served)):
             yield (name, "components", "system1", "options", "rtc"), f"{why}; leave it out"
@@ -68,8 +71,8 @@ def _system1(fleet: FleetFile, folder: Path) -> Iterator[tuple[FieldPath, str]]:
                 yield path, f"{horizon} is longer than the model's chunk of {chunk} actions"
 
 
-def _wrong_policy(policy: str) -> str:
-    """Why a serving node would end that is told to serve this."""
+def _wrong_policy(policy: str, serves: bool) -> str:
+    """Why a serving node would end that is told to serve this. serves: here."""
     if policy.startswith(PREFIX):
         try:
             parse_emulated(policy)
@@ -78,7 +81,7 @@ def _wrong_policy(policy: str) -> str:
         return ""
     if Path(policy).is_dir() and _configuration(policy) is None:
         return f"{policy} is no policy folder: it has no readable config.json"
-    return _lacking("torch", "lerobot")
+    return _lacking("torch", "lerobot") if serves else ""
 
 
 def _not_guided(policy: str) -> str:
@@ -115,7 +118,7 @@ def _configuration(policy: str) -> dict[str, object] | None:
     return None
 
 
-def _judges(fleet: FleetFile, folder: Path) -> Iterator[tuple[FieldPath, str]]:
+def _judges(fleet: FleetFile, folder: Path, serves: bool) -> Iterator[tuple[FieldPath, str]]:
     nowhere = unlocated(fleet)
     told = set()
     for name, task in fleet.tasks.items():
@@ -139,15 +142,15 @@ def _judges(fleet: FleetFile, folder: Path) -> Iterator[tuple[FieldPath, str]]:
                     ),
                 )
             for place in () if one.model in nowhere else fleet.places(one.model):
-                if text := _wrong_judge(place, component):
+                if text := _wrong_judge(place, component, serves):
                     yield (("models", one.model) if one.model in fleet.models else path), text
 
 
-def _wrong_judge(model: str, component: Component) -> str:
+def _wrong_judge(model: str, component: Component, serves: bool) -> str:
     if model.startswith(EMBEDDED) and component is Component.SYSTEM2:
         return ""  # rules
     scheme = next(scheme for scheme in JUDGES_NEED if model.startswith(scheme))
-    if text := _lacking(*JUDGES_NEED[scheme]):
+    if serves and (text := _lacking(*JUDGES_NEED[scheme])):
         return text
     return _wrong_endpoint(model.removeprefix(ENDPOINT)) if scheme == ENDPOINT else ""
 
@@ -173,8 +176,11 @@ def _wrong_endpoint(url: str) -> str:
     return f"{where!r} with model {name!r} is no endpoint; give http://HOST:PORT/v1#MODEL"
 
 
-def _robots(fleet: FleetFile) -> Iterator[tuple[FieldPath, str]]:
+def _robots(fleet: FleetFile, host: str) -> Iterator[tuple[FieldPath, str]]:
+    first = next((one.name for one in fleet.server_cluster.hosts), "")
     for i, group in enumerate(fleet.robot_fleet):
+        if host and host != (group.host or first):
+            continue
         needs = {"sim": "gymnasium" if "env_id" in group.adapter_options else "metaworld"}
         needs["lerobot"] = "lerobot"
         if group.adapter in needs and (text := _lacking(needs[group.adapter])):

@@ -8,6 +8,7 @@ import pytest
 from host_fleets import JUDGE, three_hosts
 
 from kairos_ros.bringup.fleet_change import change, planned_fleet
+from kairos_ros.bringup.fleet_files import runnable
 from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices, exchanged
 from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import ToldPlan, hosts_of, part_of, read_told_plan
@@ -17,6 +18,7 @@ from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
 from kairos_ros.core.placement.host_status import SILENT_S, HostStatus, digest, read_host_status
+from kairos_ros.fleet import host as on_host
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.nodes.serving.parameters import planned_remote
@@ -43,6 +45,22 @@ def plan_of(tmp_path_factory):
 @pytest.fixture(scope="module")
 def fleet(plan_of):
     return plan_of()[0]
+
+
+def test_a_host_needs_what_its_part_needs(tmp_path, monkeypatch):
+    """Host c has simulated robots only."""
+    file = three_hosts(tmp_path, PORT)
+    installed = {"gymnasium"}
+    monkeypatch.setattr(
+        on_host, "lacking", lambda module: "" if module in installed else f"{module} is missing"
+    )
+    assert runnable(file, "c").robots
+    for host in ("a", "b", ""):
+        with pytest.raises(ConfigError, match="safetensors is missing"):
+            runnable(file, host)
+    installed.clear()
+    with pytest.raises(ConfigError, match="gymnasium is missing"):
+        runnable(file, "c")
 
 
 def test_every_process_of_a_plan_is_on_one_host_and_engines_elsewhere_are_workers(fleet, plan_of):

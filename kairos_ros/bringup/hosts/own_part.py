@@ -37,7 +37,7 @@ def check_part(told: ToldPlan, host: str, file: Path) -> None:
             f"host {told.host} runs the plan of {path}, and this host was started with {own}; have "
             "the file in the same folder on both hosts"
         )
-    fleet = runnable(path)
+    fleet = runnable(path, host)
     served = told.fleet.served
     known = [_said(spec) for spec in _own_specs(fleet, told, host, path.parent)]
     policies = policies_of(fleet, path.parent)
