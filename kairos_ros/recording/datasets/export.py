@@ -94,7 +94,7 @@ def export(
     for folder in (out, unfinished):
         if folder.exists():
             raise ConfigError(f"{folder} exists; remove it, or name another folder by --out")
-    bags = list({path.resolve(): path for path in reversed(bags)}.values())[::-1]
+    bags = list({path.resolve(): path for path in bags}.values())
     body = _common_body(bags, choice, tell)
     work = _Export(unfinished, repo_id, choice, body)
     try:
