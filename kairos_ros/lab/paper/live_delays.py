@@ -2,7 +2,7 @@
 
 A replay assumes that a robot which waits finds the world as it left it. Here it need not: recorded
 tasks go through a loaded fleet in virtual time; then each is done again by a simulated arm that
-waits before every round as long as its robot did there, while the simulator goes on.
+waits before every round as long as a robot with this task did there, while the simulator goes on.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizons.policies import TUNED
+from kairos_ros.core.horizons.policies import CALIBRATED, TUNED
 from kairos_ros.lab.horizons.cells import horizon_policy, named_rules, policy_folder
 from kairos_ros.lab.metrics.cells import Key, read_cells, run_cells, source_version
-from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
+from kairos_ros.lab.metrics.figure_style import BASELINE, OTHERS, OURS
 from kairos_ros.lab.paper.beside import Row, read_paper_study, write_finding, write_rows
 from kairos_ros.lab.sim.recorded import recorded_traces, traces_version
 from kairos_ros.lab.study.cell import DECIDES, Cell
@@ -30,10 +30,13 @@ from kairos_ros.serving.calibration_file import NAME
 
 RATE_HZ = 30.0
 LEAD = 2
-LOADS = (0.6, 1.2, 1.8)
+LOADS = (0.3, 0.6, 1.2, 1.8)
+FLEET_TASKS = 150
+"""Of the loaded fleet, as in Figure 12: above ρ = 1 delays grow with them."""
 FLEETS: dict[str, dict[str, Any]] = {
-    "FIFO": {"scheduling": "fifo"},
-    "wait ratio, refetch": {"scheduling": "wait_ratio", "refetch": True},
+    "FIFO": {"scheduling": "fifo", "horizon": TUNED},
+    "wait ratio, refetch": {"scheduling": "wait_ratio", "horizon": TUNED, "refetch": True},
+    "default": {"scheduling": "wait_ratio", "horizon": CALIBRATED, "refetch": True},
 }
 NETWORK_S = 0.005
 
@@ -53,26 +56,28 @@ def run(
     folder = policy_folder(policy or study.policy)
     chosen = study.size(size, config)
     recorded = recorded_traces(folder)
-    if TUNED not in recorded:
-        raise ConfigError(f"{folder} has no traces of {TUNED}; run 'kairos trace record {folder}'")
-    alone = {(t.kind, t.seed): t.success for t in recorded[TUNED]}
-    seeds = sorted({seed for _, seed in alone})[: chosen.episodes]
-    rule = named_rules(folder, [], {TUNED: (TUNED, NAME)})[TUNED]
+    for horizon in (TUNED, CALIBRATED):
+        if horizon not in recorded:
+            raise ConfigError(
+                f"{folder} has no traces of {horizon}; run 'kairos trace record {folder}'"
+            )
+    alone = {(horizon, t.kind, t.seed): t.success for horizon, of in recorded.items() for t in of}
+    seeds = sorted({t.seed for t in recorded[TUNED]})[: chosen.episodes]
+    rules = named_rules(folder, [], {one: (one, NAME) for one in (TUNED, CALIBRATED)})
     traces = traces_version(folder)
     keys: list[Key] = [
         {
             "policy_id": policy_under_test(str(folder)).policy_id,
             "folder": str(folder),
             "traces": traces,
-            "rule": rule,
+            "rule": rules[of["horizon"]],
             "load": load,
             "fleet": fleet,
-            "tasks": len(alone),
             "task": task,
             "seeds": seeds,
         }
         for load in LOADS
-        for fleet in FLEETS
+        for fleet, of in FLEETS.items()
         for task in chosen.tasks
     ]
     cells = out / "cells.jsonl"
@@ -95,7 +100,7 @@ def run(
             "fleet": key["fleet"],
             "task": key["task"],
             "seed": seed,
-            "alone": int(alone[key["task"], seed]),
+            "alone": int(alone[FLEETS[key["fleet"]]["horizon"], key["task"], seed]),
             "delayed": row["success"][i],
             "held_s": round(row["held_s"][i], 3),
         }
@@ -120,7 +125,11 @@ def _conclude(
         for load in LOADS
     }
     first = next(iter(groups.values()))
-    found = [Row("success alone", _rate([r["alone"] for r in first]))]
+    found = [
+        Row(f"success alone, {of['horizon']}", _rate([r["alone"] for r in groups[fleet, LOADS[0]]]))
+        for fleet, of in FLEETS.items()
+        if fleet != "FIFO"
+    ]
     differences = []
     for (fleet, load), of in groups.items():
         difference = 100 * (np.mean([r["delayed"] for r in of]) - np.mean([r["alone"] for r in of]))
@@ -136,8 +145,8 @@ def _conclude(
             )
         )
     sentence = (
-        f"{len(first)} tasks under {TUNED}, alone and with the delays of each fleet: success "
-        f"changes by {min(differences):+.1f} to {max(differences):+.1f} points."
+        f"{len(first)} tasks, alone and with the delays of each fleet: success changes by "
+        f"{min(differences):+.1f} to {max(differences):+.1f} points."
     )
     paper = study.paper | {
         row.what: study.paper[key]
@@ -172,9 +181,10 @@ def _draw(
     figure, axes = plt.subplots(figsize=(7.2, 4.2), layout="constrained")
     alone = next(iter(groups.values()))
     axes.axhline(
-        100 * np.mean([r["alone"] for r in alone]), color=BASELINE, linestyle="--", label="alone"
+        100 * np.mean([r["alone"] for r in alone]), color="black", linestyle="--", label="alone"
     )
-    for fleet, marker, shift in zip(FLEETS, "os", (-0.015, 0.015), strict=True):
+    looks = (("o", BASELINE, -0.015), ("s", OTHERS[0], 0.0), ("^", OURS, 0.015))
+    for fleet, (marker, color, shift) in zip(FLEETS, looks, strict=True):
         of = [(load, rows) for (name, load), rows in groups.items() if name == fleet]
         rates = [100 * np.mean([r["delayed"] for r in rows]) for _, rows in of]
         spans = [wilson_95(sum(r["delayed"] for r in rows), len(rows)) for _, rows in of]
@@ -186,9 +196,9 @@ def _draw(
                 [max(0.0, 100 * high - rate) for rate, (_, high) in zip(rates, spans, strict=True)],
             ],
             marker=marker,
-            color=OURS,
+            color=color,
             capsize=2,
-            label=f"delays of {fleet}",
+            label=f"delays of {fleet}, {FLEETS[fleet]['horizon']}",
         )
     axes.set_xlabel("load ρ of the fleet whose delays are injected")
     axes.set_ylabel("success (%), 95 % intervals")
@@ -206,8 +216,8 @@ def run_delayed(key: Key) -> dict[str, list[Any]]:
     """Episodes of one task with its delays in one fleet: success, and seconds held."""
     from kairos_ros.lab.training.rollout import run_episodes
 
-    of = _delays(key["folder"], key["traces"], key["load"], key["fleet"], key["tasks"])
-    delays = {seed: of[key["task"], seed] for seed in key["seeds"]}
+    of = _delays(key["folder"], key["traces"], key["load"], key["fleet"])[key["task"]]
+    delays = {seed: of[i % len(of)] for i, seed in enumerate(key["seeds"])}
     episodes = run_episodes(
         policy_under_test(key["folder"]),
         key["task"],
@@ -227,17 +237,15 @@ def run_delayed(key: Key) -> dict[str, list[Any]]:
 
 
 @lru_cache(maxsize=len(LOADS) * len(FLEETS))
-def _delays(
-    folder: str, traces: str, load: float, fleet: str, tasks: int
-) -> dict[tuple[str, int], list[Delay]]:
-    cell = Cell(policy=folder, traces=traces, load=load, tasks=tasks, **FLEETS[fleet])
+def _delays(folder: str, traces: str, load: float, fleet: str) -> dict[str, list[list[Delay]]]:
+    cell = Cell(policy=folder, traces=traces, load=load, tasks=FLEET_TASKS, **FLEETS[fleet])
     return delays_of(run_fleet(cell))
 
 
-def delays_of(run_: FleetRun) -> dict[tuple[str, int], list[Delay]]:
-    """Task and seed -> how late the chunk of each of its rounds came."""
-    tasks = {(task.robot, task.task): (task.scene, task.seed) for task in run_.tasks}
-    found = {}
+def delays_of(run_: FleetRun) -> dict[str, list[list[Delay]]]:
+    """Scene -> of each of its tasks, how late the chunk of each round came."""
+    scenes = {(task.robot, task.task): task.scene for task in run_.tasks}
+    found: dict[str, list[list[Delay]]] = {}
     ordered = sorted(run_.rounds, key=lambda r: (r.robot, r.task, r.round))
     for of, rounds in groupby(ordered, key=lambda r: (r.robot, r.task)):
         delays = []
@@ -248,7 +256,7 @@ def delays_of(run_: FleetRun) -> dict[tuple[str, int], list[Delay]]:
             waited_s = one.exec_start_s - (one.requested_s if before_s is None else before_s)
             delays.append(_delay(one, waited_s))
             before_s = one.exec_end_s
-        found[tasks[of]] = delays
+        found.setdefault(scenes[of], []).append(delays)
     return found
 
 

@@ -106,13 +106,13 @@ def test_the_branched_round_alone_has_another_horizon():
 def test_a_fleet_without_load_delays_only_the_first_round_and_a_loaded_one_others_too():
     def delays(**settings):
         cell = Cell(policy=str(SHIPPED), tasks=48, **settings)
-        return delays_of(run_fleet(cell)).values()
+        return [of for tasks in delays_of(run_fleet(cell)).values() for of in tasks]
 
-    calm = list(delays(load=0.001))
+    calm = delays(load=0.001)
     assert len(calm) == 48
     assert all(first.held == 4 for first, *_ in calm)  # 115 ms and 5 ms of network, at 30 Hz
     assert max(d.held for _, *later in calm for d in later) <= 1
-    loaded = list(delays(load=3.0, refetch=True))
+    loaded = delays(load=3.0, refetch=True)
     assert max(d.held for _, *later in loaded for d in later) > 10
     assert any(d.observed is not None for of in loaded for d in of)
     assert all(d.observed is None or d.observed <= d.held for of in loaded for d in of)
@@ -195,10 +195,11 @@ def test_an_arm_that_waits_as_in_a_loaded_fleet_is_compared_with_itself_alone(
     monkeypatch.setattr("kairos_ros.lab.training.rollout.MAX_ACTIONS", 60)
     live_delays.run(tiny("live_delays"), tmp_path, lambda _: None, policy=str(SHIPPED))
     rows = (tmp_path / "cells.csv").read_text().splitlines()
-    assert len(rows) == 3  # two fleets
+    assert len(rows) == 1 + len(live_delays.FLEETS)
     assert all(float(row.split(",")[-1]) > 0.1 for row in rows[1:])  # seconds held
     text = (tmp_path / "finding.md").read_text()
-    assert "| success alone | 1 of 1" in text
+    assert "| success alone, static:tuned | 1 of 1" in text
+    assert "| success alone, calibrated | 1 of 1" in text
     assert "0 of 1 (0 to 79 %), -100.0 points (1 lost, 0 won)" in text  # blind, it never succeeds
     assert "13 to 14 of 20" in text
     live_delays.run(
