@@ -502,7 +502,7 @@ def test_a_second_process_of_the_same_name_is_refused_before_the_first_is_forgot
 def test_a_fleet_that_cannot_be_started_whole_is_not_started_at_all(tmp_path):
     missing = NodeSpec("no_such_node", "missing")
     fleet = Fleet([pendulum("arm_1"), missing], tmp_path)
-    with pytest.raises(FileNotFoundError), fleet:
+    with pytest.raises(ConfigError, match="missing cannot be started"), fleet:
         pass
     assert fleet.processes["arm_1"].poll() is not None
 

@@ -427,7 +427,8 @@ def test_a_bag_is_the_run_that_the_robots_told(fleet_bag):
         assert [r.executed for r in served] == list(result.round_executed)
         assert served[0].requested_at == served[0].observed_at == 0
         for before, record in itertools.pairwise(served):
-            assert record.requested_s >= before.answered_s - 0.05
+            # NaN of a round that the robot gave up, because it was without CPU time for too long
+            assert not record.requested_s < before.answered_s - 0.05
             assert record.requested_at <= record.observed_at
             assert record.exec_start_s >= before.exec_end_s - 1e-3
         for record, latency in zip(served, result.round_latency_s, strict=True):
