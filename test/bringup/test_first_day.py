@@ -53,15 +53,15 @@ class Terminal:
         self._read = found + len(_squeezed(text))
 
     def close(self) -> None:
-        """Ends the shell and what it still runs."""
-        for number in (signal.SIGINT, signal.SIGHUP):
+        """Ends what the shell still runs, and the shell."""
+        for number in (signal.SIGINT, signal.SIGHUP, signal.SIGKILL):
             if self._runs():
                 os.killpg(os.tcgetpgrp(self._end), number)
-            give_up = time.monotonic() + 2.0
+            give_up = time.monotonic() + 10.0
             while self._runs() and time.monotonic() < give_up:
                 time.sleep(0.05)
         os.close(self._end)
-        os.kill(self.pid, signal.SIGHUP)
+        os.kill(self.pid, signal.SIGKILL)
         os.waitpid(self.pid, 0)
 
     def _runs(self) -> bool:
