@@ -90,7 +90,7 @@ PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
 ifeq ($(ROS),kilted)
 # without what starts processes, loads torch or speaks DDS (test/support/slow_mark.py)
 check: lint
-	@$(BIN)/python -m pytest --fast -n 2 --dist loadfile $(ARGS)
+	@$(PYTEST) --fast $(ARGS)
 test: lint
 	@$(PYTEST) $(ARGS)
 else

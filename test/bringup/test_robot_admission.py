@@ -65,6 +65,7 @@ def test_a_robot_that_fits_joins_and_nothing_changes_for_the_others(file):
     assert rates == pytest.approx([server.rate_hz for server in plan.servers])
 
 
+@pytest.mark.slow
 def test_robots_join_until_none_fits_and_those_that_are_in_keep_their_slo(file):
     planner = FleetPlanner(file(), PlanChoices())
     fleet, plan = planner.plan()

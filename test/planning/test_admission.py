@@ -61,6 +61,7 @@ def test_a_task_that_is_none_is_refused():
         joins(planner(workload([robot_class("pick", 1)], flat(S1, 0.05, 100)), 1), "lift", 1)
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(workloads(), st.integers(1, 9), st.integers(1, 4), ANY_EXECUTION, st.data())
 def test_whoever_joins_everybody_keeps_every_slo(work, gpus, robots, execution, data):

@@ -247,6 +247,7 @@ def check_plan(made, work, memory, execution):
                 assert planned.actions_hz * loop_s <= 1 + 1e-6
 
 
+@pytest.mark.slow
 @settings(max_examples=25, suppress_health_check=[HealthCheck.too_slow])
 @given(workloads(), st.integers(1, 9), ANY_EXECUTION)
 def test_a_plan_keeps_memory_servers_every_robot_and_every_slo(work, gpus, execution):
@@ -260,6 +261,7 @@ def test_a_plan_keeps_memory_servers_every_robot_and_every_slo(work, gpus, execu
     assert made.value_hz <= (made.bound_hz or 1e9) * (1 + 1e-6)
 
 
+@pytest.mark.slow
 @settings(max_examples=12, suppress_health_check=[HealthCheck.too_slow])
 @given(workloads(), ANY_EXECUTION)
 def test_more_gpus_never_give_less(work, execution):

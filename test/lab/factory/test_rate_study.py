@@ -39,6 +39,7 @@ def test_the_load_is_what_robots_ask_for_with_their_tuned_horizons():
     assert tuned_demand_hz(calibration, 0.165) == pytest.approx(30 * (60 / 5 + 30 / 14) / 90)
 
 
+@pytest.mark.slow
 def test_in_overload_rate_caps_shorten_the_wait_and_load_horizons_bring_more_successes():
     plain = found("FIFO", 4)
     capped = found("rate caps alone", 4)
@@ -69,6 +70,7 @@ def test_ours_is_compared_with_the_best_of_the_others_at_each_load():
     assert "on or above everything" in headline(rows(FIFO=[100], ours=[99.5]), ["FIFO", "ours"])
 
 
+@pytest.mark.slow
 def test_the_study_writes_table_figure_and_finding(tmp_path):
     text = FILE.read_text().replace("seconds: 60, loads: [0.5, 1, 2, 4]", "seconds: 5, loads: [1]")
     file = tmp_path / "rate.yaml"
