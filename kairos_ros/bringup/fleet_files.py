@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from kairos_ros.bringup.plan import calibrated
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.spec import installed_plugins
-from kairos_ros.host.share import share
+from kairos_ros.host.share import share, yaml_path
 from kairos_ros.robot.adapters import registry as adapters
 
 if TYPE_CHECKING:
@@ -60,10 +60,4 @@ def load_profiles(paths: Iterable[Path], folders: Iterable[Path]) -> "list[Found
 
 def fleet_path(name: str) -> Path:
     """The file itself, or the shipped one of that name. Raises ConfigError where it is neither."""
-    folder = share() / "config" / "fleets"
-    if Path(name).exists() or Path(name).name != name or name.endswith((".yaml", ".yml")):
-        return Path(name)
-    if not (folder / f"{name}.yaml").exists():
-        shipped = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
-        raise ConfigError(f"{name!r} is no file and no fleet; those that ship: {shipped}")
-    return folder / f"{name}.yaml"
+    return yaml_path(name, "fleets", "fleet")

@@ -23,6 +23,16 @@ ROBOTS = 200
 """Most robots that a node listens to, unless its parameter `max_robots` says otherwise."""
 MOST_PORT = 65535
 
+MALFORMED = (
+    ArithmeticError,
+    AttributeError,
+    LookupError,
+    RecursionError,
+    TypeError,
+    ValueError,
+)
+"""What reading fields out of JSON that somebody else wrote may raise."""
+
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 

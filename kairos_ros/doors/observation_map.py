@@ -12,7 +12,7 @@ from kairos_ros.core.horizons.policies import CALIBRATED, TUNED, parse_horizon
 from kairos_ros.core.wire_check import CAMERAS, TEXT_BYTES
 from kairos_ros.document.faults import FaultyFileError, fault_at, read_document, read_model
 from kairos_ros.document.marked_yaml import Path as FieldPath
-from kairos_ros.host.share import share
+from kairos_ros.host.share import yaml_path
 
 WHOLE, SERVER = "whole", "server"
 GROOT = "groot"
@@ -139,13 +139,7 @@ class ObservationMap(_Section):
 
 def map_path(name: str) -> Path:
     """The file itself, or the shipped map of that name. Raises ConfigError where it is neither."""
-    folder = share() / "config" / "doors"
-    if Path(name).exists() or Path(name).name != name or name.endswith((".yaml", ".yml")):
-        return Path(name)
-    if not (folder / f"{name}.yaml").exists():
-        shipped = ", ".join(sorted(path.stem for path in folder.glob("*.yaml")))
-        raise ConfigError(f"{name!r} is no file and no observation map; those that ship: {shipped}")
-    return folder / f"{name}.yaml"
+    return yaml_path(name, "doors", "observation map")
 
 
 def read_map(path: Path) -> ObservationMap:

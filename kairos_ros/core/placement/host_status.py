@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 
 from kairos_ros.core.errors import WireError
-from kairos_ros.core.wire_check import printable
+from kairos_ros.core.wire_check import MALFORMED, printable
 
 SILENT_S = 6.0
 """A host that was not heard for so long counts as gone; it tells its status once a second."""
@@ -59,14 +59,7 @@ def read_host_status(text: str) -> HostStatus:
             ended={printable(str(k), TEXT): int(n) for k, n in data["ended"].items()},
             problem=printable(str(data["problem"]), TEXT),
         )
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except MALFORMED as error:
         raise WireError(f"this is no status of a host: {type(error).__name__}") from None
 
 

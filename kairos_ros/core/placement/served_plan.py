@@ -14,6 +14,7 @@ from typing import Any
 
 from kairos_ros.core.address import tcp_address
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.wire_check import MALFORMED
 
 FORMAT = 1
 DEVICE = re.compile(r"cpu|cuda:\d+")
@@ -155,14 +156,7 @@ def read_served_plan(text: str) -> ServedPlan:
         return ServedPlan(str(data["fleet"]), policies, engines, periods, refused, forced)
     except ConfigError:
         raise
-    except (
-        ArithmeticError,
-        AttributeError,
-        LookupError,
-        RecursionError,
-        TypeError,
-        ValueError,
-    ) as error:
+    except MALFORMED as error:
         raise ConfigError(
             f"plan: this is no plan of `kairos fleet`: {type(error).__name__} {error}"[:300]
         ) from None
