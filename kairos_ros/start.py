@@ -4,9 +4,11 @@ Loading a program takes seconds. Until its own handlers stand, SIGINT and SIGTER
 word: nothing has been begun by then.
 """
 
+import faulthandler
 import importlib
 import os
 import signal
+import sys
 from functools import partial
 from typing import Any
 
@@ -17,8 +19,11 @@ from kairos_ros.host.extras import explained
 def run(program: str, module: str, interrupted: int, *arguments: str) -> Any:
     """Runs `main` of a module with these arguments.
 
-    interrupted: exit code where a signal comes before `main` has its own handlers.
+    interrupted: exit code where a signal comes before `main` has its own handlers. A crash in
+    native code (DDS, a simulator) leaves the stack of every thread on stderr, and so in the log.
     """
+    if sys.stderr:
+        faulthandler.enable()
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as of what a shell runs with `&`
             signal.signal(number, lambda *_: os._exit(interrupted))

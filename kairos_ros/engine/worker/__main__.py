@@ -5,6 +5,7 @@ Its exit status is a `WorkerExit`.
 """
 
 import argparse
+import faulthandler
 import logging
 import os
 import signal
@@ -63,6 +64,8 @@ class WorkerPlan:
 
 
 def main(argv: list[str] | None = None) -> int:
+    if sys.stderr:
+        faulthandler.enable()
     args = _parser().parse_args(argv)
     logging.basicConfig(
         level=logging.INFO,

@@ -160,3 +160,17 @@ def test_an_engine_that_cannot_come_up_again_is_an_error_with_the_next_try_until
     assert probe.ask(3, attempt=1).kind == ActionChunk.ACTIONS
     probe.leave()
     assert server.stop() == 0
+
+
+def test_a_crash_in_native_code_leaves_its_stacks_in_the_log(start, wire):
+    emulated = serving(policy="emulated:latency_ms=20,chunk=50,state=39,dim=4")
+    server = start(emulated, env={"PYTHONFAULTHANDLER": ""})
+    until(lambda: "robots are served" in server.output(), what="for the node to serve")
+    [worker] = children(server.process.pid)
+    os.kill(worker, signal.SIGSEGV)
+    until(lambda: server.output().count("Fatal Python error: Segm") == 1, what="for its stack")
+    server.send(signal.SIGSEGV)
+    assert server.process.wait(30.0) == -signal.SIGSEGV
+    assert server.output().count("Fatal Python error: Segmentation fault") == 2
+    assert "work_loop.py" in server.output()
+    assert "nodes/serving/node.py" in server.output()
