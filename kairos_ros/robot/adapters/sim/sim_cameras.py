@@ -1,7 +1,9 @@
 """Camera images of a simulated robot, as JPEG."""
 
+import atexit
 import os
 import sys
+import weakref
 from collections.abc import Collection, Mapping
 from ctypes.util import find_library
 from io import BytesIO
@@ -107,6 +109,9 @@ class MujocoCameras:
         self._images = images
         self._upside_down = upside_down
         self._shown: Body = ()
+        # MuJoCo ends its EGL display at exit, and complains of a renderer that is freed after that.
+        living = weakref.ref(self)
+        atexit.register(lambda: (cameras := living()) and cameras.close())
 
     def render(self) -> dict[str, bytes]:
         return {key: jpeg(self.frame(key), self._images[key]) for key in self._renderers}
