@@ -20,9 +20,9 @@ TASKS = ("button-press-topdown-v3", "window-open-v3")
 
 def test_static_horizons_alone_are_a_calibration_of_a_policy_that_has_none(tmp_path, pytestconfig):
     policy, out = pytestconfig.rootpath / "models/metaworld_cameras", tmp_path / "horizons.json"
+    options = ["--episodes", "8", "--ladder", "40", "--out", out, "--work", tmp_path]
     done = subprocess.run(
-        [KAIROS, "calibrate", policy, "--static-only", "--tasks", ",".join(TASKS)]
-        + ["--episodes", "8", "--ladder", "40", "--out", out, "--work", tmp_path],
+        [KAIROS, "calibrate", policy, "--static-only", "--tasks", ",".join(TASKS), *options],
         capture_output=True,
         text=True,
         cwd=tmp_path,
