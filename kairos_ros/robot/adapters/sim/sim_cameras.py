@@ -110,8 +110,7 @@ class MujocoCameras:
         self._upside_down = upside_down
         self._shown: Body = ()
         # MuJoCo ends its EGL display at exit, and complains of a renderer that is freed after that.
-        living = weakref.ref(self)
-        atexit.register(lambda: (cameras := living()) and cameras.close())
+        atexit.register(_close, weakref.ref(self))
 
     def render(self) -> dict[str, bytes]:
         return {key: jpeg(self.frame(key), self._images[key]) for key in self._renderers}
@@ -130,6 +129,11 @@ class MujocoCameras:
     def close(self) -> None:
         for renderer in dict.fromkeys(self._renderers.values()):
             renderer.close()
+
+
+def _close(cameras: "weakref.ref[MujocoCameras]") -> None:
+    if living := cameras():
+        living.close()
 
 
 def jpeg(frame: np.ndarray, size: tuple[int, int]) -> bytes:
