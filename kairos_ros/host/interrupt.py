@@ -2,6 +2,7 @@
 
 import os
 import signal
+import threading
 from collections.abc import Callable
 from types import FrameType, TracebackType
 from typing import Any
@@ -36,3 +37,10 @@ class Interrupt:
             self._at_once()
             os._exit(130)
         self.requested = True
+
+
+def sigterm_as_ctrl_c() -> None:
+    """From now on SIGTERM raises KeyboardInterrupt, too. Signals are the main thread's affair: in
+    another one this does nothing."""
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, signal.default_int_handler)

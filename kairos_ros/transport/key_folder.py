@@ -76,7 +76,10 @@ class KeyFolder:
         have = ", ".join(pair.key.name for pair in chosen) or "none"
         server = " --server" if role is Role.SERVER else ""
         if name:
-            raise ConfigError(f"no {role} key {name!r} in {self.path}; {role} keys here: {have}")
+            raise ConfigError(
+                f"no {role} key {name!r} in {self.path}; {role} keys here: {have}. Make it with "
+                f"`kairos keys new {name}{server}`"
+            )
         if chosen:
             raise ConfigError(f"which {role} key? {self.path} has {have}; name one")
         raise ConfigError(
@@ -103,10 +106,13 @@ class KeyFolder:
         if len(named) == 1:
             return named[0]
         have = ", ".join(key.name for key in known) or "none"
+        gone = [key.name for key in self.revoked_keys() if key.role is Role.SERVER]
+        again = f"remove own/{name}.secret and run `kairos keys new {name} --server`"
+        first = f"{again} (the old key was revoked), then " if name in gone else ""
         raise ConfigError(
             (f"no server {name!r} is known" if name else "which server is dialled?")
-            + f"; known in {self.path}: {have}. On the server's host run `kairos keys export NAME`,"
-            " copy the file here, and run `kairos keys import FILE`"
+            + f"; known in {self.path}: {have}. On the server's host {first}run `kairos keys "
+            f"export {name or 'NAME'}`, copy the file here, and run `kairos keys import FILE`"
         )
 
     def public(self, name: str) -> PublicKey:

@@ -51,7 +51,7 @@ class HostRunner:
         self._robots = planned.robots | planned.served.routes.keys()
         self._text, self._problem = "", ""
         self._runs: dict[str, NodeSpec] = {}
-        self._restarts = Restarts(fleet)
+        self._restarts = Restarts(fleet, say)
         self._session = new_session()
         self._due_s = self._again_s = 0.0
 

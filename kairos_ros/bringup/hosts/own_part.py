@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from kairos_ros.bringup.fleet import REPLICA, fleet_plan
 from kairos_ros.bringup.fleet_files import runnable
 from kairos_ros.bringup.hosts.host_part import JUDGES, ToldPlan, part_of
+from kairos_ros.bringup.hosts.link_keys import check_keys
 from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.fleet.deployment import policies_of
@@ -27,7 +28,7 @@ def check_part(told: ToldPlan, host: str, file: Path) -> None:
     """file: that the program of this host was started with. Raises ConfigError for a plan of a file
     in another folder, and where the plan has on this host what the host's own copy of the file has
     otherwise, or not at all: limits and adapters of an arm, and the models that a computer runs,
-    are said on that computer."""
+    are said on that computer. Also where this host lacks a key that its part needs."""
     part = part_of(told.fleet, host)
     if not part:
         return
@@ -57,6 +58,7 @@ def check_part(told: ToldPlan, host: str, file: Path) -> None:
             f"the plan of host {told.host} has {models} models on host {host}, which has {gpus} "
             f"GPUs by its {path}; give both hosts the same fleet file"
         )
+    check_keys(part.values())
 
 
 def _own_specs(fleet: "FleetFile", told: ToldPlan, host: str, folder: Path) -> Iterator[NodeSpec]:

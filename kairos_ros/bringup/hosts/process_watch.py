@@ -18,7 +18,7 @@ class ProcessWatch:
         self, fleet: Fleet, client: Client, hosts: FleetHosts, say: Callable[[str], None]
     ) -> None:
         self._fleet, self._hosts = fleet, hosts
-        self._restarts, self.shares = Restarts(fleet), JudgeShares(client, say)
+        self._restarts, self.shares = Restarts(fleet, say), JudgeShares(client, say)
 
     def look(self, running: PlannedFleet, *, changing: bool) -> None:
         """Judges that end are started again, as is the serving node where another one stands by;

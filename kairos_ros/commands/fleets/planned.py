@@ -2,7 +2,7 @@
 
 import re
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import replace
 from functools import partial
@@ -18,10 +18,12 @@ from kairos_ros.bringup.foreground import FleetArgument, run
 from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import part_of
 from kairos_ros.bringup.hosts.host_runner import HostRunner
+from kairos_ros.bringup.hosts.link_keys import check_keys
 from kairos_ros.bringup.plan import recorder, viz
 from kairos_ros.bringup.planned_runner import PlannedFleetRunner
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.bringup.robot_admission import RobotAdmissions
+from kairos_ros.commands.fleets.answers import answer_to, interrupted
 from kairos_ros.commands.fleets.plan import (
     GpusOption,
     NetworkOption,
@@ -47,7 +49,6 @@ ANSWER_S = 10.0
 """How long an answer may take that needs no engine."""
 SEEN_S = 6.0
 """Within this time a serving node that runs is heard."""
-CALLED_OFF_S = 20.0
 HEARD_S = 3.0
 """Within this time another program of the same host is heard."""
 
@@ -84,6 +85,7 @@ def up_planned(
     show_plan(plan)
     for text in not_started(plan, running):
         typer.echo(text, err=True)
+    check_keys(part_of(running, how.host).values())
     if plan.hosts and how.host != plan.hosts[0][0]:
         if record or rviz:
             raise ConfigError(f"--record and --rviz are for the first host, {plan.hosts[0][0]}")
@@ -174,28 +176,24 @@ def apply_command(
     was asked of it.
     """
     names = FleetNames.below(namespace)
-    line, running, told = _running(names)
-    if told.get("changes"):
-        raise KairosError(f"another `kairos fleet apply` changes this fleet: {told['changes']}")
-    how = _choices(running, gpus, objective, network_ms, profiles, device)
-    wanted, plan = planned(file, how, running)
-    steps = change(running, wanted)
-    for text in not_started(plan, wanted):
-        typer.echo(text, err=True)
-    if wanted == running or not (steps.lines or steps.tell):
-        typer.echo(f"the fleet runs by {running.served.identity} already; nothing changes")
-        return
-    typer.echo(f"from {running.served.identity} to {wanted.served.identity}:")
-    for text in steps.lines:
-        typer.echo(f"  {text}")
+    with interrupted("nothing was asked of the fleet, which runs as before"):
+        line, running, told = _running(names)
+        if told.get("changes"):
+            raise KairosError(f"another `kairos fleet apply` changes this fleet: {told['changes']}")
+        how = _choices(running, gpus, objective, network_ms, profiles, device)
+        wanted, plan = planned(file, how, running)
+        steps = change(running, wanted)
+        for text in not_started(plan, wanted):
+            typer.echo(text, err=True)
+        if wanted == running or not (steps.lines or steps.tell):
+            typer.echo(f"the fleet runs by {running.served.identity} already; nothing changes")
+            return
+        typer.echo(f"from {running.served.identity} to {wanted.served.identity}:")
+        for text in steps.lines:
+            typer.echo(f"  {text}")
     base = running.served.identity
     line.send({"do": "apply", "base": base, "fleet": wanted.to_dict()})
-    try:
-        answer = _followed(line)
-    except KeyboardInterrupt:
-        typer.echo("interrupted: the fleet is asked to stay as it was", err=True)
-        line.send({"do": "cancel"})
-        answer = _followed(line, CALLED_OFF_S)
+    answer = answer_to(line, names, "the fleet is asked to stay as it was")
     if "done" in answer:
         typer.echo(answer["done"])
         return
@@ -224,13 +222,11 @@ def join_command(
     asks beforehand, and keeps the place for ten minutes. Exit code 0: it may come. 1: it may not,
     and why.
     """
-    line, _, _ = _running(FleetNames.below(namespace))
+    names = FleetNames.below(namespace)
+    with interrupted("nothing was asked of the fleet"):
+        line, _, _ = _running(names)
     line.send({"do": "join", "robot": robot, "task": task, "force": force})
-    try:
-        answer = _followed(line)
-    except KeyboardInterrupt:
-        line.send({"do": "cancel"})
-        answer = _followed(line, CALLED_OFF_S)
+    answer = answer_to(line, names, "the fleet is asked not to let it join")
     if "done" in answer:
         typer.echo(answer["done"])
         return
@@ -325,21 +321,6 @@ def _running(names: FleetNames) -> tuple[FleetConnection, PlannedFleet, dict[str
         if line.closed or time.monotonic() > until_s:
             raise KairosError("the running fleet does not answer; look at its terminal")
     return line, planned_fleet(message["fleet"]), message
-
-
-def _followed(line: FleetConnection, within_s: float = float("inf")) -> Mapping[str, Any]:
-    """Prints what is told until the change is made or refused."""
-    until_s = time.monotonic() + within_s
-    while time.monotonic() < until_s:
-        message = line.receive()
-        if message is None:
-            if line.closed:
-                raise KairosError("the program that runs the fleet has ended")
-        elif "told" in message:
-            typer.echo(f"  {message['told']}")
-        else:
-            return message
-    return {"refused": f"no answer within {within_s:.0f} s", "stays": "see `kairos fleet status`"}
 
 
 def _seen(running: PlannedFleet, names: FleetNames) -> tuple[list[dict[str, Any]], list[str]]:
