@@ -8,14 +8,15 @@ from typing import Any, Protocol
 
 from kairos_ros.bringup.plan import NodeSpec, plan_text, read_plan
 from kairos_ros.bringup.processes import Fleet
-from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import COMMON
 from kairos_ros.core.placement.served_plan import ServedPlan, read_served_plan
 
 SHOWN = 8
 """Robots that are named in one line."""
 PLAN = "plan"
-"""Parameter of the serving node."""
+STAGED = "staged_plan"
+"""Parameters of the serving node: what it follows, and what it prepares for."""
 LIVE = {"serving": (PLAN, "scheduling"), "judge": ("robots",)}
 """Parameters that can be set while a node runs."""
 
@@ -24,22 +25,8 @@ class Setting(Protocol):
     """Parameters on their way to a node."""
 
     def is_done(self) -> bool:
-        """Raises KairosError where the node refuses them or does not answer."""
+        """Raises KairosError where the node refuses them, UnansweredError where it says nothing."""
         ...
-
-
-def is_any_done(settings: list[Setting]) -> bool:
-    """Whether a serving node has taken its plan. Raises KairosError once none will; one that does
-    not answer, while another one serves, is told again when it is there."""
-    done = False
-    for setting in list(settings):
-        try:
-            done |= setting.is_done()
-        except KairosError:
-            settings.remove(setting)
-            if not settings:
-                raise
-    return done
 
 
 class State(Protocol):

@@ -1,15 +1,15 @@
 """Runs a planned fleet, and changes it to another plan when it is asked to.
 
-What is new is started first: nodes, and at the serving node engines. Only when all of it is up does
-the serving node route by the new plan; then what is old is stopped. Whatever goes wrong before, and
-whoever asked hanging up, undoes what was begun, and the fleet goes on by the old plan.
+What is new is started first: nodes, and at the serving nodes engines. Only when all of it is up are
+the serving nodes told to route by the new plan; then what is old is stopped. Whatever goes wrong
+before, and whoever asked hanging up, undoes what was begun, and the fleet goes on by the old plan.
 
 Robots that announce themselves and are not in the plan join in the same way, or are refused.
 """
 
-import contextlib
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
 from kairos_ros.bringup.engine_repair import EngineRepair
@@ -19,30 +19,23 @@ from kairos_ros.bringup.fleet_change import (
     Client,
     PlannedFleet,
     change,
-    is_any_done,
     planned_fleet,
 )
 from kairos_ros.bringup.fleet_planner import Decision, refuse
 from kairos_ros.bringup.foreground import SERVING, how
 from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import part_of
+from kairos_ros.bringup.hosts.link_keys import check_keys
 from kairos_ros.bringup.hosts.process_watch import ProcessWatch
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.bringup.robot_admission import Question, RobotAdmissions
+from kairos_ros.bringup.serving_plans import SETTLED_S, ServingPlans
 from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.core.wire_check import printable
 from kairos_ros.host.fleet_socket import FleetConnection, FleetListener
 
-LONGEST_S = 3600.0
-"""A change whose engines are not up by then is called off: models may compile for minutes."""
-SETTLED_S = 30.0
-"""Engines that are not in the new plan have finished their batches by then."""
-AGAIN_S = 1.0
-"""Between two attempts to call off a change that the serving node still makes."""
 SHOWN = 200
 """Characters of what is done, for others that wait for it."""
-SILENT_S = 10.0
-"""Without a word of the serving node for so long, a change is called off."""
 
 
 class PlannedFleetRunner:
@@ -65,6 +58,7 @@ class PlannedFleetRunner:
         """What the change is made for: a robot, or an engine that died."""
         self._engines = EngineRepair()
         self._hosts, self._watch = hosts, ProcessWatch(fleet, client, hosts, say)
+        self._serving = ServingPlans(client, self._watch)
         hosts.tell(running)
         self._reserved = ""
         """The robot, where somebody has asked for it beforehand."""
@@ -75,8 +69,9 @@ class PlannedFleetRunner:
         self._for: FleetConnection | None = None
         """Who asked for it."""
         self._what, self._kind = "", "apply"
-        self._committed = self._ends = False
-        self._since_s = self._again_s = 0.0
+        self._committed = self._applied = self._ends = False
+        """The serving nodes are told to follow the new plan; have taken it; the fleet ends."""
+        self._since_s = 0.0
 
     def turn(self) -> None:
         """Takes about 0.1 s. Raises ConfigError where another program runs this host's part."""
@@ -90,7 +85,7 @@ class PlannedFleetRunner:
         if self._work is not None:
             self._go_on(self._work)
         else:
-            self._call_off_what_is_staged()
+            self._serving.keep_to(self.running)
             self._repair()
             self._admit()
 
@@ -151,8 +146,12 @@ class PlannedFleetRunner:
         self._kind = kind
         self._what = joined.text or "robots that were refused have left"
         self._joined, self._reserved = joined, reserved
-        self._for, self._committed, self._since_s = asker, False, time.monotonic()
-        self._work = self._change(joined.fleet, change(self.running, joined.fleet))
+        self._start(joined.fleet, change(self.running, joined.fleet), asker)
+
+    def _start(self, wanted: PlannedFleet, steps: Change, asker: FleetConnection | None) -> None:
+        self._for, self._committed, self._applied = asker, False, False
+        self._since_s = time.monotonic()
+        self._work = self._change(wanted, steps)
 
     def _ask_to_join(self, connection: FleetConnection, message: Mapping[str, Any]) -> None:
         """Raises KairosError."""
@@ -203,8 +202,10 @@ class PlannedFleetRunner:
                 self._stop("it was interrupted")
             case "cancel" if self._admissions.withdraw(connection):
                 connection.send({"refused": "it was interrupted, and nothing was changed"})
+            case "cancel" if self._applied:
+                connection.send({"done": f"too late: {self._runs} now, and what is old ends"})
             case "cancel":
-                pass  # it is too late, and what is left is told
+                pass  # whether it is too late is known, and told, in a moment
             case other:
                 connection.send(
                     {"refused": f"{other!r:.40} is none of show, apply, join and cancel"}
@@ -235,15 +236,14 @@ class PlannedFleetRunner:
         for text in steps.lines or ("nothing changes",):
             self._say(f"apply: {text}")
         self._kind = "apply"
-        self._for, self._committed, self._since_s = connection, False, time.monotonic()
-        self._work = self._change(wanted, steps)
+        self._start(wanted, steps, connection)
 
     def _go_on(self, work: Iterator[str]) -> None:
         try:
             if text := next(work):
                 self._tell({"told": text})
         except StopIteration:
-            text = f"the fleet runs by {self.running.served.identity} now"
+            text = f"{self._runs} now"
             self._say(f"{self._kind}: {text}")
             self._tell({"done": text})
             self._over()
@@ -267,8 +267,7 @@ class PlannedFleetRunner:
             self._refused(f"the change was called off: {why}")
 
     def _refused(self, why: str) -> None:
-        stays = f"the fleet runs by {self.running.served.identity}"
-        stays += " now" if self._committed else ", as before"
+        stays = f"{self._runs} now" if self._applied else f"{self._runs}, as before"
         if self._ends:
             stays = "it ends"
         joined = self._joined
@@ -284,6 +283,10 @@ class PlannedFleetRunner:
         if new and SERVING not in self._fleet.dead():
             self._join(refuse(self.running, min(new), why))
 
+    @property
+    def _runs(self) -> str:
+        return f"the fleet runs by {self.running.served.identity}"
+
     def _over(self) -> None:
         self._work, self._for, self._what, self._joined = None, None, "", None
 
@@ -298,10 +301,12 @@ class PlannedFleetRunner:
         started: list[str] = []
         mine = part_of(wanted, self._hosts.host)
         try:
+            check_keys(mine.values())
             self._hosts.check(wanted, self.running)
             self._hosts.tell(wanted, staged=True)
             while not self._hosts.agree(wanted):
                 yield ""
+            self._hosts.check(wanted, self.running)  # one that fell silent was not waited for
             for key in [key for key in steps.start if key in mine]:
                 while not self._fleet.is_gone(key):  # of a change that was called off
                     yield ""
@@ -310,51 +315,35 @@ class PlannedFleetRunner:
             if started:
                 yield f"started {', '.join(started)}"
             if SERVING in steps.tell:
-                yield from self._served(wanted, steps, started)
+                check = partial(self._check, wanted, started)
+                yield from self._serving.prepare(wanted, self.running, steps, check)
         except BaseException:
-            for key in started:
-                self._fleet.dismiss(key)
-            self._hosts.tell(self.running)
-            self._tell_running_plan()
+            self._undo(started)
             raise
-        before, self.running, self._committed = self.running, wanted, True
-        self._hosts.tell(wanted)
+        self._committed = True
+        if SERVING in steps.tell:
+            try:
+                yield from self._serving.apply(self.running, steps)
+            except KairosError:
+                self._undo(started)
+                raise
+        before, self.running, self._applied = self.running, wanted, True
         self._watch.shares.changed(before.nodes, wanted.nodes)
         if self._joined is not None:
             self._admissions.applied(before, self._joined, self._reserved)
+        yield from self._serving.settle(wanted)
+        self._hosts.tell(wanted)
         yield from self._complete(before, wanted, steps)
 
-    def _served(self, wanted: PlannedFleet, steps: Change, started: list[str]) -> Iterator[str]:
-        """Until the serving node routes by the new plan. Raises KairosError where it does not."""
-        told_to = [key for key in self._watch.servers(self.running) if key in steps.tell]
-        settings = [self._client.set(key, steps.tell[key]) for key in told_to]
-        while not is_any_done(settings):
-            self._check_alive(started)
-            yield ""
-        told, began_s, heard_s = "", time.monotonic(), time.monotonic()
-        goal = wanted.served.identity
-        yield "the serving node loads new engines" if steps.engines_start else ""
-        while True:
-            state, now_s = self._client.state, time.monotonic()
-            self._check_alive(started)
-            self._hosts.check(wanted, self.running)
-            if state is not None:
-                heard_s = now_s
-                if state.plan == goal:
-                    return
-                if state.staged_plan == goal:
-                    if state.plan_reason and state.plan_reason != told:
-                        told = state.plan_reason
-                        yield told
-                elif state.plan_reason and now_s - began_s > 1.0:  # not of a change before it
-                    raise KairosError(state.plan_reason)
-            if now_s - heard_s > SILENT_S:
-                raise KairosError(f"the serving node has said nothing for {SILENT_S:.0f} s")
-            if now_s - began_s > LONGEST_S:
-                raise KairosError(f"new engines are not up after {LONGEST_S:.0f} s: {told}")
-            yield ""
+    def _undo(self, started: list[str]) -> None:
+        for key in started:
+            self._fleet.dismiss(key)
+        self._hosts.tell(self.running)
+        self._serving.tell(self.running)
 
-    def _check_alive(self, started: list[str]) -> None:
+    def _check(self, wanted: PlannedFleet, started: list[str]) -> None:
+        """Raises KairosError where the new plan cannot be had."""
+        self._hosts.check(wanted, self.running)
         dead = self._fleet.dead()
         for key in (SERVING, *started):
             if key in dead:
@@ -393,19 +382,3 @@ class PlannedFleetRunner:
             if state is None or all(one.state != "ending" for one in state.engines):
                 return
             yield ""
-
-    def _call_off_what_is_staged(self) -> None:
-        """With no change under way the serving node makes none, and is told so until that holds."""
-        state, now_s = self._client.state, time.monotonic()
-        runs = self.running.served
-        if state is None or now_s < self._again_s:
-            return
-        if any(one.staged_plan or one.plan != runs.identity for one in self._client.states):
-            self._tell_running_plan()
-
-    def _tell_running_plan(self) -> None:
-        """Its answer is not waited for: what the serving node does then is seen in its state."""
-        self._again_s = time.monotonic() + AGAIN_S
-        for key in self._watch.servers(self.running):
-            with contextlib.suppress(KairosError):
-                self._client.set(key, {PLAN: self.running.served.text}).is_done()

@@ -19,6 +19,10 @@ class PolicyError(KairosError):
     """A policy cannot be loaded, verified or run."""
 
 
+class UnansweredError(KairosError):
+    """A node that was asked says nothing."""
+
+
 class RefusalCode(IntEnum):
     """Why a request was answered without actions. Values are those of ActionChunk.msg."""
 

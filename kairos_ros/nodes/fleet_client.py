@@ -9,7 +9,7 @@ from rclpy.parameter import Parameter
 from rclpy.parameter_client import AsyncParameterClient
 from rclpy.task import Future
 
-from kairos_ros.core.errors import KairosError
+from kairos_ros.core.errors import KairosError, UnansweredError
 from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
 from kairos_ros.core.server_status import ENGINE_UP
@@ -104,7 +104,7 @@ class Setting:
 
     def is_done(self) -> bool:
         """Whether the node has taken them. Raises KairosError where it refuses, in its words, and
-        where it does not answer."""
+        UnansweredError where it says nothing."""
         if self._future is None and self._client.services_are_ready():
             # a list that is empty has a type, too
             asked = [Parameter(name, value=value) if not isinstance(value, list) else
@@ -118,7 +118,7 @@ class Setting:
                 raise KairosError(f"{self._node}: {result.reason}")
             return True
         if time.monotonic() - self._began_s > self.LONGEST_S:
-            raise KairosError(f"{self._node} does not answer")
+            raise UnansweredError(f"{self._node} does not answer")
         return False
 
 
@@ -128,7 +128,8 @@ def disagreements(plan: ServedPlan, state: FleetState) -> list[str]:
     if state.plan != plan.identity:
         found.append(f"the serving node follows {state.plan}, not {plan.identity}")
     if state.staged_plan:
-        found.append(f"it changes to {state.staged_plan}: {state.plan_reason}")
+        reason = state.plan_reason or "its engines are up"
+        found.append(f"it changes to {state.staged_plan}: {reason}")
     if not state.active:
         found.append(f"robots are not served: {state.reason}")
     engines = list(state.engines)

@@ -66,10 +66,20 @@ class Dispatcher:
         of the queue, the comparison of tiers, rate control, load horizon, and (where a plan is
         followed) the policies by name. All others must be as they were.
 
-        Raises ConfigError, and changes nothing, for a scheduling policy that counts waits in
-        another way than the one before it, and for a default horizon policy that a policy which is
-        served cannot have.
+        Raises ConfigError as `check`, and changes nothing then.
         """
+        self.check(options)
+        self.options = options
+        self.policies.rename(options.policies)
+        self._horizon_policies = HorizonPolicies(options)
+        self._batching.change(options)
+        self._admission.change(options)
+        self.rates.change(options)
+        self._load_horizons.change(options)
+
+    def check(self, options: ServingOptions) -> None:
+        """Raises ConfigError for a scheduling policy that counts waits in another way than the one
+        before it, and for a default horizon policy that a policy which is served cannot have."""
         if options.scheduling.reading != self.options.scheduling.reading:
             raise ConfigError(
                 "this scheduling policy counts the waits of tasks in another way, and those that "
@@ -78,13 +88,6 @@ class Dispatcher:
         for slot in self._engines.slots.values():
             if slot.description is not None and slot.policy in options.policies:
                 options.check_policy(slot.description, slot.policy)
-        self.options = options
-        self.policies.rename(options.policies)
-        self._horizon_policies = HorizonPolicies(options)
-        self._batching.change(options)
-        self._admission.change(options)
-        self.rates.change(options)
-        self._load_horizons.change(options)
 
     @property
     def engines(self) -> Mapping[str, EngineSlot]:

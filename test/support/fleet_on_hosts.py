@@ -60,6 +60,13 @@ class Hosts:
                 stdout=log, stderr=log, start_new_session=True,
             )  # fmt: skip
 
+    def applies(self, gpus):
+        """`kairos fleet apply` as a program of its own."""
+        return subprocess.Popen(
+            [KAIROS, "fleet", "apply", self.file, "--gpus", str(gpus), "--device", "cpu"],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
+        )  # fmt: skip
+
     def log(self, host):
         return self.folder / f"{host}.log"
 

@@ -182,7 +182,7 @@ def plan_diagnostic(
     values += [("admitted by force", ", ".join(applied.forced))] if applied.forced else []
     text = f"follows {applied.identity}"
     if staged:
-        text += f"; changes to {staged.identity}: {reason}"
+        text += f"; changes to {staged.identity}: {reason or 'its engines are up'}"
     elif reason:
         return _status("plan", DiagnosticStatus.WARN, f"{text}; {reason}", values)
     return _status("plan", DiagnosticStatus.OK, text, values)

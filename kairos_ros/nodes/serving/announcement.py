@@ -59,6 +59,8 @@ class ServerAnnouncement:
             )
         self.phase = ServerState.INACTIVE
         """What the lifecycle says: STARTING, ACTIVE or INACTIVE."""
+        self.plan = ""
+        """By which plan robots are served, for the log."""
         self.owner: ServerStatus | None = None
         """The server that the robots are left to; None where they are this one's to serve."""
         self._node = node
@@ -239,7 +241,7 @@ class ServerAnnouncement:
         if was in (ServerState.STANDBY, ServerState.CONFLICT) and self.owner is None:
             logger.warning(f"{before} does not serve these robots any more")
         if self.serving and not was_serving:
-            logger.info("active: robots are served")
+            logger.info(f"active: robots are served {self.plan}".rstrip())
 
 
 def _named(patterns: tuple[str, ...]) -> str:

@@ -171,6 +171,7 @@ class ServingNode(ManagedNode):
     def _announce(self) -> None:
         """Tells who serves, and hears who else does."""
         policies = self.dispatcher.policies
+        self.announcement.plan = self.plans.text
         self.announcement.update(policies.default, policies.told())
 
     def _on_parameters(self, values: Mapping[str, Any], changed: Set[str]) -> None:
@@ -179,7 +180,7 @@ class ServingNode(ManagedNode):
             self.announcement.serve(values["robots"])
         if not self.configured:
             return
-        if "plan" in changed:
+        if changed & PLANS:
             self.plans.check(values)
         now = {**values, "plan": self.plans.applied_text}
         options, swaps = serving_options(now), self.dispatcher.policies.swaps
@@ -190,7 +191,7 @@ class ServingNode(ManagedNode):
             self.dispatcher.policies.swaps = swaps
             raise
         self.options = options
-        if "plan" in changed:
+        if changed & PLANS:
             self.plans.stage(values)
         if "policy_swaps" in changed:
             told = ", ".join(f"{o} gets {n}" for o, n in self.dispatcher.policies.swaps.items())
@@ -344,6 +345,7 @@ class ServingNode(ManagedNode):
 
 
 LAST_CALLBACKS = 10
+PLANS = {"plan", "staged_plan"}
 STOOD_STILL_NS = 500_000_000
 """Between two ticks: the host was busy with something else, or asleep."""
 MOST_WARNED = 1000

@@ -12,16 +12,15 @@ from kairos_ros.core.horizons.policies import AUTO, UNCALIBRATED
 from kairos_ros.core.placement.served_plan import PlannedEngine, read_served_plan
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.core.wire_check import ROBOTS
+from kairos_ros.engine.client.planned_link import dialling
 from kairos_ros.engine.client.remote_spec import NamedRemote, RemoteSpec, parse_remote
 from kairos_ros.engine.registry import NAME, registry_of, with_own_options
 from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.nodes.parameters import STRINGS, ParameterSpec
 from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.serving.options import ServingOptions
-from kairos_ros.transport.endpoint import Insecure, check_endpoint, is_loopback
-from kairos_ros.transport.key_file import Role
+from kairos_ros.transport.endpoint import check_endpoint
 from kairos_ros.transport.key_folder import KeyFolder, default_folder
-from kairos_ros.transport.sockets import CurveClient
 
 EDGE = "edge"
 """Name of the engine that the serving node starts itself; of several, `edge/POLICY`. They have one
@@ -50,6 +49,13 @@ SERVING_PARAMETERS = (
         "",
         "In the place of policies: the engines, routes and rates of a fleet plan (JSON), as "
         "`kairos fleet up --planned` and `kairos fleet apply` set it",
+        live=True,
+    ),
+    ParameterSpec(
+        "staged_plan",
+        "",
+        "A plan whose engines are loaded beside those of plan, and serve nobody before plan is set "
+        "to it; empty: none",
         live=True,
     ),
     ParameterSpec(
@@ -234,13 +240,9 @@ def remote_policy(values: Mapping[str, Any], remote: NamedRemote) -> str:
 def planned_remote(values: Mapping[str, Any], engine: PlannedEngine) -> RemoteSpec:
     """How an engine that a plan has on another host is reached: with keys, but for loopback. Raises
     ConfigError."""
-    endpoint = engine.endpoint
-    security: CurveClient | Insecure = Insecure.LOOPBACK
-    if not is_loopback(endpoint):
-        keys = KeyFolder(Path(values["keys"]) if values["keys"] else default_folder())
-        security = CurveClient(keys.own(Role.CLIENT), keys.server(engine.host))
-    check_endpoint(endpoint, security, dial=True)
-    return RemoteSpec(endpoint, engine.policy, security)
+    security = dialling(engine.endpoint, engine.host, values["keys"])
+    check_endpoint(engine.endpoint, security, dial=True)
+    return RemoteSpec(engine.endpoint, engine.policy, security)
 
 
 def remote_engines(values: Mapping[str, Any]) -> list[NamedRemote]:

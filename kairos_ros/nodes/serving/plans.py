@@ -3,6 +3,9 @@
 New engines are loaded beside the old ones. Once all of them are up, robots are routed by the new
 plan, and engines that it lacks finish their batches and end. Until then nothing changes, so that a
 plan whose engines do not come up leaves the old one as it was.
+
+Parameter `plan` has the node do all of this. Parameter `staged_plan` has it load the engines, and
+wait for `plan` before it routes by them: several serving nodes change together or not at all.
 """
 
 from collections.abc import Callable, Mapping
@@ -11,7 +14,7 @@ from typing import Any
 
 from rclpy.impl.rcutils_logger import RcutilsLogger
 
-from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan, read_served_plan
 from kairos_ros.engine.client.remote_spec import RemoteSpec
 from kairos_ros.engine.seam import EngineOptions
@@ -23,6 +26,8 @@ from kairos_ros.serving.options import ServingOptions
 
 MOST_FAILURES = 2
 """A new engine whose workers ended so often in a row is not waited for any longer."""
+
+STAGED = "staged_plan"
 
 Key = tuple[str, str, EngineOptions, str]
 """GPU, policy, how it runs, and its endpoint on another host: engines that differ in any of these
@@ -51,10 +56,13 @@ class Plans:
         self._values, self._engines, self._logger, self._use = values, engines, logger, use
         self._applied: _Wanted | None = None
         self._staged: _Wanted | None = None
+        self._held = False
+        """The staged plan waits for parameter `plan`."""
         self._names: dict[Key, str] = {}
         """Engines by their names at the dispatcher."""
         self.reason = ""
-        """For people: what the staged plan waits for, or why the last one was not applied."""
+        """For people: what the staged plan waits for, or why the last one was not applied; empty
+        once the engines of one that waits for parameter `plan` are up."""
 
     @property
     def applied(self) -> ServedPlan | None:
@@ -69,6 +77,13 @@ class Plans:
         """As parameter `plan`."""
         return self._applied.plan.text if self._applied else ""
 
+    @property
+    def text(self) -> str:
+        """For people: by which plan robots are served; empty without one."""
+        by = f"by {self._applied.plan.identity}" if self._applied else ""
+        more = f", and not by {self._staged.plan.identity}" if self._staged else ""
+        return by + more
+
     def start(self, dispatcher: Dispatcher) -> None:
         """At the start of the node: the engines of the plan, if there is one, begin to load.
         Raises ConfigError."""
@@ -79,6 +94,8 @@ class Plans:
             for key in self._applied.engines:
                 self._add(key, self._applied)
             self._follow(self._applied)
+            if self._values[STAGED]:
+                self.stage(self._values)
 
     def check(self, values: Mapping[str, Any]) -> None:
         """Raises ConfigError for a plan that this node cannot change to."""
@@ -87,7 +104,7 @@ class Plans:
                 "a serving node that was started without a plan cannot get one, nor lose the one "
                 "that it has; start the fleet with `kairos fleet up FILE --planned`"
             )
-        new, old = _wanted(values).plan, self._applied.plan
+        new, old = _wanted(_goal(values)).plan, self._applied.plan
         for name in new.policies.keys() & old.policies.keys():
             if new.policies[name]["policy"] != old.policies[name]["policy"]:
                 raise ConfigError(
@@ -97,10 +114,11 @@ class Plans:
                 )
 
     def stage(self, values: Mapping[str, Any]) -> None:
-        """Begins to change to the plan in `values`, which `check` has passed. The plan that is
-        applied calls off what was begun."""
+        """Begins to change to the plan in `values`, which `check` has passed, or goes on to do so.
+        The plan that is applied calls off what was begun."""
         assert self._applied is not None
-        wanted = _wanted(values)
+        wanted = _wanted(_goal(values))
+        self._held = bool(values[STAGED])
         back = wanted.plan == self._applied.plan
         before = f"the change to plan {self._staged.plan.identity}" if self._staged else ""
         self.reason = f"{before} was called off" if before and back else ""
@@ -113,10 +131,13 @@ class Plans:
             for key in new:
                 self._add(key, wanted)
             what = ", ".join(self._names[key] for key in new) or "no new engine"
-            self._logger.info(f"changing to plan {wanted.plan.identity}: {what}")
+            verb = "preparing for" if self._held else "changing to"
+            self._logger.info(f"{verb} plan {wanted.plan.identity}: {what}")
+        self.look()
 
     def look(self) -> None:
-        """Applies the staged plan once all its engines are up, or gives it up."""
+        """Applies the staged plan once all its engines are up and it does not wait for parameter
+        `plan`, or gives it up."""
         staged = self._staged
         if staged is None:
             return
@@ -128,14 +149,18 @@ class Plans:
             waits = (f"{slot.name} ({slot.last_error or slot.state})" for slot in missing)
             self.reason = f"waits for {', '.join(waits)}"
         else:
-            self._apply(staged)
+            self._go_on(staged)
 
-    def _apply(self, staged: _Wanted) -> None:
+    def _go_on(self, staged: _Wanted) -> None:
         try:
-            self._dispatcher.change(staged.options)
-        except KairosError as error:
+            self._dispatcher.check(staged.options)
+        except ConfigError as error:
             self._give_up(str(error))
             return
+        if self._held:
+            self.reason = ""
+            return
+        self._dispatcher.change(staged.options)
         self._use(staged.options)
         self._applied, self._staged, self.reason = staged, None, ""
         self._follow(staged)
@@ -189,6 +214,11 @@ def _failed(slot: EngineSlot) -> bool:
     """Whether it is not worth while to wait for this engine."""
     hopeless = slot.retry_ns is None or slot.failures >= MOST_FAILURES
     return slot.state == "refused" or (slot.state == "down" and hopeless)
+
+
+def _goal(values: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The parameters as they are to be: those of the staged plan, if there is one."""
+    return {**values, "plan": values[STAGED] or values["plan"]}
 
 
 def _wanted(values: Mapping[str, Any]) -> _Wanted:

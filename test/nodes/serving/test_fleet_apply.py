@@ -69,11 +69,15 @@ class PlannedFleet:
     def said(self):
         return self.log.read_text(errors="replace")
 
-    def applies(self, file):
-        """`kairos fleet apply` as a program of its own, once the new engines load."""
-        process = subprocess.Popen(
+    def asks_for(self, file):
+        """`kairos fleet apply` as a program of its own."""
+        return subprocess.Popen(
             [KAIROS, "fleet", "apply", file], stdout=subprocess.PIPE, stderr=subprocess.STDOUT
         )
+
+    def applies(self, file):
+        """The same, once the new engines load."""
+        process = self.asks_for(file)
         loading = lambda: self.wire.fleet[-1].staged_plan or process.poll() is not None  # noqa: E731
         until(loading, what="for new engines to load")
         return process
@@ -197,7 +201,7 @@ def test_a_new_engine_that_dies_again_and_again_leaves_the_old_plan(fleet, capfd
 
 def test_a_replica_is_added_while_the_arms_go_on_and_an_interrupted_apply_changes_nothing(fleet):
     file, before, began_s = fleet.file(3), fleet.plan, time.monotonic()
-    for number in (signal.SIGINT, signal.SIGKILL):
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         apply = fleet.applies(file)
         if number is signal.SIGINT:
             with pytest.raises(KairosError, match="another `kairos fleet apply` changes this"):
@@ -207,7 +211,7 @@ def test_a_replica_is_added_while_the_arms_go_on_and_an_interrupted_apply_change
         until(lambda: not fleet.wire.fleet[-1].staged_plan, what="for the old plan to stay")
         until(lambda: len(fleet.engines()) == 2, what="for the new engine to end")
         assert fleet.plan == before
-        if number is signal.SIGINT:
+        if number is not signal.SIGKILL:
             assert apply.returncode == 1
             assert f"the change was called off: it was interrupted; the fleet runs by {before}, " \
                 "as before" in said  # fmt: skip
@@ -245,7 +249,15 @@ def test_robots_come_and_go_with_the_plan_and_nobody_else_stops(fleet):
     data[1]["num_robots"] = 2
     began_s = time.monotonic()
     sessions = {r: fleet.wire.status_of(r).session for r in ("swing_1", "drive_1")}
-    apply_command(fleet.file(3, robot_fleet=data))
+    apply = fleet.asks_for(fleet.file(3, robot_fleet=data))
+    said = ""
+    while "robots are served by" not in said:
+        said += (line := apply.stdout.readline().decode())
+        assert line, said
+    apply.send_signal(signal.SIGINT)  # too late
+    said += apply.communicate(timeout=60)[0].decode()
+    assert f"the fleet runs by {fleet.plan} now" in said
+    assert apply.returncode == 0
     until(lambda: {r.robot for r in fleet.wire.fleet[-1].robots}
           == {"swing_1", "drive_1", "drive_2"}, what="for the robots of the new plan")  # fmt: skip
     assert {r: fleet.wire.status_of(r).session for r in sessions} == sessions

@@ -13,11 +13,17 @@ from kairos_ros.commands.fleets.planned import apply_command
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
 
-@pytest.fixture
-def hosts(wire, tmp_path):
+LOAD_S = 4
+"""That every engine takes to load: time for whatever happens meanwhile."""
+
+
+@pytest.fixture(scope="module")
+def hosts(wire, tmp_path_factory):
     """Host `a` has the first serving node and an arm that swings, `b` the engines and the second
     serving node."""
-    hosts = Hosts(tmp_path, wire, gpus=3, arms=("swing_1",), standby=True)
+    folder = tmp_path_factory.mktemp("hosts")
+    hosts = Hosts(folder, wire, gpus=3, arms=("swing_1",), standby=True)
+    hosts.file.write_text(hosts.file.read_text().replace("dim=1", f"dim=1,load_s={LOAD_S}"))
     with hosts:
         hosts.up("b")
         hosts.up("a")
@@ -53,3 +59,43 @@ def test_the_second_serving_node_takes_over_with_the_plan_and_its_changes(hosts)
     assert state.server == second
     assert state.plan != plan, "the one that serves has changed"
     hosts.go_on()
+
+
+def test_where_the_first_host_dies_before_a_change_is_made_the_second_keeps_the_old_plan(hosts):
+    """After the test before this one, whose second serving node serves."""
+    before = hosts.active()
+    os.kill(hosts.child("b", "serving_node"), signal.SIGKILL)
+    first = patiently(
+        lambda: (s := hosts.active()) and s.server != before.server and s, what="for the first one"
+    )
+    patiently(lambda: hosts.child("b", "serving_node"), what="for the second one to stand by")
+    staged = lambda: {s.server: s.staged_plan for s in hosts.wire.fleet[-12:] if s.plan}  # noqa: E731
+    patiently(lambda: len(staged()) == 2 and first.server in staged(), what="for both to be heard")
+    apply = hosts.applies(hosts.gpus + 1)
+    patiently(lambda: all(staged().values()), what="for both to load new engines")
+    hosts.processes["a"].kill()
+    said = apply.communicate(timeout=120.0)[0].decode()
+    assert apply.returncode == 1
+    assert (
+        "the program that runs the fleet has ended; the second serving node serves robots by "
+        f"{before.plan}" in said
+    )
+    up = lambda: (s := hosts.active()) and s.server != first.server and s  # noqa: E731
+    more = lambda: (s := up()) and len(ready(s)) > len(ready(first)) and s  # noqa: E731
+    new = patiently(more, what="for the new engine")
+    heard = len(hosts.wire.fleet)
+    patiently(lambda: len(hosts.wire.fleet) > heard + 10, what="for further states")
+    assert (hosts.active().plan, hosts.active().server) == (before.plan, new.server)
+    # the first host comes back, and a following change is made
+    hosts.up("a")
+    patiently(lambda: not up().staged_plan and not more(), what="for the new engine to end")
+    apply = hosts.applies(hosts.gpus + 1)
+    said = apply.communicate(timeout=120.0)[0].decode()
+    assert apply.returncode == 0, said
+    assert f"the fleet runs by {up().plan} now" in said
+    assert up().plan != before.plan
+
+
+def ready(state):
+    """Its engines that are up."""
+    return [one.engine for one in state.engines if one.state in ("ready", "busy")]

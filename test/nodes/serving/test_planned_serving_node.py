@@ -1,6 +1,7 @@
 """Rates and routes of a plan over DDS: told, kept to or named; and plans that a node refuses."""
 
 import time
+from dataclasses import replace
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -77,6 +78,42 @@ def test_a_robot_that_ignores_its_planned_rate_gets_no_more_and_is_named(start, 
     )
     assert wire.fleet[-1].plan == PLAN.identity
     assert not wire.fleet[-1].staged_plan
+
+
+def test_a_staged_plan_is_not_followed_before_it_is_the_plan(start, wire):
+    """Whoever told the node to prepare for it may have died since."""
+    engine = replace(PLAN.engines[0], gpu="gpu1")
+    other = replace(PLAN, engines=(engine,), periods_s={})
+    start(serving(plan=PLAN.text))
+    wire.serving_since()
+    parameters = AsyncParameterClient(wire.node, "/kairos/serving")
+    until(parameters.services_are_ready)
+
+    def take(**values: str) -> None:
+        asked = [Parameter(name, value=value) for name, value in values.items()]
+        result = done(parameters.set_parameters_atomically(asked)).result
+        assert result.successful, result.reason
+
+    def engines() -> dict[str, str]:
+        return {one.engine: one.state for one in wire.fleet[-1].engines}
+
+    def stage() -> None:
+        take(staged_plan=other.text)
+        until(lambda: engines().get("gpu1/p") == "ready", what="for its engine")
+        heard = len(wire.fleet)
+        until(lambda: len(wire.fleet) > heard + 5, what="for further states")
+        state = wire.fleet[-1]
+        assert (state.plan, state.staged_plan) == (PLAN.identity, other.identity)
+        assert not state.plan_reason, "it waits for nothing but to be followed"
+
+    for _ in range(2):
+        stage()
+        take(plan=PLAN.text, staged_plan="")  # it is called off
+        until(lambda: list(engines()) == ["gpu0/p"], what="for its engine to end")
+    stage()
+    take(plan=other.text, staged_plan="")
+    until(lambda: list(engines()) == ["gpu1/p"], what="for the old engine to end")
+    assert (wire.fleet[-1].plan, wire.fleet[-1].staged_plan) == (other.identity, "")
 
 
 def test_a_standby_beside_a_planned_serving_node_is_not_taken_for_it(start, wire):
