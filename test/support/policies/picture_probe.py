@@ -55,6 +55,8 @@ class Rounds:
     def __init__(self, node, robots) -> None:
         self.asked: dict[tuple, ChunkRequest] = {}
         self.answered: dict[tuple, ActionChunk] = {}
+        self.refused: set[tuple] = set()
+        """Robot, session and task of rounds that got no actions."""
         for robot in robots:
             node.create_subscription(
                 ChunkRequest, f"/{robot}/chunk_request", self._on_request, qos.EXCHANGE
@@ -69,6 +71,8 @@ class Rounds:
     def _on_chunk(self, chunk):
         if chunk.kind == ActionChunk.ACTIONS:
             self.answered[key_of(chunk)] = chunk
+        elif chunk.kind == ActionChunk.REFUSED:
+            self.refused.add(key_of(chunk)[:3])
 
     def served(self, robot=""):
         """(request, chunk) of every round that got actions."""
