@@ -1,12 +1,19 @@
 """Fleet files whose judges and planners ask the fleet's own gateway."""
 
+import socket
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from kairos_ros.bringup.fleet import fleet_plan
-from kairos_ros.bringup.plan import command
+from kairos_ros.bringup.fleet_change import PlannedFleet, change
+from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
+from kairos_ros.bringup.hosts.process_watch import ProcessWatch
+from kairos_ros.bringup.plan import command, gateway
+from kairos_ros.bringup.processes import Fleet
+from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
 from kairos_ros.document.faults import FaultyFileError
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.host import obstacles
@@ -14,6 +21,9 @@ from kairos_ros.fleet.reading import read_fleet
 
 FACTORY = Path(__file__).parents[2] / "config" / "fleets" / "factory.yaml"
 JUDGE = "embedded:factory_judge"
+SERVED = ServedPlan(
+    "factory", {"p": {"policy": "p"}}, (PlannedEngine("gpu0", "cpu", "p", 1, ()),), {}
+)
 
 
 @pytest.fixture
@@ -98,3 +108,42 @@ def test_a_gateway_that_does_not_fit_is_refused(fleet_of, gateway, models, says)
     with pytest.raises(FaultyFileError) as raised:
         fleet_of(gateway, **models)
     assert says in str(raised.value)
+
+
+def test_a_change_of_the_gateway_restarts_it_and_no_robot(fleet_of, tmp_path):
+    def planned(**section):
+        fleet = fleet_of({"servers": [JUDGE], **section}, safety=f"gateway:{JUDGE}")
+        return PlannedFleet("factory", tuple(fleet_plan(fleet, tmp_path)), SERVED)
+
+    before = planned()
+    assert change(before, planned(order="urgency")).lines == ("restarts gateway",)
+    # their address is the gateway's
+    assert change(before, planned(port=9100)).lines == ("restarts gateway, safety",)
+
+
+@pytest.mark.slow
+def test_a_planned_fleet_starts_its_gateway_again(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+    spec = gateway([JUDGE], port=port)
+
+    def answers(watch, fleet):
+        until_s = time.monotonic() + 60
+        while time.monotonic() < until_s:
+            if watch:
+                watch.look(running, changing=False)
+            try:
+                socket.create_connection(("127.0.0.1", port), 1).close()
+            except OSError:
+                time.sleep(0.1)
+            else:
+                return fleet.processes["gateway"]
+        raise AssertionError(fleet.tail("gateway"))
+
+    running = PlannedFleet("factory", (spec,), SERVED)
+    with Fleet([spec], tmp_path) as fleet:
+        watch = ProcessWatch(fleet, None, FleetHosts(), print)
+        first = answers(watch, fleet)
+        first.kill()
+        first.wait()
+        assert answers(watch, fleet) is not first

@@ -21,15 +21,17 @@ class ProcessWatch:
         self._restarts, self.shares = Restarts(fleet), JudgeShares(client, say)
 
     def look(self, running: PlannedFleet, *, changing: bool) -> None:
-        """Judges that end are started again, as is the serving node where another one stands by;
-        meanwhile other judges of their model have their robots. changing: the fleet is changed now.
+        """Judges that end are started again, as are the gateway before their models and, where
+        another one stands by, the serving node; meanwhile other judges of their model have their
+        robots. changing: the fleet is changed now.
 
         Raises ConfigError where another program runs this host's part."""
         mine = part_of(running, self._hosts.host)
         dead = {key: how(code) for key, code in self._fleet.dead().items()}
         self._hosts.look(running, dead)
         kinds = RESTARTED if running.standbys else JUDGES
-        self._restarts.look({key: spec for key, spec in mine.items() if spec.executable in kinds})
+        again = {k: spec for k, spec in mine.items() if not spec.ros or spec.executable in kinds}
+        self._restarts.look(again)
         if not changing:
             lives = {key: str(self._restarts.ended[key]) for key in mine}
             lives |= self._hosts.lives(running)
