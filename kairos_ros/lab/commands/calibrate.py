@@ -1,6 +1,7 @@
 """`kairos calibrate`: the options, and nothing that costs an import."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -137,8 +138,7 @@ def calibrate_command(
         if not out.parent.is_dir():
             raise ConfigError(f"there is no folder {out.parent}; name the policy's, or --out FILE")
         keep = read_calibration(out) if out.is_file() else None
-        calibration = _recorded(bags, success, options, keep)
-        _check_policy(policy, calibration.policy_id)
+        calibration = _recorded(policy, bags, success, options, keep)
         write_calibration(out, calibration)
         typer.echo(f"wrote {out}")
         return
@@ -177,20 +177,17 @@ def calibrate_command(
     typer.echo(f"wrote {out}")
 
 
-def _check_policy(folder: Path, recorded: str) -> None:
-    """Raises ConfigError where a policy folder is not of the policy that the bags are of."""
+def _policy_in(folder: Path) -> Callable[[str], bool]:
+    """Whether a policy is the one in this folder; where that holds none, every one is."""
     from kairos_ros.engine.policies.policy_source import CONFIG, policy_id
 
-    if (folder / CONFIG).is_file():
-        here = policy_id(folder, recorded.rpartition("-")[0])
-        if here != recorded:
-            raise ConfigError(
-                f"the bags are of policy {recorded}, and {folder} is another one ({here}); name "
-                "the folder of that policy"
-            )
+    if not (folder / CONFIG).is_file():
+        return lambda policy: True
+    return cache(lambda policy: policy == policy_id(folder, policy.rpartition("-")[0]))
 
 
 def _recorded(
+    policy: Path,
     bags: list[Path],
     success: str,
     options: "SearchOptions",
@@ -212,7 +209,12 @@ def _recorded(
             typer.echo(f"reading {path} ({number} of {len(paths)})", err=True)
             yield read_run(path)[0]
 
-    recorded = of_bags.read_outcomes(runs(), success, labels)
+    recorded = of_bags.read_outcomes(runs(), success, labels, _policy_in(policy))
+    if recorded.others and not recorded.policy:
+        raise ConfigError(
+            f"the bags are of policy {', '.join(recorded.others)}, and {policy} is another one; "
+            "name the folder of that policy"
+        )
     error = options.error / max(1, len(recorded.tasks))
     chosen = {
         kind: of_bags.choose(outcomes, options.worst_loss, options.slack, error)
@@ -226,6 +228,8 @@ def _recorded(
             typer.echo(f"    {_compared(compared, one.reference, options.worst_loss)}")
     for why, tasks in recorded.left_out.most_common():
         typer.echo(f"left out, {why}: {tasks} tasks")
+    for other, tasks in recorded.others.most_common():
+        typer.echo(f"left out, of policy {other}: {tasks} tasks")
     if lost := sorted(recorded.unlabelled):
         robot, task = lost[0]
         typer.echo(

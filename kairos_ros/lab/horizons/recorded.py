@@ -12,7 +12,7 @@ that of `kairos calibrate` in simulation.
 import csv
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -48,6 +48,8 @@ class Recorded:
     tasks: dict[str, dict[int, list[bool]]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     """Tasks that say nothing of a static horizon, by reason."""
+    others: Counter[str] = field(default_factory=Counter)
+    """Tasks of other policies than the wanted one, by policy."""
     unlabelled: set[tuple[str, str]] = field(default_factory=set)
     """Robots and tasks of labels that were found for no task."""
 
@@ -109,12 +111,16 @@ def read_labels(file: Path) -> Labels:
 
 
 def read_outcomes(
-    runs: Iterable[FleetRun], success: str = TOLD, labels: Labels | None = None
+    runs: Iterable[FleetRun],
+    success: str = TOLD,
+    labels: Labels | None = None,
+    wanted: Callable[[str], bool] = lambda policy: True,
 ) -> Recorded:
     """Outcomes of the tasks in `runs`. success: `told` by the robot, `judged` by the monitor's last
-    word. labels: an operator's word, which decides instead; other tasks are left out.
+    word. labels: an operator's word, which decides instead; other tasks are left out. wanted: a
+    policy whose tasks count.
 
-    Raises ConfigError where two policies ran.
+    Raises ConfigError where two policies are wanted.
     """
     recorded = Recorded(unlabelled=set(labels or ()))
     for run in runs:
@@ -125,6 +131,9 @@ def read_outcomes(
         for task in sorted(run.tasks, key=lambda task: task.given_s):
             key = task.robot, task.task
             recorded.unlabelled.discard(key)
+            if task.policy and not wanted(task.policy):
+                recorded.others[task.policy] += 1
+                continue
             told = task.success if success == TOLD else said.get(key)
             why = _take(recorded, task, rounds.get(key, ()), labels.get(key) if labels else told)
             if why:
@@ -145,8 +154,8 @@ def _take(
         return "without a word on success"
     if recorded.policy not in ("", task.policy):
         raise ConfigError(
-            f"tasks of two policies, {recorded.policy} and {task.policy}: calibrate the bags of "
-            "one at a time"
+            f"tasks of two policies, {recorded.policy} and {task.policy}: name the folder of the "
+            "one that you calibrate, and the file with --out"
         )
     horizons = {one.horizon for one in answered}
     if len(horizons) > 1:

@@ -11,6 +11,7 @@ from kairos_ros.commands.cli import app
 from kairos_ros.core.conformance import check_horizon_policy
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import Explore, HorizonContext, Static, parse_horizon
+from kairos_ros.engine.policies.policy_source import policy_id
 from kairos_ros.lab.horizons.recorded import (
     Recorded,
     calibration_of,
@@ -22,6 +23,7 @@ from kairos_ros.lab.horizons.recorded import (
 from kairos_ros.recording.runs.pipeline import JudgementRecord, PipelineRecord
 from kairos_ros.recording.runs.run import LOST, FleetRun, RoundRecord, TaskRecord
 from kairos_ros.recording.runs.run_files import save_run
+from kairos_ros.serving.calibration_file import NAME, read_calibration
 
 CHUNK, UPDATES = np.zeros((50, 4), np.float32), np.ones((10, 50, 4), np.float32)
 POLICY = "flow_mlp-1234"
@@ -225,6 +227,19 @@ def test_the_folder_of_another_policy_and_words_that_are_none_are_refused(runs):
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
     told = calibrate(folder, *bags, "--success", "juged")
     assert "told, judged, or a CSV file" in str(told.exception)
+
+
+def test_of_bags_of_several_policies_those_of_the_named_folder_count(runs):
+    folder = runs / "policy"
+    folder.mkdir()
+    for part in ("config.json", "model.safetensors"):
+        (folder / part).write_text("{}")
+    own = fleet({10: 1.0, 30: 1.0}, tasks=600, policy=policy_id(folder, "act"))
+    save_run(runs / "wednesday", own, {})
+    told = calibrate(folder, "--bags", runs, "--worst-loss", 5)
+    assert told.exit_code == 0, told.output
+    assert f"left out, of policy {POLICY}: 920 tasks" in told.output
+    assert read_calibration(folder / NAME).policy_id == own.tasks[0].policy
 
 
 def test_plans_of_other_tasks_stay_and_another_policy_is_refused(runs):
