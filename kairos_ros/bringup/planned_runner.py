@@ -302,11 +302,10 @@ class PlannedFleetRunner:
             self._hosts.tell(wanted, staged=True)
             while not self._hosts.agree(wanted):
                 yield ""
-            for key in [key for key in steps.start if key in mine]:
-                while not self._fleet.is_gone(key):  # of a change that was called off
-                    yield ""
-                self._fleet.start(wanted.nodes[key])
-                started.append(key)
+            new = {key: mine[key] for key in steps.start if key in mine}
+            for _ in self._watch.start(new, started):
+                self._check_alive(started)
+                yield ""
             if started:
                 yield f"started {', '.join(started)}"
             if SERVING in steps.tell:

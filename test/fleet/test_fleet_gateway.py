@@ -13,6 +13,7 @@ from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.process_watch import ProcessWatch
 from kairos_ros.bringup.plan import command, gateway
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.core.errors import KairosError
 from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
 from kairos_ros.document.faults import FaultyFileError
 from kairos_ros.fleet.checks import Known
@@ -122,28 +123,28 @@ def test_a_change_of_the_gateway_restarts_it_and_no_robot(fleet_of, tmp_path):
 
 
 @pytest.mark.slow
-def test_a_planned_fleet_starts_its_gateway_again(tmp_path):
+def test_a_planned_fleet_has_its_gateway_before_its_judges_and_again_when_it_ends(tmp_path):
     with socket.create_server(("127.0.0.1", 0)) as held:
         port = held.getsockname()[1]
-    spec = gateway([JUDGE], port=port)
+        running = PlannedFleet("factory", (gateway([JUDGE], port=port),), SERVED)
+        with Fleet([], tmp_path) as fleet:
+            watch = ProcessWatch(fleet, None, FleetHosts(), print)
+            with pytest.raises(KairosError, match=f"gateway: 127.0.0.1:{port} is in use"):
+                list(watch.start(running.nodes, []))
+            assert not fleet.processes
 
-    def answers(watch, fleet):
-        until_s = time.monotonic() + 60
-        while time.monotonic() < until_s:
-            if watch:
-                watch.look(running, changing=False)
-            try:
-                socket.create_connection(("127.0.0.1", port), 1).close()
-            except OSError:
-                time.sleep(0.1)
-            else:
-                return fleet.processes["gateway"]
-        raise AssertionError(fleet.tail("gateway"))
-
-    running = PlannedFleet("factory", (spec,), SERVED)
-    with Fleet([spec], tmp_path) as fleet:
-        watch = ProcessWatch(fleet, None, FleetHosts(), print)
-        first = answers(watch, fleet)
+    with Fleet([], tmp_path) as fleet:
+        watch, started = ProcessWatch(fleet, None, FleetHosts(), print), []
+        for _ in watch.start(running.nodes, started):
+            assert not fleet.dead(), fleet.tail("gateway")
+            time.sleep(0.1)
+        socket.create_connection(("127.0.0.1", port)).close()
+        assert started == ["gateway"]
+        first = fleet.processes["gateway"]
         first.kill()
         first.wait()
-        assert answers(watch, fleet) is not first
+        until_s = time.monotonic() + 60
+        while fleet.processes["gateway"] is first and time.monotonic() < until_s:
+            watch.look(running, changing=False)
+            time.sleep(0.1)
+        assert fleet.processes["gateway"] is not first

@@ -1,6 +1,8 @@
 """Looks after the processes of a planned fleet on its first host, and knows those of the others."""
 
-from collections.abc import Callable
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Mapping
 
 from kairos_ros.bringup.fleet_change import Client, PlannedFleet
 from kairos_ros.bringup.foreground import SERVING, how
@@ -8,7 +10,10 @@ from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import JUDGES, RESTARTED, part_of
 from kairos_ros.bringup.hosts.judge_shares import JudgeShares
 from kairos_ros.bringup.hosts.restarts import Restarts
+from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.core.address import tcp_address
+from kairos_ros.core.errors import KairosError
 
 
 class ProcessWatch:
@@ -19,6 +24,22 @@ class ProcessWatch:
     ) -> None:
         self._fleet, self._hosts = fleet, hosts
         self._restarts, self.shares = Restarts(fleet), JudgeShares(client, say)
+
+    def start(self, specs: Mapping[str, NodeSpec], started: list[str]) -> Iterator[None]:
+        """Starts processes, adds them to `started`, and waits until a gateway among them takes
+        connections. Raises KairosError where something else takes them already."""
+        for key, spec in specs.items():
+            while not self._fleet.is_gone(key):  # of a change that was called off
+                yield
+            if taken := _connected(spec):
+                raise KairosError(
+                    f"{key}: {taken} is in use; name another port, or end what listens there"
+                )
+            self._fleet.start(spec)
+            started.append(key)
+        for spec in specs.values():
+            while not spec.ros and not _connected(spec):
+                yield
 
     def look(self, running: PlannedFleet, *, changing: bool) -> None:
         """Judges that end are started again, as are the gateway before their models and, where
@@ -47,3 +68,12 @@ class ProcessWatch:
         """Serving nodes that follow the plan, without those of hosts that are gone."""
         down = self._hosts.down(running)
         return [SERVING, *(key for key in running.standbys if key not in down)]
+
+
+def _connected(spec: NodeSpec) -> str:
+    """Where a gateway listens, if something takes connections there; else, and of a node: empty."""
+    if not spec.ros:
+        at = spec.arguments[spec.arguments.index("--listen") + 1]
+        with contextlib.suppress(OSError), socket.create_connection(tcp_address(f"tcp://{at}"), 1):
+            return at
+    return ""
