@@ -279,7 +279,8 @@ def _print(calibration: "HorizonCalibration") -> None:
         plan = "critic" if names in calibration.critics else calibration.tasks.get(names, "")
         tried = ", ".join(f"{x}: {ok}" for x, ok in static.how["successes"][names[0]].items())
         typer.echo(f"{names[0]:28} {plan!s:28} {h:<13} {tried}")
-    typer.echo(f"{'tasks that are none of these':28} {calibration.unknown!s:28} {static.general}")
+    others = str(calibration.unknown or "as without a calibration")
+    typer.echo(f"{'tasks that are none of these':28} {others:28} {static.general}")
 
 
 def _ladder(text: str) -> tuple[int, ...]:

@@ -257,7 +257,7 @@ def calibration_of(
         recorded.policy,
         recorded.chunk_size,
         plans,
-        HorizonPlan((), min(plan.after for plan in plans.values())),
+        keep.unknown if keep else None,  # what one task bears says nothing of others
         how,
         StaticHorizons(static, min(static.values()), how),
         {

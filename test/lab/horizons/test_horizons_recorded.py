@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from kairos_ros.commands.cli import app
 from kairos_ros.core.conformance import check_horizon_policy
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.core.horizons.policies import Explore, HorizonContext, Static, parse_horizon
 from kairos_ros.engine.policies.policy_source import policy_id
 from kairos_ros.lab.horizons.recorded import (
@@ -87,10 +88,24 @@ def test_a_longer_horizon_is_planned_where_the_outcomes_show_that_it_loses_littl
     assert [one.holds for one in of["push-v3"].compared] == [False], "40 loses too much"
     calibration = calibration_of(recorded, of, {})
     assert (calibration.policy_id, calibration.chunk_size) == (POLICY, 50)
+    calibrated = calibration.policies()["calibrated"]
+    assert calibrated(UPDATES, CHUNK, HorizonContext("push-v3", 3)).length == 20
     assert (
-        calibration.policies()["calibrated"](UPDATES, CHUNK, HorizonContext("push-v3", 3)).length
-        == 20
+        HorizonCalibration.from_dict(json.loads(json.dumps(calibration.to_dict()))) == calibration
     )
+
+
+def test_a_task_that_the_bags_say_nothing_of_keeps_the_horizons_it_had():
+    """What one task bears, another one fails with."""
+    calibration = calibration_of(*chosen(fleet({50: 1.0})), {})
+    policies = calibration.policies()
+    calibrated, uncalibrated = parse_horizon("auto", policies), parse_horizon("auto")
+    assert calibrated(UPDATES, CHUNK, HorizonContext("push-v3", 3)).length == 50
+    for tail in (None, CHUNK[:12]):
+        other = HorizonContext("lever-pull-v3", 3, tail=tail)
+        found, before = (rule(UPDATES, CHUNK, other) for rule in (calibrated, uncalibrated))
+        assert found.length == before.length
+        assert found.reason == f"{before.reason}, a task that was not calibrated"
 
 
 def test_a_horizon_as_good_as_the_one_that_most_tasks_had_needs_evidence():
