@@ -28,6 +28,8 @@ from kairos_ros.recording.runs.run import FleetRun, RoundRecord, TaskRecord
 from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
+KINDS = {instruction: scene for scene, instruction in SCENES.items()}
+"""Instruction of a scene -> its kind: a goal may name the one or the other."""
 TOLD, JUDGED = "told", "judged"
 LEAST = 30
 """Tasks of one horizon before it is looked at."""
@@ -164,7 +166,7 @@ def _take(
         return "of horizons that were decided round by round"
     recorded.policy = task.policy
     recorded.chunk_size = max(recorded.chunk_size, *(one.chunk_size for one in answered))
-    of_kind = recorded.tasks.setdefault(task.scene, {})
+    of_kind = recorded.tasks.setdefault(KINDS.get(task.scene, task.scene), {})
     of_kind.setdefault(horizons.pop(), []).append(success)
     return ""
 

@@ -108,6 +108,13 @@ def test_a_task_that_the_bags_say_nothing_of_keeps_the_horizons_it_had():
         assert found.reason == f"{before.reason}, a task that was not calibrated"
 
 
+def test_a_task_that_was_given_by_its_instruction_alone_is_of_the_same_kind():
+    """As by `kairos task send`, beside a demo that names its scenes."""
+    told = fleet({10: 1.0}, kind="push the puck to the target", tasks=40)
+    recorded = read_outcomes([fleet({10: 1.0}, tasks=40), told])
+    assert {kind: len(of[10]) for kind, of in recorded.tasks.items()} == {"push-v3": 80}
+
+
 def test_a_horizon_as_good_as_the_one_that_most_tasks_had_needs_evidence():
     rates = {10: 1.0, 11: 1.0, 12: 1.0, 30: 0.985}
     _, few = chosen(fleet(rates, tasks=240))
