@@ -194,7 +194,7 @@ def _recorded(
     keep: "HorizonCalibration | None",
 ) -> "HorizonCalibration":
     from kairos_ros.lab.horizons import recorded as of_bags
-    from kairos_ros.recording.runs.run_source import find_runs, read_run
+    from kairos_ros.recording.runs.run_source import bag_name, find_runs, read_run
 
     if success in (of_bags.TOLD, of_bags.JUDGED):
         labels = None
@@ -203,13 +203,23 @@ def _recorded(
     else:
         labels = of_bags.read_labels(Path(success))
     paths = find_runs(bags)
+    unread: dict[Path, ConfigError] = {}
 
     def runs() -> Iterator["FleetRun"]:
         for number, path in enumerate(paths, 1):
             typer.echo(f"reading {path} ({number} of {len(paths)})", err=True)
-            yield read_run(path)[0]
+            try:
+                run, _ = read_run(path)
+            except ConfigError as unreadable:
+                unread[path] = unreadable
+                continue
+            for line in run.left_out:
+                typer.echo(f"left out {line}")
+            yield run
 
     recorded = of_bags.read_outcomes(runs(), success, labels, _policy_in(policy))
+    if len(unread) == len(paths):
+        raise next(iter(unread.values()))
     if recorded.others and not recorded.policy:
         raise ConfigError(
             f"the bags are of policy {', '.join(recorded.others)}, and {policy} is another one; "
@@ -226,6 +236,8 @@ def _recorded(
         typer.echo(f"{kind:28} {plan}; successes by static horizon {counts}")
         for compared in one.compared:
             typer.echo(f"    {_compared(compared, one.reference, options.worst_loss)}")
+    for unreadable in unread.values():
+        typer.echo(f"left out a bag: {unreadable}")
     for why, tasks in recorded.left_out.most_common():
         typer.echo(f"left out, {why}: {tasks} tasks")
     for other, tasks in recorded.others.most_common():
@@ -237,7 +249,7 @@ def _recorded(
             "task is SESSION/ID, which kairos bag export writes to meta/kairos_ros.json"
         )
     how = {
-        "bags": [path.name for path in paths],
+        "bags": [bag_name(path) for path in paths if path not in unread],
         "success": "labels" if labels is not None else success,
         "worst_loss": options.worst_loss,
         "slack": options.slack,

@@ -125,6 +125,7 @@ def read_outcomes(
     Raises ConfigError where two policies are wanted.
     """
     recorded = Recorded(unlabelled=set(labels or ()))
+    known: set[tuple[str, str]] = set()
     for run in runs:
         said = _judged(run) if success == JUDGED else {}
         rounds: dict[tuple[str, str], list[RoundRecord]] = {}
@@ -133,6 +134,9 @@ def read_outcomes(
         for task in sorted(run.tasks, key=lambda task: task.given_s):
             key = task.robot, task.task
             recorded.unlabelled.discard(key)
+            if key in known:
+                recorded.left_out["in another of the bags, too"] += 1
+                continue
             if task.policy and not wanted(task.policy):
                 recorded.others[task.policy] += 1
                 continue
@@ -140,6 +144,8 @@ def read_outcomes(
             why = _take(recorded, task, rounds.get(key, ()), labels.get(key) if labels else told)
             if why:
                 recorded.left_out[why] += 1
+            else:
+                known.add(key)
     return recorded
 
 

@@ -24,6 +24,7 @@ from kairos_ros.lab.horizons.recorded import (
 from kairos_ros.recording.runs.pipeline import JudgementRecord, PipelineRecord
 from kairos_ros.recording.runs.run import LOST, FleetRun, RoundRecord, TaskRecord
 from kairos_ros.recording.runs.run_files import save_run
+from kairos_ros.recording.runs.run_source import read_run
 from kairos_ros.serving.calibration_file import NAME, read_calibration
 
 CHUNK, UPDATES = np.zeros((50, 4), np.float32), np.ones((10, 50, 4), np.float32)
@@ -57,12 +58,12 @@ def test_a_task_that_nobody_identifies_is_not_experimented_with():
         parse_horizon("explore:0")
 
 
-def fleet(rates, *, tasks=700, kind="push-v3", policy=POLICY, seed=0):
+def fleet(rates, *, tasks=700, kind="push-v3", policy=POLICY, seed=0, session=""):
     """A run in which each task had one of the horizons of `rates`, with that rate of success."""
     rng, records, rounds = np.random.default_rng(seed), [], []
     for number in range(tasks):
         h = list(rates)[number % len(rates)]
-        name = f"task_{number}"
+        name = f"{session}task_{number}"
         ok = bool(rng.random() < rates[h])
         records.append(
             TaskRecord(number, "arm", kind, number, number, number, number + 1,
@@ -110,7 +111,7 @@ def test_a_task_that_the_bags_say_nothing_of_keeps_the_horizons_it_had():
 
 def test_a_task_that_was_given_by_its_instruction_alone_is_of_the_same_kind():
     """As by `kairos task send`, beside a demo that names its scenes."""
-    told = fleet({10: 1.0}, kind="push the puck to the target", tasks=40)
+    told = fleet({10: 1.0}, kind="push the puck to the target", tasks=40, session="b/")
     recorded = read_outcomes([fleet({10: 1.0}, tasks=40), told])
     assert {kind: len(of[10]) for kind, of in recorded.tasks.items()} == {"push-v3": 80}
 
@@ -194,13 +195,15 @@ def test_the_monitor_or_an_operator_may_decide_what_succeeded(tmp_path):
 
 def test_bags_of_two_policies_are_refused():
     with pytest.raises(ConfigError, match="tasks of two policies"):
-        read_outcomes([fleet({10: 1.0}, tasks=2), fleet({10: 1.0}, tasks=2, policy="act-1")])
+        read_outcomes(
+            [fleet({10: 1.0}, tasks=2), fleet({10: 1.0}, tasks=2, policy="act-1", session="b/")]
+        )
 
 
 @pytest.fixture
 def runs(tmp_path):
     save_run(tmp_path / "monday", fleet({10: 1.0, 30: 1.0, 50: 0.5}, tasks=900), {})
-    save_run(tmp_path / "tuesday", fleet({20: 0.9}, tasks=20, kind="reach-v3"), {})
+    save_run(tmp_path / "tuesday", fleet({20: 0.9}, tasks=20, kind="reach-v3", session="b/"), {})
     return tmp_path
 
 
@@ -221,6 +224,24 @@ def test_the_command_writes_what_the_bags_carry_and_says_what_they_do_not(runs):
     ]
     again = calibrate(runs, "--bags", runs / "monday", "--worst-loss", 5, "--out", out)
     assert again.exit_code == 0, again.output
+
+
+def test_a_bag_that_cannot_be_read_and_one_that_is_there_twice_lose_nothing_else(runs):
+    monday, _ = read_run(runs / "monday")
+    torn_off = (replace(monday.tasks[-1], outcome=LOST),)
+    save_run(runs / "before_monday", replace(monday, tasks=monday.tasks[:-1] + torn_off), {})
+    torn = runs / "thursday" / "bag"
+    torn.mkdir(parents=True)
+    (torn / "bag_0.mcap").touch()
+    out = runs / "horizons.json"
+    told = calibrate(runs, "--bags", runs, "--worst-loss", 5, "--out", out)
+    assert told.exit_code == 0, told.output
+    assert "10: 300 of 300, 30: 300 of 300" in told.output
+    assert "left out, in another of the bags, too: 899 tasks" in told.output
+    assert "bag_0.mcap is empty: its recorder ended before anything was written" in told.output
+    assert json.loads(out.read_text())["how"]["bags"] == ["before_monday", "monday", "tuesday"]
+    alone = calibrate(runs, "--bags", torn, "--out", out)
+    assert "bag_0.mcap is empty" in str(alone.exception)
 
 
 def test_a_fleet_without_fixed_horizons_is_told_how_to_record_them():
@@ -256,7 +277,7 @@ def test_of_bags_of_several_policies_those_of_the_named_folder_count(runs):
     folder.mkdir()
     for part in ("config.json", "model.safetensors"):
         (folder / part).write_text("{}")
-    own = fleet({10: 1.0, 30: 1.0}, tasks=600, policy=policy_id(folder, "act"))
+    own = fleet({10: 1.0, 30: 1.0}, tasks=600, policy=policy_id(folder, "act"), session="c/")
     save_run(runs / "wednesday", own, {})
     told = calibrate(folder, "--bags", runs, "--worst-loss", 5)
     assert told.exit_code == 0, told.output
