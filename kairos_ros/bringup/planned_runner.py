@@ -302,8 +302,8 @@ class PlannedFleetRunner:
             self._hosts.tell(wanted, staged=True)
             while not self._hosts.agree(wanted):
                 yield ""
-            new = {key: mine[key] for key in steps.start if key in mine}
-            for _ in self._watch.start(new, started):
+            new = [key for key in steps.start if key in mine]
+            for _ in self._watch.start(new, self.running.nodes, mine, started):
                 self._check_alive(started)
                 yield ""
             if started:

@@ -129,13 +129,16 @@ def test_a_planned_fleet_has_its_gateway_before_its_judges_and_again_when_it_end
         running = PlannedFleet("factory", (gateway([JUDGE], port=port),), SERVED)
         with Fleet([], tmp_path) as fleet:
             watch = ProcessWatch(fleet, None, FleetHosts(), print)
-            with pytest.raises(KairosError, match=f"gateway: 127.0.0.1:{port} is in use"):
-                list(watch.start(running.nodes, []))
+            elsewhere = {"gateway": gateway([JUDGE], port=1)}
+            for keys, before in ((["gateway"], {}), ([], elsewhere)):
+                with pytest.raises(KairosError, match=f"gateway: 127.0.0.1:{port} is in use"):
+                    list(watch.start(keys, before, running.nodes, []))
+            assert not list(watch.start([], running.nodes, running.nodes, [])), "it is its own"
             assert not fleet.processes
 
     with Fleet([], tmp_path) as fleet:
         watch, started = ProcessWatch(fleet, None, FleetHosts(), print), []
-        for _ in watch.start(running.nodes, started):
+        for _ in watch.start(["gateway"], {}, running.nodes, started):
             assert not fleet.dead(), fleet.tail("gateway")
             time.sleep(0.1)
         socket.create_connection(("127.0.0.1", port)).close()

@@ -2,7 +2,7 @@
 
 import contextlib
 import socket
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kairos_ros.bringup.fleet_change import Client, PlannedFleet
 from kairos_ros.bringup.foreground import SERVING, how
@@ -25,20 +25,28 @@ class ProcessWatch:
         self._fleet, self._hosts = fleet, hosts
         self._restarts, self.shares = Restarts(fleet), JudgeShares(client, say)
 
-    def start(self, specs: Mapping[str, NodeSpec], started: list[str]) -> Iterator[None]:
-        """Starts processes, adds them to `started`, and waits until a gateway among them takes
-        connections. Raises KairosError where something else takes them already."""
-        for key, spec in specs.items():
+    def start(
+        self,
+        keys: Sequence[str],
+        before: Mapping[str, NodeSpec],
+        after: Mapping[str, NodeSpec],
+        started: list[str],
+    ) -> Iterator[None]:
+        """Starts these of the processes `after`, adds them to `started`, and waits until a gateway
+        among them takes connections. before: what runs. Raises KairosError where something else
+        takes connections at the address of a gateway that is new, or changes it."""
+        for key in keys:
             while not self._fleet.is_gone(key):  # of a change that was called off
                 yield
-            if taken := _connected(spec):
-                raise KairosError(
-                    f"{key}: {taken} is in use; name another port, or end what listens there"
-                )
-            self._fleet.start(spec)
+        for key, spec in after.items():
+            at = _address(spec)
+            if at and (key not in before or _address(before[key]) != at) and _is_taken(at):
+                raise KairosError(f"{key}: {at} is in use; name another port, or free it")
+        for key in keys:
+            self._fleet.start(after[key])
             started.append(key)
-        for spec in specs.values():
-            while not spec.ros and not _connected(spec):
+        for at in filter(None, (_address(after[key]) for key in keys)):
+            while not _is_taken(at):
                 yield
 
     def look(self, running: PlannedFleet, *, changing: bool) -> None:
@@ -70,10 +78,12 @@ class ProcessWatch:
         return [SERVING, *(key for key in running.standbys if key not in down)]
 
 
-def _connected(spec: NodeSpec) -> str:
-    """Where a gateway listens, if something takes connections there; else, and of a node: empty."""
-    if not spec.ros:
-        at = spec.arguments[spec.arguments.index("--listen") + 1]
-        with contextlib.suppress(OSError), socket.create_connection(tcp_address(f"tcp://{at}"), 1):
-            return at
-    return ""
+def _address(spec: NodeSpec) -> str:
+    """HOST:PORT of a gateway; of a node: empty."""
+    return "" if spec.ros else spec.arguments[spec.arguments.index("--listen") + 1]
+
+
+def _is_taken(address: str) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(tcp_address(f"tcp://{address}"), 1):
+        return True
+    return False
