@@ -35,7 +35,11 @@ def calibrate_command(
         ),
     ] = "told",
     tasks: Annotated[
-        str, typer.Option(help="Comma-separated Meta-World tasks; empty means all known ones.")
+        str,
+        typer.Option(
+            help="Comma-separated Meta-World tasks, or with --bags kinds of tasks in these; empty "
+            "means all."
+        ),
     ] = "",
     episodes: Annotated[
         int,
@@ -132,13 +136,16 @@ def calibrate_command(
         error=error,
         most_episodes=most_episodes,
     )
-    scenes = tuple(part.strip() for part in tasks.split(",") if part.strip()) or tuple(SCENES)
+    named = tuple(part.strip() for part in tasks.split(",") if part.strip())
+    scenes = named or tuple(SCENES)
     out = out or policy / NAME
     if bags:
+        if static_only or critic:
+            raise ConfigError("--static-only and --critic simulate; leave them out, or --bags")
         if not out.parent.is_dir():
             raise ConfigError(f"there is no folder {out.parent}; name the policy's, or --out FILE")
         keep = read_calibration(out) if out.is_file() else None
-        calibration = _recorded(policy, bags, success, options, keep)
+        calibration = _recorded(policy, bags, named, success, options, keep)
         write_calibration(out, calibration)
         typer.echo(f"wrote {out}")
         return
@@ -189,6 +196,7 @@ def _policy_in(folder: Path) -> Callable[[str], bool]:
 def _recorded(
     policy: Path,
     bags: list[Path],
+    named: tuple[str, ...],
     success: str,
     options: "SearchOptions",
     keep: "HorizonCalibration | None",
@@ -225,10 +233,14 @@ def _recorded(
             f"the bags are of policy {', '.join(recorded.others)}, and {policy} is another one; "
             "name the folder of that policy"
         )
-    error = options.error / max(1, len(recorded.tasks))
+    if strange := [kind for kind in named if kind not in recorded.tasks]:
+        there = ", ".join(sorted(recorded.tasks)) or "none"
+        raise ConfigError(f"--tasks: no task {strange[0]!r} of the bags counts; those are: {there}")
+    outcomes_of = {k: of for k, of in sorted(recorded.tasks.items()) if k in named or not named}
+    error = options.error / max(1, len(outcomes_of))
     chosen = {
         kind: of_bags.choose(outcomes, options.worst_loss, options.slack, error)
-        for kind, outcomes in sorted(recorded.tasks.items())
+        for kind, outcomes in outcomes_of.items()
     }
     for kind, one in chosen.items():
         counts = ", ".join(f"{h}: {ok} of {n}" for h, (ok, n) in one.counts.items())

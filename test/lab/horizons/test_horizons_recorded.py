@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -116,6 +117,35 @@ def test_a_task_that_was_given_by_its_instruction_alone_is_of_the_same_kind():
     assert {kind: len(of[10]) for kind, of in recorded.tasks.items()} == {"push-v3": 80}
 
 
+@pytest.mark.parametrize(
+    ("every", "points", "needed", "needed_of_twelve"),
+    [
+        (0, 2, 354, 483), (0, 5, 140, 190), (0, 10, 68, 93),
+        (50, 2, 1550, 2150), (50, 5, 350, 450), (50, 10, 150, 200),
+        (20, 2, 3400, 4760), (20, 5, 600, 840), (20, 10, 180, 240),
+    ],
+)  # fmt: skip
+def test_the_docs_say_how_many_tasks_show_that_a_longer_horizon_holds(
+    every, points, needed, needed_of_twelve
+):
+    """Of seven horizons that fail in every so many tasks, never together. The shortest has a few
+    tasks more, and so is the reference."""
+
+    def planned(tasks, error):
+        outcomes = {
+            h: [not every or i % every != 7 * k % every for i in range(tasks + (k == 0) * more)]
+            for k, h in enumerate(Explore.tried)
+        }
+        return choose(outcomes, points / 100, 0.0, error).horizon
+
+    more = every or 1
+    for tasks, error in ((needed, 0.05), (needed_of_twelve, 0.05 / 12)):
+        assert planned(tasks, error) == 50
+        assert planned(tasks - more, error) < 50
+    page = (Path(__file__).parents[3] / "docs" / "horizon.md").read_text()
+    assert f" {needed:,} ({needed_of_twelve:,}) |" in page
+
+
 def test_a_horizon_as_good_as_the_one_that_most_tasks_had_needs_evidence():
     rates = {10: 1.0, 11: 1.0, 12: 1.0, 30: 0.985}
     _, few = chosen(fleet(rates, tasks=240))
@@ -224,6 +254,13 @@ def test_the_command_writes_what_the_bags_carry_and_says_what_they_do_not(runs):
     ]
     again = calibrate(runs, "--bags", runs / "monday", "--worst-loss", 5, "--out", out)
     assert again.exit_code == 0, again.output
+    other = calibrate(runs, "--bags", runs, "--tasks", "reach-v3", "--out", runs / "other.json")
+    assert "the bags carry no plan (reach-v3: 20 tasks" in str(other.exception)
+    assert "push-v3" not in other.output
+    strange = calibrate(runs, "--bags", runs, "--tasks", "reach", "--out", out)
+    assert "'reach' of the bags counts; those are: push-v3, reach-v3" in str(strange.exception)
+    critic = calibrate(runs, "--bags", runs, "--critic", "--out", out)
+    assert "--static-only and --critic simulate" in str(critic.exception)
 
 
 def test_a_bag_that_cannot_be_read_and_one_that_is_there_twice_lose_nothing_else(runs):
