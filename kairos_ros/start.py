@@ -4,26 +4,23 @@ Loading a program takes seconds. Until its own handlers stand, SIGINT and SIGTER
 word: nothing has been begun by then.
 """
 
-import faulthandler
 import importlib
 import os
 import signal
-import sys
 from functools import partial
 from typing import Any
 
 from kairos_ros.host.discovery import announce_each_second
 from kairos_ros.host.extras import explained
+from kairos_ros.host.stacks import tell_stacks
 
 
 def run(program: str, module: str, interrupted: int, *arguments: str) -> Any:
     """Runs `main` of a module with these arguments.
 
-    interrupted: exit code where a signal comes before `main` has its own handlers. A crash in
-    native code (DDS, a simulator) leaves the stack of every thread on stderr, and so in the log.
+    interrupted: exit code where a signal comes before `main` has its own handlers.
     """
-    if sys.stderr:
-        faulthandler.enable()
+    tell_stacks()
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as of what a shell runs with `&`
             signal.signal(number, lambda *_: os._exit(interrupted))

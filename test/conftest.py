@@ -39,9 +39,13 @@ ALONE = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport():
-    """What every node said, also one that a whole module shares, beside the test that failed."""
+    """What every node said, also one that a whole module shares, beside the test that failed, and
+    what it is doing now."""
     report = yield
     if report.failed:
+        for starter in Starter.living:
+            starter.ask_stacks()
+        time.sleep(0.2)
         report.sections += [said for starter in Starter.living for said in starter.said()]
     return report
 
@@ -69,6 +73,12 @@ class NodeProcess:
 @pytest.fixture(scope="session")
 def domain_id() -> int:
     return int(os.environ["ROS_DOMAIN_ID"])
+
+
+def catches(pid: int, number: signal.Signals) -> bool:
+    status = Path(f"/proc/{pid}/status").read_text()
+    (caught,) = (line.split()[1] for line in status.splitlines() if line.startswith("SigCgt:"))
+    return bool(int(caught, 16) >> (number - 1) & 1)
 
 
 class Starter:
@@ -127,12 +137,18 @@ class Starter:
                 node.process.wait()
         Starter.living.remove(self)
 
+    def ask_stacks(self) -> None:
+        """Who can writes the stacks of its threads to its log."""
+        for node in self.started:
+            if node.process.poll() is None and catches(node.process.pid, signal.SIGUSR1):
+                node.send(signal.SIGUSR1)
+
     def said(self) -> Iterator[tuple[str, str]]:
         """(title, text) of every node: which log, whether the node runs, and the end of the log."""
         for node in self.started:
             code = node.process.poll()
             how = "runs" if code is None else f"has ended: {code}"
-            yield f"{node.log.name} ({how})", node.output()[-4000:]
+            yield f"{node.log.name} ({how})", node.output()[-8000:]
 
 
 @pytest.fixture

@@ -5,7 +5,6 @@ Its exit status is a `WorkerExit`.
 """
 
 import argparse
-import faulthandler
 import logging
 import os
 import signal
@@ -28,6 +27,7 @@ from kairos_ros.engine.worker.process import WorkerExit
 from kairos_ros.engine.worker.questions import Questions
 from kairos_ros.engine.worker.work_loop import PreparedAhead, WorkReport, work
 from kairos_ros.host.orphan import die_with_parent
+from kairos_ros.host.stacks import tell_stacks
 from kairos_ros.transport.endpoint import Insecure, is_local
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder, default_folder
@@ -64,8 +64,7 @@ class WorkerPlan:
 
 
 def main(argv: list[str] | None = None) -> int:
-    if sys.stderr:
-        faulthandler.enable()
+    tell_stacks()
     args = _parser().parse_args(argv)
     logging.basicConfig(
         level=logging.INFO,

@@ -88,8 +88,8 @@ def calibrate_command(
         bool,
         typer.Option(
             "--static-only",
-            help="Keep the plans that the file has and tune static horizons only; with --out, the "
-            "file to extend.",
+            help="Tune static horizons only, and keep the plans that the file has. Without a file "
+            "the plan of each task is its tuned static horizon.",
         ),
     ] = False,
     critic: Annotated[
@@ -151,10 +151,10 @@ def calibrate_command(
         return
     if static_only and critic:
         raise ConfigError("--static-only and --critic: say one of them, then the other")
-    if (static_only or critic) and not out.is_file():
+    if critic and not out.is_file():
         raise ConfigError(
-            f"{'--critic' if critic else '--static-only'} keeps the plans of a calibration, but "
-            f"there is no {out}; leave it out, or name the calibration with --out"
+            f"--critic keeps the plans of a calibration, but there is no {out}; leave it out, or "
+            "name the calibration with --out"
         )
     how: dict[str, Any] = {
         "disturbance": disturbance,
@@ -174,8 +174,10 @@ def calibrate_command(
         else:
             from kairos_ros.lab.horizons.calibrate import calibrate
 
-            keep = read_calibration(out) if static_only else None
-            calibration = calibrate(policy, scenes=scenes, options=options, keep=keep, **how)
+            keep = read_calibration(out) if static_only and out.is_file() else None
+            calibration = calibrate(
+                policy, scenes=scenes, options=options, static_only=static_only, keep=keep, **how
+            )
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130) from None

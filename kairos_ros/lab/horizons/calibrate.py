@@ -32,6 +32,7 @@ def calibrate(
     options: SearchOptions | None = None,
     disturbance: float = 0.0,
     lead: int = 0,
+    static_only: bool = False,
     keep: HorizonCalibration | None = None,
     work: Path = Path("runs/calibrate"),
     processes: int = 1,
@@ -41,7 +42,8 @@ def calibrate(
 
     `disturbance`: standard deviation of noise on executed hand motions, action units.
     `lead`: actions executed while a chunk is made (`rollout.run_episodes`).
-    `keep`: a calibration of this policy whose plans stay; only static horizons are tuned.
+    `static_only`: no plan is searched for; the plan of a task is that of `keep`, a calibration of
+    this policy, or without one the task's tuned static horizon.
     Raises ConfigError for an unknown scene, a ladder beyond the policy's chunk, or where `keep` is
     another policy's.
     """
@@ -78,6 +80,15 @@ def calibrate(
     static = _static(scenes, [{int(h): ok for h, ok in row.items()} for row in rows], settings)
     if keep:
         return replace(keep, static=static)
+    if static_only:
+        return HorizonCalibration(
+            policy_id=under_test.policy_id,
+            chunk_size=chunk,
+            tasks={names: HorizonPlan((), h) for names, h in static.tasks.items()},
+            unknown=HorizonPlan((), min(static.tasks.values())),
+            how=settings | {"static_only": True},
+            static=static,
+        )
     open_tasks = sum(h < options.ladder[-1] for h in static.tasks.values())
     tests = [
         {"scene": names[0], "tuned": h, "task_error": options.error / max(1, open_tasks)}

@@ -162,10 +162,12 @@ def test_an_engine_that_cannot_come_up_again_is_an_error_with_the_next_try_until
     assert server.stop() == 0
 
 
-def test_a_crash_in_native_code_leaves_its_stacks_in_the_log(start, wire):
+def test_a_crash_in_native_code_and_sigusr1_leave_stacks_in_the_log(start, wire):
     emulated = serving(policy="emulated:latency_ms=20,chunk=50,state=39,dim=4")
     server = start(emulated, env={"PYTHONFAULTHANDLER": ""})
     until(lambda: "robots are served" in server.output(), what="for the node to serve")
+    server.send(signal.SIGUSR1)
+    until(lambda: "Current thread" in server.output(), what="for the stacks of a node that runs")
     [worker] = children(server.process.pid)
     os.kill(worker, signal.SIGSEGV)
     until(lambda: server.output().count("Fatal Python error: Segm") == 1, what="for its stack")

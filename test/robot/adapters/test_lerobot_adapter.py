@@ -1,6 +1,7 @@
 """The body `lerobot`: LeRobot's own driver, unmodified, on simulated SO-101 arms."""
 
 import base64
+import contextlib
 import json
 import os
 import re
@@ -325,10 +326,8 @@ def test_the_way_to_the_safe_state_is_no_faster_than_asked_and_ends(body, safe_s
     assert np.array_equal(steps[-1][1:], start[1:])
 
 
-def test_lerobot_s_own_command_calibrates_the_arm_and_it_is_served_as_that_says(tmp_path):
-    arm = SimulatedArm(tmp_path)
-    options = arm.options | {"id": "new"}
-    said = tmp_path / "said"
+def calibrate_as_a_person(arm, options, said):
+    """Runs LeRobot's command, turns the joints when it asks for that, and returns its exit code."""
     program = Path(sys.executable).with_name("lerobot-calibrate")
     named = [f"--robot.{name}={value}" for name, value in options.items()]
     with said.open("wb") as log:
@@ -338,36 +337,48 @@ def test_lerobot_s_own_command_calibrates_the_arm_and_it_is_served_as_that_says(
             stdout=log,
             stderr=subprocess.STDOUT,
             env=os.environ | {"PYTHONUNBUFFERED": "1"},
+            bufsize=0,
         )
 
-    def person(hint, *places):
-        """Turns all joints to some places, once the command asks for it, and confirms."""
-        until(lambda: calibrate.poll() is not None or hint in said.read_text(), 120.0)
-        for place in places:
+    def ended():
+        return calibrate.poll() is not None
+
+    def confirm():
+        with contextlib.suppress(BrokenPipeError):  # it ended by itself
+            calibrate.stdin.write(b"\n")
+
+    try:
+        until(lambda: ended() or "middle of its range" in said.read_text(), 120.0)
+        confirm()
+        until(lambda: ended() or "| " in said.read_text(), 120.0)
+        for place in (1000, 3000, 2047):
             printed = len(said.read_text())
             arm.tell(*(f"place {motor} {place}" for motor in FOLDED))
             read = re.compile(rf"gripper +\| +\d+ \| +{place} \|")  # minimum, position, maximum
-            until(
-                lambda read=read, printed=printed: (
-                    calibrate.poll() is not None or read.search(said.read_text()[printed:])
-                ),
-                60.0,
-            )
-        calibrate.stdin.write(b"\n")
-        calibrate.stdin.flush()
+            until(lambda read=read, at=printed: ended() or read.search(said.read_text()[at:]), 60.0)
+        confirm()
+        return calibrate.wait(60)
+    finally:
+        calibrate.kill()
+        calibrate.wait()
+        calibrate.stdin.close()
 
+
+def test_lerobot_s_own_command_calibrates_the_arm_and_it_is_served_as_that_says(tmp_path):
+    arm = SimulatedArm(tmp_path)
+    options = arm.options | {"id": "new"}
+    said = tmp_path / "said"
     try:
-        person("middle of its range")
-        person("| ", 1000, 3000, 2047)
-        assert calibrate.wait(60) == 0, said.read_text()
+        for _ in range(3):  # LeRobot gives the arm less time to answer than a busy machine needs
+            code = calibrate_as_a_person(arm, options, said)
+            if code == 0 or "ConnectionError" not in said.read_text():
+                break
+        assert code == 0, said.read_text()
         so101 = make_adapter("lerobot", 30.0, {"robot": "so101_follower"} | options | PATIENT)
         so101.reset(GOAL)
         assert so101.limits.maximum[0] == pytest.approx(1000 * 360 / 4095)
         so101.close()
     finally:
-        calibrate.kill()
-        calibrate.wait()
-        calibrate.stdin.close()
         arm.close()
 
 

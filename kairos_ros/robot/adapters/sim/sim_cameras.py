@@ -1,7 +1,9 @@
 """Camera images of a simulated robot, as JPEG."""
 
+import atexit
 import os
 import sys
+import weakref
 from collections.abc import Collection, Mapping
 from ctypes.util import find_library
 from io import BytesIO
@@ -107,6 +109,8 @@ class MujocoCameras:
         self._images = images
         self._upside_down = upside_down
         self._shown: Body = ()
+        # MuJoCo ends its EGL display at exit, and complains of a renderer that is freed after that.
+        atexit.register(_close, weakref.ref(self))
 
     def render(self) -> dict[str, bytes]:
         return {key: jpeg(self.frame(key), self._images[key]) for key in self._renderers}
@@ -125,6 +129,11 @@ class MujocoCameras:
     def close(self) -> None:
         for renderer in dict.fromkeys(self._renderers.values()):
             renderer.close()
+
+
+def _close(cameras: "weakref.ref[MujocoCameras]") -> None:
+    if living := cameras():
+        living.close()
 
 
 def jpeg(frame: np.ndarray, size: tuple[int, int]) -> bytes:
