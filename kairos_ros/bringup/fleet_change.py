@@ -136,8 +136,11 @@ def change(old: PlannedFleet, new: PlannedFleet) -> Change:
             else:
                 tell[key] = live
     engines, lines = _engines(old.served, new.served)
+    robots = [key for key in restart if after[key].executable == "robot_node"]
+    others = [key for key in restart if key not in robots]
     lines += [_named(verb, keys) for verb, keys in (
-        ("starts", start), ("stops", stop), ("restarts (tasks end)", tuple(sorted(restart))),
+        ("starts", start), ("stops", stop), ("restarts", sorted(others)),
+        ("restarts (tasks end)", sorted(robots)),
     ) if keys]  # fmt: skip
     judged = [key for key in tell if PLAN not in tell[key]]
     lines += [_named("judge other robots from then on:", judged)] if judged else []

@@ -307,11 +307,10 @@ class PlannedFleetRunner:
             while not self._hosts.agree(wanted):
                 yield ""
             self._hosts.check(wanted, self.running)  # one that fell silent was not waited for
-            for key in [key for key in steps.start if key in mine]:
-                while not self._fleet.is_gone(key):  # of a change that was called off
-                    yield ""
-                self._fleet.start(wanted.nodes[key])
-                started.append(key)
+            new = [key for key in steps.start if key in mine]
+            for _ in self._watch.start(new, self.running.nodes, mine, started):
+                self._check(wanted, started)
+                yield ""
             if started:
                 yield f"started {', '.join(started)}"
             if SERVING in steps.tell:

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from kairos_ros.commands.listen import address_of, bind
+from kairos_ros.commands.listen import address_of, bind, serve
 from kairos_ros.commands.robots.task import NamespaceOption
 from kairos_ros.core.address import is_loopback
 from kairos_ros.core.fleet_names import FleetNames
@@ -93,8 +93,7 @@ def dashboard_command(
                 timeout_graceful_shutdown=2,
             )
         )
-        with contextlib.suppress(KeyboardInterrupt):
-            server.run(sockets=[bound])
+        serve(server, bound)
     if sender is not None:
         lost = f", {sender.dropped.total()} were not taken" if sender.dropped else ""
         print(f"dashboard: {sender.sent} spans sent to {sender.url}{lost}")

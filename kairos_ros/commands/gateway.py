@@ -1,13 +1,12 @@
 """`kairos gateway`."""
 
-import contextlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos_ros.commands.listen import address_of, bind
+from kairos_ros.commands.listen import address_of, bind, serve
 from kairos_ros.core.address import is_loopback
 from kairos_ros.core.calls.dispatch import DISPATCHES, dispatch_called
 from kairos_ros.core.calls.orders import ORDERS, order_called
@@ -117,8 +116,7 @@ def gateway_command(
             ssl_keyfile=tls_key,
         )
     )
-    with contextlib.suppress(KeyboardInterrupt):
-        server.run(sockets=[bound])
+    serve(server, bound)
     print("gateway: ended")
 
 

@@ -2,8 +2,13 @@
 
 import ipaddress
 import socket
+from types import FrameType
+from typing import TYPE_CHECKING
 
 from kairos_ros.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    import uvicorn
 
 SEND_BUFFER_BYTES = 1 << 18
 """Of each connection."""
@@ -45,3 +50,14 @@ def bind(host: str, port: int, *, listening: bool = True) -> socket.socket:
         bound.close()
         raise ConfigError(f"--listen {host}:{port}: {error.strerror}; choose another") from error
     return bound
+
+
+def serve(server: "uvicorn.Server", bound: socket.socket) -> None:
+    """Until SIGINT or SIGTERM; what is open then may take as long as the server's configuration
+    says. A second signal does not cut it short: under ros2 launch, Ctrl-C sends two."""
+
+    def end(sig: int, frame: FrameType | None) -> None:
+        server.should_exit = True
+
+    server.handle_exit = end  # type: ignore[method-assign]
+    server.run(sockets=[bound])

@@ -13,6 +13,7 @@ from lifecycle_msgs.srv import GetState
 from rcl_interfaces.srv import GetParameters
 from wire import PATIENCE_S, done, until
 
+from kairos_ros.bringup.plan import command
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.nodes.task_client import TaskClient
 
@@ -20,6 +21,7 @@ pytest.importorskip(
     "launch_ros", reason="launch_ros is not in the wheels: ros2 launch is not tested"
 )
 from launch import LaunchContext
+from launch.actions import ExecuteProcess
 from launch.utilities import perform_substitutions
 from launch_ros.actions import Node
 
@@ -63,7 +65,8 @@ pytestmark = pytest.mark.slow
 
 
 def planned_and_launched(file: Path, pushed: str) -> tuple[set[str], set[str]]:
-    """Full names of the nodes, as the plan has them and as launch_ros starts them."""
+    """Full names of the nodes, and lines of other programs, as the plan has them and as launch_ros
+    starts them."""
     scope: dict = {}
     exec(compile(file.read_text(), str(file), "exec"), scope)
     description = scope["generate_launch_description"]()
@@ -79,11 +82,17 @@ def planned_and_launched(file: Path, pushed: str) -> tuple[set[str], set[str]]:
         if isinstance(action, Node):
             action._perform_substitutions(context)
             launched.add(action.node_name)
+        elif isinstance(action, ExecuteProcess):
+            launched.add(" ".join(perform_substitutions(context, part) for part in action.cmd))
     scope["launch_description"] = lambda arguments, make_plan: (arguments, make_plan)
     arguments, make_plan = scope["generate_launch_description"]()
     specs = make_plan({name: given[name] for name in arguments if given[name]})
     ours = [spec for spec in specs if spec.package == "kairos_ros"]
-    return {f"{pushed}/{spec.namespace}/{spec.name}" for spec in ours}, launched
+    planned = {
+        f"{pushed}/{spec.namespace}/{spec.name}" if spec.ros else " ".join(command(spec))
+        for spec in ours
+    }
+    return planned, launched
 
 
 @pytest.mark.parametrize("file", sorted(FILES.glob("*.launch.py")), ids=lambda file: file.name)

@@ -1,12 +1,20 @@
 """Fleet files whose judges and planners ask the fleet's own gateway."""
 
+import socket
+import time
 from pathlib import Path
 
 import pytest
 import yaml
 
 from kairos_ros.bringup.fleet import fleet_plan
-from kairos_ros.bringup.plan import command
+from kairos_ros.bringup.fleet_change import PlannedFleet, change
+from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
+from kairos_ros.bringup.hosts.process_watch import ProcessWatch
+from kairos_ros.bringup.plan import command, gateway
+from kairos_ros.bringup.processes import Fleet
+from kairos_ros.core.errors import KairosError
+from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
 from kairos_ros.document.faults import FaultyFileError
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.host import obstacles
@@ -14,6 +22,9 @@ from kairos_ros.fleet.reading import read_fleet
 
 FACTORY = Path(__file__).parents[2] / "config" / "fleets" / "factory.yaml"
 JUDGE = "embedded:factory_judge"
+SERVED = ServedPlan(
+    "factory", {"p": {"policy": "p"}}, (PlannedEngine("gpu0", "cpu", "p", 1, ()),), {}
+)
 
 
 @pytest.fixture
@@ -98,3 +109,45 @@ def test_a_gateway_that_does_not_fit_is_refused(fleet_of, gateway, models, says)
     with pytest.raises(FaultyFileError) as raised:
         fleet_of(gateway, **models)
     assert says in str(raised.value)
+
+
+def test_a_change_of_the_gateway_restarts_it_and_no_robot(fleet_of, tmp_path):
+    def planned(**section):
+        fleet = fleet_of({"servers": [JUDGE], **section}, safety=f"gateway:{JUDGE}")
+        return PlannedFleet("factory", tuple(fleet_plan(fleet, tmp_path)), SERVED)
+
+    before = planned()
+    assert change(before, planned(order="urgency")).lines == ("restarts gateway",)
+    # their address is the gateway's
+    assert change(before, planned(port=9100)).lines == ("restarts gateway, safety",)
+
+
+@pytest.mark.slow
+def test_a_planned_fleet_has_its_gateway_before_its_judges_and_again_when_it_ends(tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as held:
+        port = held.getsockname()[1]
+        running = PlannedFleet("factory", (gateway([JUDGE], port=port),), SERVED)
+        with Fleet([], tmp_path) as fleet:
+            watch = ProcessWatch(fleet, None, FleetHosts(), print)
+            elsewhere = {"gateway": gateway([JUDGE], port=1)}
+            for keys, before in ((["gateway"], {}), ([], elsewhere)):
+                with pytest.raises(KairosError, match=f"gateway: 127.0.0.1:{port} is in use"):
+                    list(watch.start(keys, before, running.nodes, []))
+            assert not list(watch.start([], running.nodes, running.nodes, [])), "it is its own"
+            assert not fleet.processes
+
+    with Fleet([], tmp_path) as fleet:
+        watch, started = ProcessWatch(fleet, None, FleetHosts(), print), []
+        for _ in watch.start(["gateway"], {}, running.nodes, started):
+            assert not fleet.dead(), fleet.tail("gateway")
+            time.sleep(0.1)
+        socket.create_connection(("127.0.0.1", port)).close()
+        assert started == ["gateway"]
+        first = fleet.processes["gateway"]
+        first.kill()
+        first.wait()
+        until_s = time.monotonic() + 60
+        while fleet.processes["gateway"] is first and time.monotonic() < until_s:
+            watch.look(running, changing=False)
+            time.sleep(0.1)
+        assert fleet.processes["gateway"] is not first

@@ -115,14 +115,14 @@ def robots(tmp_path, **other):
     for number, options in enumerate(({}, other)):
         options = dict(options)
         rate = {"rate_hz": options.pop("rate_hz")} if "rate_hz" in options else {}
-        made = Told(tmp_path / f"bag_{number}", f"arm_{number}", **options)
+        made = Told(tmp_path / f"run_{number}" / "bag", f"arm_{number}", **options)
         made.here(**rate)
         made.begins()
         made.asks(1)
         made.period(0.1, 1, 0)
         made.ends([1], "succeeded", True)
         made.close()
-    return [tmp_path / "bag_0", tmp_path / "bag_1"]
+    return [tmp_path / "run_0" / "bag", tmp_path / "run_1" / "bag"]
 
 
 @pytest.mark.parametrize(
@@ -150,8 +150,8 @@ def test_robots_of_two_kinds_are_told_apart(tmp_path, other, said):
 def test_bags_of_robots_of_one_kind_become_one_dataset(tmp_path):
     done = export(robots(tmp_path), tmp_path / "out", Choice(), "k/x", print, lambda share: None)
     assert [(e["bag"], e["robot"]) for e in done.episodes] == [
-        ("bag_0", "arm_0"),
-        ("bag_1", "arm_1"),
+        ("run_0/bag", "arm_0"),
+        ("run_1/bag", "arm_1"),
     ]
 
 
@@ -184,7 +184,7 @@ def test_a_disk_that_is_full_is_said_and_nothing_is_left(tmp_path, monkeypatch):
     monkeypatch.setattr(LeRobotDataset, "save_episode", refuse)
     with pytest.raises(ConfigError, match=r"No space left on device.*nothing of it is left"):
         export(robots(tmp_path)[:1], tmp_path / "out", Choice(), "k/x", print, lambda share: None)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["bag_0", "bag_1"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["run_0", "run_1"]
 
 
 @pytest.mark.slow

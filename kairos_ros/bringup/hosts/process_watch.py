@@ -1,6 +1,8 @@
 """Looks after the processes of a planned fleet on its first host, and knows those of the others."""
 
-from collections.abc import Callable
+import contextlib
+import socket
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 from kairos_ros.bringup.fleet_change import Client, PlannedFleet
 from kairos_ros.bringup.foreground import SERVING, how
@@ -8,7 +10,10 @@ from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import JUDGES, RESTARTED, part_of
 from kairos_ros.bringup.hosts.judge_shares import JudgeShares
 from kairos_ros.bringup.hosts.restarts import Restarts
+from kairos_ros.bringup.plan import NodeSpec
 from kairos_ros.bringup.processes import Fleet
+from kairos_ros.core.address import tcp_address
+from kairos_ros.core.errors import KairosError
 
 
 class ProcessWatch:
@@ -20,16 +25,42 @@ class ProcessWatch:
         self._fleet, self._hosts = fleet, hosts
         self._restarts, self.shares = Restarts(fleet, say), JudgeShares(client, say)
 
+    def start(
+        self,
+        keys: Sequence[str],
+        before: Mapping[str, NodeSpec],
+        after: Mapping[str, NodeSpec],
+        started: list[str],
+    ) -> Iterator[None]:
+        """Starts these of the processes `after`, adds them to `started`, and waits until a gateway
+        among them takes connections. before: what runs. Raises KairosError where something else
+        takes connections at the address of a gateway that is new, or changes it."""
+        for key in keys:
+            while not self._fleet.is_gone(key):  # of a change that was called off
+                yield
+        for key, spec in after.items():
+            at = _address(spec)
+            if at and (key not in before or _address(before[key]) != at) and _is_taken(at):
+                raise KairosError(f"{key}: {at} is in use; name another port, or free it")
+        for key in keys:
+            self._fleet.start(after[key])
+            started.append(key)
+        for at in filter(None, (_address(after[key]) for key in keys)):
+            while not _is_taken(at):
+                yield
+
     def look(self, running: PlannedFleet, *, changing: bool) -> None:
-        """Judges that end are started again, as is the serving node where another one stands by;
-        meanwhile other judges of their model have their robots. changing: the fleet is changed now.
+        """Judges that end are started again, as are the gateway before their models and, where
+        another one stands by, the serving node; meanwhile other judges of their model have their
+        robots. changing: the fleet is changed now.
 
         Raises ConfigError where another program runs this host's part."""
         mine = part_of(running, self._hosts.host)
         dead = {key: how(code) for key, code in self._fleet.dead().items()}
         self._hosts.look(running, dead)
         kinds = RESTARTED if running.standbys else JUDGES
-        self._restarts.look({key: spec for key, spec in mine.items() if spec.executable in kinds})
+        again = {k: spec for k, spec in mine.items() if not spec.ros or spec.executable in kinds}
+        self._restarts.look(again)
         if not changing:
             lives = {key: str(self._restarts.ended[key]) for key in mine}
             lives |= self._hosts.lives(running)
@@ -45,3 +76,14 @@ class ProcessWatch:
         """Serving nodes that follow the plan, without those of hosts that are gone."""
         down = self._hosts.down(running)
         return [SERVING, *(key for key in running.standbys if key not in down)]
+
+
+def _address(spec: NodeSpec) -> str:
+    """HOST:PORT of a gateway; of a node: empty."""
+    return "" if spec.ros else spec.arguments[spec.arguments.index("--listen") + 1]
+
+
+def _is_taken(address: str) -> bool:
+    with contextlib.suppress(OSError), socket.create_connection(tcp_address(f"tcp://{address}"), 1):
+        return True
+    return False

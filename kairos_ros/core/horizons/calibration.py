@@ -6,7 +6,7 @@ horizon that suits each task best. Where a plan does not do, a critic tells it b
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -16,10 +16,12 @@ from kairos_ros.core.horizons.critic import ByRisk, Critic
 from kairos_ros.core.horizons.policies import (
     CALIBRATED,
     TUNED,
+    UNCALIBRATED,
     Floats,
     Horizon,
     HorizonContext,
     HorizonPolicy,
+    parse_horizon,
 )
 
 FORMAT = 1
@@ -82,8 +84,9 @@ class HorizonCalibration:
     chunk_size: int
     tasks: Mapping[tuple[str, ...], HorizonPlan]
     """Names of a task (its kind, its instruction) -> its plan."""
-    unknown: HorizonPlan
-    """For tasks that were not calibrated."""
+    unknown: HorizonPlan | None
+    """For tasks that were not calibrated; None: they get the horizons of a policy that has no
+    calibration."""
     how: Mapping[str, Any] = field(default_factory=dict)
     """What it was measured with, for readers; JSON-ready."""
     static: StaticHorizons | None = None
@@ -96,7 +99,8 @@ class HorizonCalibration:
         if unplanned := next((names for names in self.critics if names not in self.tasks), None):
             raise ConfigError(f"calibration: a critic of {unplanned}, a task without a plan")
         longest = {names[0]: plan.longest for names, plan in self.tasks.items()}
-        longest["unknown tasks"] = self.unknown.longest
+        if self.unknown:
+            longest["unknown tasks"] = self.unknown.longest
         if self.static:
             longest |= {f"static:tuned, {n[0]}": h for n, h in self.static.tasks.items()}
             longest["static:tuned, unknown tasks"] = self.static.general
@@ -137,7 +141,7 @@ class HorizonCalibration:
             "policy_id": self.policy_id,
             "chunk_size": self.chunk_size,
             "tasks": [{"names": list(names), **_plan(plan)} for names, plan in self.tasks.items()],
-            "unknown": _plan(self.unknown),
+            "unknown": _plan(self.unknown) if self.unknown else None,
             "how": dict(self.how),
         }
         if self.static:
@@ -163,7 +167,7 @@ class HorizonCalibration:
                 policy_id=str(data["policy_id"]),
                 chunk_size=int(data["chunk_size"]),
                 tasks=tasks,
-                unknown=_parse(data["unknown"]),
+                unknown=None if data["unknown"] is None else _parse(data["unknown"]),
                 how=dict(data.get("how", {})),
                 static=_parse_static(data["static"]) if "static" in data else None,
                 critics={
@@ -179,14 +183,15 @@ class HorizonCalibration:
 
 class Calibrated:
     """Executes what the calibration plans for this task and round; where the task has a critic, it
-    decides after the planned rounds. A HorizonPolicy.
+    decides after the planned rounds. Tasks that the calibration does not know have its plan for
+    these, or else the horizons of a policy without a calibration. A HorizonPolicy.
 
     Raises PolicyError for chunks of another length than it was calibrated for.
     """
 
     def __init__(self, calibration: HorizonCalibration) -> None:
         self._chunk_size = calibration.chunk_size
-        self._unknown = calibration.unknown
+        self._unknown, self._uncalibrated = calibration.unknown, parse_horizon(UNCALIBRATED)
         self._plans = {name: plan for names, plan in calibration.tasks.items() for name in names}
         self._critics = {
             name: ByRisk(critic, calibration.careful(names))
@@ -203,6 +208,9 @@ class Calibrated:
             return critic(updates, chunk, context)
         known = "" if plan else UNKNOWN
         plan = plan or self._unknown
+        if plan is None:
+            found = self._uncalibrated(updates, chunk, context)
+            return replace(found, reason=f"{found.reason}{UNKNOWN}")
         late = ", past its plan" if plan.rounds and context.round > len(plan.rounds) else ""
         which = f"for round {context.round}" if plan.rounds else f"as static {plan.after}"
         reason = f"calibrated {which}{known}{late}"

@@ -1,6 +1,7 @@
 """`kairos calibrate`: the options, and nothing that costs an import."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -34,7 +35,11 @@ def calibrate_command(
         ),
     ] = "told",
     tasks: Annotated[
-        str, typer.Option(help="Comma-separated Meta-World tasks; empty means all known ones.")
+        str,
+        typer.Option(
+            help="Comma-separated Meta-World tasks, or with --bags kinds of tasks in these; empty "
+            "means all."
+        ),
     ] = "",
     episodes: Annotated[
         int,
@@ -131,14 +136,16 @@ def calibrate_command(
         error=error,
         most_episodes=most_episodes,
     )
-    scenes = tuple(part.strip() for part in tasks.split(",") if part.strip()) or tuple(SCENES)
+    named = tuple(part.strip() for part in tasks.split(",") if part.strip())
+    scenes = named or tuple(SCENES)
     out = out or policy / NAME
     if bags:
+        if static_only or critic:
+            raise ConfigError("--static-only and --critic simulate; leave them out, or --bags")
         if not out.parent.is_dir():
             raise ConfigError(f"there is no folder {out.parent}; name the policy's, or --out FILE")
         keep = read_calibration(out) if out.is_file() else None
-        calibration = _recorded(bags, success, options, keep)
-        _check_policy(policy, calibration.policy_id)
+        calibration = _recorded(policy, bags, named, success, options, keep)
         write_calibration(out, calibration)
         typer.echo(f"wrote {out}")
         return
@@ -179,27 +186,25 @@ def calibrate_command(
     typer.echo(f"wrote {out}")
 
 
-def _check_policy(folder: Path, recorded: str) -> None:
-    """Raises ConfigError where a policy folder is not of the policy that the bags are of."""
+def _policy_in(folder: Path) -> Callable[[str], bool]:
+    """Whether a policy is the one in this folder; where that holds none, every one is."""
     from kairos_ros.engine.policies.policy_source import CONFIG, policy_id
 
-    if (folder / CONFIG).is_file():
-        here = policy_id(folder, recorded.rpartition("-")[0])
-        if here != recorded:
-            raise ConfigError(
-                f"the bags are of policy {recorded}, and {folder} is another one ({here}); name "
-                "the folder of that policy"
-            )
+    if not (folder / CONFIG).is_file():
+        return lambda policy: True
+    return cache(lambda policy: policy == policy_id(folder, policy.rpartition("-")[0]))
 
 
 def _recorded(
+    policy: Path,
     bags: list[Path],
+    named: tuple[str, ...],
     success: str,
     options: "SearchOptions",
     keep: "HorizonCalibration | None",
 ) -> "HorizonCalibration":
     from kairos_ros.lab.horizons import recorded as of_bags
-    from kairos_ros.recording.runs.run_source import find_runs, read_run
+    from kairos_ros.recording.runs.run_source import bag_name, find_runs, read_run
 
     if success in (of_bags.TOLD, of_bags.JUDGED):
         labels = None
@@ -208,17 +213,36 @@ def _recorded(
     else:
         labels = of_bags.read_labels(Path(success))
     paths = find_runs(bags)
+    unread: dict[Path, ConfigError] = {}
 
     def runs() -> Iterator["FleetRun"]:
         for number, path in enumerate(paths, 1):
             typer.echo(f"reading {path} ({number} of {len(paths)})", err=True)
-            yield read_run(path)[0]
+            try:
+                run, _ = read_run(path)
+            except ConfigError as unreadable:
+                unread[path] = unreadable
+                continue
+            for line in run.left_out:
+                typer.echo(f"left out {line}")
+            yield run
 
-    recorded = of_bags.read_outcomes(runs(), success, labels)
-    error = options.error / max(1, len(recorded.tasks))
+    recorded = of_bags.read_outcomes(runs(), success, labels, _policy_in(policy))
+    if len(unread) == len(paths):
+        raise next(iter(unread.values()))
+    if recorded.others and not recorded.policy:
+        raise ConfigError(
+            f"the bags are of policy {', '.join(recorded.others)}, and {policy} is another one; "
+            "name the folder of that policy"
+        )
+    if strange := [kind for kind in named if kind not in recorded.tasks]:
+        there = ", ".join(sorted(recorded.tasks)) or "none"
+        raise ConfigError(f"--tasks: no task {strange[0]!r} of the bags counts; those are: {there}")
+    outcomes_of = {k: of for k, of in sorted(recorded.tasks.items()) if k in named or not named}
+    error = options.error / max(1, len(outcomes_of))
     chosen = {
         kind: of_bags.choose(outcomes, options.worst_loss, options.slack, error)
-        for kind, outcomes in sorted(recorded.tasks.items())
+        for kind, outcomes in outcomes_of.items()
     }
     for kind, one in chosen.items():
         counts = ", ".join(f"{h}: {ok} of {n}" for h, (ok, n) in one.counts.items())
@@ -226,8 +250,12 @@ def _recorded(
         typer.echo(f"{kind:28} {plan}; successes by static horizon {counts}")
         for compared in one.compared:
             typer.echo(f"    {_compared(compared, one.reference, options.worst_loss)}")
+    for unreadable in unread.values():
+        typer.echo(f"left out a bag: {unreadable}")
     for why, tasks in recorded.left_out.most_common():
         typer.echo(f"left out, {why}: {tasks} tasks")
+    for other, tasks in recorded.others.most_common():
+        typer.echo(f"left out, of policy {other}: {tasks} tasks")
     if lost := sorted(recorded.unlabelled):
         robot, task = lost[0]
         typer.echo(
@@ -235,7 +263,7 @@ def _recorded(
             "task is SESSION/ID, which kairos bag export writes to meta/kairos_ros.json"
         )
     how = {
-        "bags": [path.name for path in paths],
+        "bags": [bag_name(path) for path in paths if path not in unread],
         "success": "labels" if labels is not None else success,
         "worst_loss": options.worst_loss,
         "slack": options.slack,
@@ -277,7 +305,8 @@ def _print(calibration: "HorizonCalibration") -> None:
         plan = "critic" if names in calibration.critics else calibration.tasks.get(names, "")
         tried = ", ".join(f"{x}: {ok}" for x, ok in static.how["successes"][names[0]].items())
         typer.echo(f"{names[0]:28} {plan!s:28} {h:<13} {tried}")
-    typer.echo(f"{'tasks that are none of these':28} {calibration.unknown!s:28} {static.general}")
+    others = str(calibration.unknown or "as without a calibration")
+    typer.echo(f"{'tasks that are none of these':28} {others:28} {static.general}")
 
 
 def _ladder(text: str) -> tuple[int, ...]:

@@ -12,7 +12,7 @@ that of `kairos calibrate` in simulation.
 import csv
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,6 +28,8 @@ from kairos_ros.recording.runs.run import FleetRun, RoundRecord, TaskRecord
 from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
+KINDS = {instruction: scene for scene, instruction in SCENES.items()}
+"""Instruction of a scene -> its kind: a goal may name the one or the other."""
 TOLD, JUDGED = "told", "judged"
 LEAST = 30
 """Tasks of one horizon before it is looked at."""
@@ -48,6 +50,8 @@ class Recorded:
     tasks: dict[str, dict[int, list[bool]]] = field(default_factory=dict)
     left_out: Counter[str] = field(default_factory=Counter)
     """Tasks that say nothing of a static horizon, by reason."""
+    others: Counter[str] = field(default_factory=Counter)
+    """Tasks of other policies than the wanted one, by policy."""
     unlabelled: set[tuple[str, str]] = field(default_factory=set)
     """Robots and tasks of labels that were found for no task."""
 
@@ -109,14 +113,19 @@ def read_labels(file: Path) -> Labels:
 
 
 def read_outcomes(
-    runs: Iterable[FleetRun], success: str = TOLD, labels: Labels | None = None
+    runs: Iterable[FleetRun],
+    success: str = TOLD,
+    labels: Labels | None = None,
+    wanted: Callable[[str], bool] = lambda policy: True,
 ) -> Recorded:
     """Outcomes of the tasks in `runs`. success: `told` by the robot, `judged` by the monitor's last
-    word. labels: an operator's word, which decides instead; other tasks are left out.
+    word. labels: an operator's word, which decides instead; other tasks are left out. wanted: a
+    policy whose tasks count.
 
-    Raises ConfigError where two policies ran.
+    Raises ConfigError where two policies are wanted.
     """
     recorded = Recorded(unlabelled=set(labels or ()))
+    known: set[tuple[str, str]] = set()
     for run in runs:
         said = _judged(run) if success == JUDGED else {}
         rounds: dict[tuple[str, str], list[RoundRecord]] = {}
@@ -125,10 +134,18 @@ def read_outcomes(
         for task in sorted(run.tasks, key=lambda task: task.given_s):
             key = task.robot, task.task
             recorded.unlabelled.discard(key)
+            if key in known:
+                recorded.left_out["in another of the bags, too"] += 1
+                continue
+            if task.policy and not wanted(task.policy):
+                recorded.others[task.policy] += 1
+                continue
             told = task.success if success == TOLD else said.get(key)
             why = _take(recorded, task, rounds.get(key, ()), labels.get(key) if labels else told)
             if why:
                 recorded.left_out[why] += 1
+            else:
+                known.add(key)
     return recorded
 
 
@@ -145,8 +162,8 @@ def _take(
         return "without a word on success"
     if recorded.policy not in ("", task.policy):
         raise ConfigError(
-            f"tasks of two policies, {recorded.policy} and {task.policy}: calibrate the bags of "
-            "one at a time"
+            f"tasks of two policies, {recorded.policy} and {task.policy}: name the folder of the "
+            "one that you calibrate, and the file with --out"
         )
     horizons = {one.horizon for one in answered}
     if len(horizons) > 1:
@@ -155,7 +172,7 @@ def _take(
         return "of horizons that were decided round by round"
     recorded.policy = task.policy
     recorded.chunk_size = max(recorded.chunk_size, *(one.chunk_size for one in answered))
-    of_kind = recorded.tasks.setdefault(task.scene, {})
+    of_kind = recorded.tasks.setdefault(KINDS.get(task.scene, task.scene), {})
     of_kind.setdefault(horizons.pop(), []).append(success)
     return ""
 
@@ -248,7 +265,7 @@ def calibration_of(
         recorded.policy,
         recorded.chunk_size,
         plans,
-        HorizonPlan((), min(plan.after for plan in plans.values())),
+        keep.unknown if keep else None,  # what one task bears says nothing of others
         how,
         StaticHorizons(static, min(static.values()), how),
         {

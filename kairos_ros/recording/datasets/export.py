@@ -21,6 +21,7 @@ from kairos_ros.recording.datasets.episode import (
 )
 from kairos_ros.recording.datasets.tasks_of import STATUS, TASK, bare, tasks_of
 from kairos_ros.recording.reader import Bag
+from kairos_ros.recording.runs.run_source import bag_name
 from kairos_ros.telemetry.events import TaskKey
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ def _source(number: int, bag: Path, found: Episode) -> dict[str, Any]:
     goal = found.ended.goal
     return {
         "episode_index": number,
-        "bag": bag.name,
+        "bag": bag_name(bag),
         "robot": found.key.robot,
         "session": found.key.session,
         "task": found.key.task,
@@ -299,7 +300,7 @@ def _document(bags: Sequence[Path], choice: Choice, done: Exported) -> dict[str,
     return {
         "format": "kairos_ros dataset",
         "version": 1,
-        "bags": [path.name for path in bags],
+        "bags": [bag_name(path) for path in bags],
         "choice": asdict(choice)
         | {name: sorted(getattr(choice, name)) for name in ("only", "without")},
         "frames": FRAMES,

@@ -113,6 +113,13 @@ def _below(path: Path, depth: int) -> Iterator[Path]:
                 yield from _below(child, depth - 1)
 
 
+def bag_name(path: Path) -> str:
+    """Of a bag, for readers: its folder's name; of one in a run's folder, with that folder's."""
+    folder = path.resolve()
+    folder = folder.parent if folder.suffix == ".mcap" else folder
+    return "/".join(folder.parts[-2:]) if folder.name == BAG else folder.name
+
+
 def _is_bag(path: Path) -> bool:
     if path.is_file():
         return path.suffix == ".mcap"

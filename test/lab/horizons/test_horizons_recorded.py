@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,7 +11,9 @@ from typer.testing import CliRunner
 from kairos_ros.commands.cli import app
 from kairos_ros.core.conformance import check_horizon_policy
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.core.horizons.policies import Explore, HorizonContext, Static, parse_horizon
+from kairos_ros.engine.policies.policy_source import policy_id
 from kairos_ros.lab.horizons.recorded import (
     Recorded,
     calibration_of,
@@ -22,6 +25,8 @@ from kairos_ros.lab.horizons.recorded import (
 from kairos_ros.recording.runs.pipeline import JudgementRecord, PipelineRecord
 from kairos_ros.recording.runs.run import LOST, FleetRun, RoundRecord, TaskRecord
 from kairos_ros.recording.runs.run_files import save_run
+from kairos_ros.recording.runs.run_source import read_run
+from kairos_ros.serving.calibration_file import NAME, read_calibration
 
 CHUNK, UPDATES = np.zeros((50, 4), np.float32), np.ones((10, 50, 4), np.float32)
 POLICY = "flow_mlp-1234"
@@ -54,12 +59,12 @@ def test_a_task_that_nobody_identifies_is_not_experimented_with():
         parse_horizon("explore:0")
 
 
-def fleet(rates, *, tasks=700, kind="push-v3", policy=POLICY, seed=0):
+def fleet(rates, *, tasks=700, kind="push-v3", policy=POLICY, seed=0, session=""):
     """A run in which each task had one of the horizons of `rates`, with that rate of success."""
     rng, records, rounds = np.random.default_rng(seed), [], []
     for number in range(tasks):
         h = list(rates)[number % len(rates)]
-        name = f"task_{number}"
+        name = f"{session}task_{number}"
         ok = bool(rng.random() < rates[h])
         records.append(
             TaskRecord(number, "arm", kind, number, number, number, number + 1,
@@ -85,10 +90,60 @@ def test_a_longer_horizon_is_planned_where_the_outcomes_show_that_it_loses_littl
     assert [one.holds for one in of["push-v3"].compared] == [False], "40 loses too much"
     calibration = calibration_of(recorded, of, {})
     assert (calibration.policy_id, calibration.chunk_size) == (POLICY, 50)
+    calibrated = calibration.policies()["calibrated"]
+    assert calibrated(UPDATES, CHUNK, HorizonContext("push-v3", 3)).length == 20
     assert (
-        calibration.policies()["calibrated"](UPDATES, CHUNK, HorizonContext("push-v3", 3)).length
-        == 20
+        HorizonCalibration.from_dict(json.loads(json.dumps(calibration.to_dict()))) == calibration
     )
+
+
+def test_a_task_that_the_bags_say_nothing_of_keeps_the_horizons_it_had():
+    """What one task bears, another one fails with."""
+    calibration = calibration_of(*chosen(fleet({50: 1.0})), {})
+    policies = calibration.policies()
+    calibrated, uncalibrated = parse_horizon("auto", policies), parse_horizon("auto")
+    assert calibrated(UPDATES, CHUNK, HorizonContext("push-v3", 3)).length == 50
+    for tail in (None, CHUNK[:12]):
+        other = HorizonContext("lever-pull-v3", 3, tail=tail)
+        found, before = (rule(UPDATES, CHUNK, other) for rule in (calibrated, uncalibrated))
+        assert found.length == before.length
+        assert found.reason == f"{before.reason}, a task that was not calibrated"
+
+
+def test_a_task_that_was_given_by_its_instruction_alone_is_of_the_same_kind():
+    """As by `kairos task send`, beside a demo that names its scenes."""
+    told = fleet({10: 1.0}, kind="push the puck to the target", tasks=40, session="b/")
+    recorded = read_outcomes([fleet({10: 1.0}, tasks=40), told])
+    assert {kind: len(of[10]) for kind, of in recorded.tasks.items()} == {"push-v3": 80}
+
+
+@pytest.mark.parametrize(
+    ("every", "points", "needed", "needed_of_twelve"),
+    [
+        (0, 2, 354, 483), (0, 5, 140, 190), (0, 10, 68, 93),
+        (50, 2, 1550, 2150), (50, 5, 350, 450), (50, 10, 150, 200),
+        (20, 2, 3400, 4760), (20, 5, 600, 840), (20, 10, 180, 240),
+    ],
+)  # fmt: skip
+def test_the_docs_say_how_many_tasks_show_that_a_longer_horizon_holds(
+    every, points, needed, needed_of_twelve
+):
+    """Of seven horizons that fail in every so many tasks, never together. The shortest has a few
+    tasks more, and so is the reference."""
+
+    def planned(tasks, error):
+        outcomes = {
+            h: [not every or i % every != 7 * k % every for i in range(tasks + (k == 0) * more)]
+            for k, h in enumerate(Explore.tried)
+        }
+        return choose(outcomes, points / 100, 0.0, error).horizon
+
+    more = every or 1
+    for tasks, error in ((needed, 0.05), (needed_of_twelve, 0.05 / 12)):
+        assert planned(tasks, error) == 50
+        assert planned(tasks - more, error) < 50
+    page = (Path(__file__).parents[3] / "docs" / "horizon.md").read_text()
+    assert f" {needed:,} ({needed_of_twelve:,}) |" in page
 
 
 def test_a_horizon_as_good_as_the_one_that_most_tasks_had_needs_evidence():
@@ -170,13 +225,15 @@ def test_the_monitor_or_an_operator_may_decide_what_succeeded(tmp_path):
 
 def test_bags_of_two_policies_are_refused():
     with pytest.raises(ConfigError, match="tasks of two policies"):
-        read_outcomes([fleet({10: 1.0}, tasks=2), fleet({10: 1.0}, tasks=2, policy="act-1")])
+        read_outcomes(
+            [fleet({10: 1.0}, tasks=2), fleet({10: 1.0}, tasks=2, policy="act-1", session="b/")]
+        )
 
 
 @pytest.fixture
 def runs(tmp_path):
     save_run(tmp_path / "monday", fleet({10: 1.0, 30: 1.0, 50: 0.5}, tasks=900), {})
-    save_run(tmp_path / "tuesday", fleet({20: 0.9}, tasks=20, kind="reach-v3"), {})
+    save_run(tmp_path / "tuesday", fleet({20: 0.9}, tasks=20, kind="reach-v3", session="b/"), {})
     return tmp_path
 
 
@@ -197,6 +254,31 @@ def test_the_command_writes_what_the_bags_carry_and_says_what_they_do_not(runs):
     ]
     again = calibrate(runs, "--bags", runs / "monday", "--worst-loss", 5, "--out", out)
     assert again.exit_code == 0, again.output
+    other = calibrate(runs, "--bags", runs, "--tasks", "reach-v3", "--out", runs / "other.json")
+    assert "the bags carry no plan (reach-v3: 20 tasks" in str(other.exception)
+    assert "push-v3" not in other.output
+    strange = calibrate(runs, "--bags", runs, "--tasks", "reach", "--out", out)
+    assert "'reach' of the bags counts; those are: push-v3, reach-v3" in str(strange.exception)
+    critic = calibrate(runs, "--bags", runs, "--critic", "--out", out)
+    assert "--static-only and --critic simulate" in str(critic.exception)
+
+
+def test_a_bag_that_cannot_be_read_and_one_that_is_there_twice_lose_nothing_else(runs):
+    monday, _ = read_run(runs / "monday")
+    torn_off = (replace(monday.tasks[-1], outcome=LOST),)
+    save_run(runs / "before_monday", replace(monday, tasks=monday.tasks[:-1] + torn_off), {})
+    torn = runs / "thursday" / "bag"
+    torn.mkdir(parents=True)
+    (torn / "bag_0.mcap").touch()
+    out = runs / "horizons.json"
+    told = calibrate(runs, "--bags", runs, "--worst-loss", 5, "--out", out)
+    assert told.exit_code == 0, told.output
+    assert "10: 300 of 300, 30: 300 of 300" in told.output
+    assert "left out, in another of the bags, too: 899 tasks" in told.output
+    assert "bag_0.mcap is empty: its recorder ended before anything was written" in told.output
+    assert json.loads(out.read_text())["how"]["bags"] == ["before_monday", "monday", "tuesday"]
+    alone = calibrate(runs, "--bags", torn, "--out", out)
+    assert "bag_0.mcap is empty" in str(alone.exception)
 
 
 def test_a_fleet_without_fixed_horizons_is_told_how_to_record_them():
@@ -225,6 +307,19 @@ def test_the_folder_of_another_policy_and_words_that_are_none_are_refused(runs):
     assert sorted(path.name for path in folder.iterdir()) == ["config.json", "model.safetensors"]
     told = calibrate(folder, *bags, "--success", "juged")
     assert "told, judged, or a CSV file" in str(told.exception)
+
+
+def test_of_bags_of_several_policies_those_of_the_named_folder_count(runs):
+    folder = runs / "policy"
+    folder.mkdir()
+    for part in ("config.json", "model.safetensors"):
+        (folder / part).write_text("{}")
+    own = fleet({10: 1.0, 30: 1.0}, tasks=600, policy=policy_id(folder, "act"), session="c/")
+    save_run(runs / "wednesday", own, {})
+    told = calibrate(folder, "--bags", runs, "--worst-loss", 5)
+    assert told.exit_code == 0, told.output
+    assert f"left out, of policy {POLICY}: 920 tasks" in told.output
+    assert read_calibration(folder / NAME).policy_id == own.tasks[0].policy
 
 
 def test_plans_of_other_tasks_stay_and_another_policy_is_refused(runs):
