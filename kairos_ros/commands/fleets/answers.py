@@ -16,6 +16,8 @@ CALLED_OFF_S = 20.0
 LOOK = "`kairos fleet status` says by which plan the fleet runs"
 SILENT_S = 6.0
 """Serving nodes that ended with the program of the fleet are not heard any more then."""
+TAKEN_OVER_S = 20.0
+"""A second serving node that is there serves by then."""
 
 
 @contextmanager
@@ -64,9 +66,13 @@ def _served_by(names: FleetNames) -> str:
     from kairos_ros.nodes.fleet_client import FleetClient
 
     client = FleetClient("fleet_apply", names)
+    until_s = time.monotonic() + TAKEN_OVER_S
     try:
         client.spin(SILENT_S)
-        state = client.state
+        while (state := client.state) is None or not state.active:
+            if time.monotonic() >= until_s:
+                break
+            client.spin(0.2)
     finally:
         client.close()
     if state is None or not state.active:

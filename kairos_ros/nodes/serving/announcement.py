@@ -160,8 +160,9 @@ class ServerAnnouncement:
         now_ns = time.monotonic_ns()
         before, was_clear = self.owner, self.clear
         self.owner = self._others.before(now_ns, self._active_since_ns)
-        if self.stands_by and now_ns - self._began_ns > LISTEN_NS:
-            self._listens_until_ns = min(self._listens_until_ns, now_ns)  # it has found it
+        if self.stands_by:  # it has found what it is to stand by, which may leave at once
+            earliest_ns = self._began_ns + LISTEN_NS
+            self._listens_until_ns = min(self._listens_until_ns, max(earliest_ns, now_ns))
         self._listens = self._listens and self._listens_on(now_ns)
         self._log(before)
         if not self.serving:

@@ -15,7 +15,10 @@ from lifecycle_msgs.msg import Transition
 from wire import Operator, WireRobot, in_executor, until
 
 from kairos_ros.bringup.plan import NodeSpec, serving
+from kairos_ros.core.server_status import ServerState
 from kairos_ros.nodes import qos
+from kairos_ros.nodes.serving import announcement
+from kairos_ros.nodes.serving.announcement import ServerAnnouncement
 from kairos_ros.robot.body_log import read_body_log
 
 ONE = "emulated:latency_ms=5,chunk=20,state=3,dim=1"
@@ -163,6 +166,20 @@ def test_a_task_goes_on_with_the_standby_of_a_server_that_stands_still_and_of_on
     assert len(executed(tmp_path, "bob")) == 400
     key = "tasks continued with another server"
     until(lambda: wire.diagnostic("kairos: bob", key) == "2")
+
+
+def test_a_standby_that_has_just_begun_takes_over_from_a_server_that_leaves(wire, monkeypatch):
+    monkeypatch.setattr(announcement, "STANDBY_LISTENS_NS", 3_600_000_000_000)
+    monkeypatch.setattr(announcement, "LISTEN_NS", 5_000_000_000)
+    standby = in_executor(
+        wire.executor, lambda: ServerAnnouncement(wire.node, "standby", [], standby_after_s=1.0)
+    )
+    standby.phase = ServerState.ACTIVE
+    first = in_executor(wire.executor, lambda: AnnouncedServer(wire.node))
+    until(lambda: standby.update(None) or standby.stands_by, what="for the first one to be heard")
+    in_executor(wire.executor, first.leave)
+    until(lambda: standby.update(None) or standby.serving, what="for the standby to serve")
+    in_executor(wire.executor, standby.leave)
 
 
 def test_a_standby_that_would_take_over_too_soon_ends_with_one_line(start):
