@@ -4,6 +4,7 @@ The launch files map it to `launch_ros` nodes; `kairos arm` and the tests start 
 """
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -14,10 +15,17 @@ import yaml
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
 from kairos_ros.bringup.plan import NodeSpec, flag, recorder, robot, serving, viz
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.engine.policies.saved_policy import policy_inputs
 from kairos_ros.host.share import share
+from kairos_ros.robot.adapters.contract.contract import RobotContract
 from kairos_ros.robot.adapters.contract.contract_file import contract_path, read_contract
 from kairos_ros.robot.cameras.cameras_text import parse_cameras
 from kairos_ros.robot.description.arm import arm_called
+
+PICTURES = re.compile(r"camera/(\w+)/(image_raw|compressed)")
+"""Topics of a simulated driver's cameras."""
+CAMERA_RATE_HZ = 15.0
+"""Of pictures that a policy reads: an arm is elsewhere soon after one was taken."""
 
 
 def shipped_policy(arm: str) -> Path:
@@ -47,11 +55,11 @@ def arm_plan(arm: str, given: Mapping[str, str]) -> list[NodeSpec]:
         raise ConfigError(f"{arm} has no argument {unknown[0]!r}; it has {known}")
     values = {name: default for name, (default, _) in arguments.items()} | dict(given)
     simulated, serves = (flag(name, values[name]) for name in ("use_sim", "serving"))
+    for name in ("policy", "horizon"):
+        if values["fleet"] and values[name]:
+            raise ConfigError(f"the fleet file names policies and horizons: leave out {name}")
     specs = _body(arm, values, simulated)
     if values["fleet"]:
-        for name in ("policy", "horizon"):
-            if values[name]:
-                raise ConfigError(f"the fleet file names policies and horizons: leave out {name}")
         fleet = _fleet(Path(values["fleet"]))
         specs = [spec for spec in specs if spec.name != "robot"]
         specs += (spec for spec in fleet if serves or spec.executable != "serving_node")
@@ -74,7 +82,7 @@ def arm_plan(arm: str, given: Mapping[str, str]) -> list[NodeSpec]:
 def _looks(arm: str, values: Mapping[str, str], simulated: bool) -> str:
     """How the viz node draws the robot (docs/rviz.md)."""
     looks = {
-        "contract": values["contract"] or (arm if simulated else f"{arm}_real"),
+        "contract": _contract(arm, values, simulated),
         "tips": [hand.tip for hand in arm_called(arm).hands],
         "urdf": str(share() / "models" / "arms" / f"{arm}.urdf"),
     }
@@ -89,7 +97,7 @@ def _body(arm: str, values: Mapping[str, str], simulated: bool) -> list[NodeSpec
         if simulated:
             raise ConfigError("a serial port is an arm's: say use_sim:=false, too")
         return [_robot(name, "lerobot", _lerobot_options(arm, values), **_named_cameras(values))]
-    contract = values["contract"] or (arm if simulated else f"{arm}_real")
+    contract = _contract(arm, values, simulated)
     read = read_contract(contract_path(contract))
     drivers = [one.strip().rstrip("/") for one in values["driver"].split(",") if one.strip("/ ")]
     options: dict[str, Any] = {"contract": contract}
@@ -103,10 +111,24 @@ def _body(arm: str, values: Mapping[str, str], simulated: bool) -> list[NodeSpec
         return [body]
     if drivers[0] == name:
         raise ConfigError(f"robot and driver are both called {name!r}; name one of them otherwise")
-    return [_simulated_driver(arm, drivers[0], values), body]
+    return [_simulated_driver(arm, drivers[0], values, read), body]
 
 
-def _simulated_driver(arm: str, driver: str, values: Mapping[str, str]) -> NodeSpec:
+def _contract(arm: str, values: Mapping[str, str], simulated: bool) -> str:
+    """File or name of the contract: for a policy that reads pictures one with cameras, where such
+    a one ships."""
+    if values["contract"]:
+        return values["contract"]
+    if not simulated:
+        return f"{arm}_real"
+    seeing = f"{arm}_cameras"
+    reads = values["policy"] and policy_inputs(values["policy"]).cameras
+    return seeing if reads and contract_path(seeing).exists() else arm
+
+
+def _simulated_driver(
+    arm: str, driver: str, values: Mapping[str, str], contract: RobotContract
+) -> NodeSpec:
     parameters: dict[str, Any] = {"arm": arm}
     if not values["seed"].isdecimal():
         raise ConfigError(f"seed is {values['seed']!r}; it must be 0 or a positive whole number")
@@ -114,6 +136,12 @@ def _simulated_driver(arm: str, driver: str, values: Mapping[str, str]) -> NodeS
     if cameras := [one.strip() for one in values["cameras"].split(",") if one.strip()]:
         parse_cameras(values["cameras"])  # what is wrong is told before anything starts
         parameters["cameras"] = cameras
+    elif read := [
+        f"{topic[1]}:{camera.height_px}x{camera.width_px}"
+        for camera in contract.cameras.values()
+        if (topic := PICTURES.fullmatch(camera.topic))
+    ]:
+        parameters |= {"cameras": read, "camera_rate_hz": CAMERA_RATE_HZ}
     return NodeSpec("sim_driver_node", "driver", namespace=driver, parameters=parameters)
 
 

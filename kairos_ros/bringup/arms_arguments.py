@@ -6,8 +6,15 @@ _COMMON = {
     "use_sim": ("true", "true: a simulated driver; false: the arm itself"),
     "robot": ("", "Name in the fleet; empty: the arm's with _1 behind it"),
     "driver": ("", "Namespace of the ROS 2 driver, such as /so101; empty: the contract's"),
-    "contract": ("", "Contract file, or name in config/robots; empty: ARM, or ARM_real for an arm"),
-    "cameras": ("", "Cameras of the simulated driver, such as front,wrist:480x640; empty: none"),
+    "contract": (
+        "",
+        "Contract file, or name in config/robots; empty: ARM, ARM_cameras where the policy reads "
+        "pictures, or ARM_real for an arm",
+    ),
+    "cameras": (
+        "",
+        "Cameras of the simulated driver, such as front,wrist:480x640; empty: the contract's",
+    ),
     "camera_map": ("", "CAMERA=NAME, separated by commas: what the policy calls a camera"),
     "absent_cameras": ("", "Cameras of the policy that the arm is without, separated by commas"),
     "policy": ("", "Policy folder, hub id or emulated:...; empty: the one for the simulated arm"),

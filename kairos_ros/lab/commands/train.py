@@ -8,8 +8,6 @@ import typer
 
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
-CAMERA_POLICY = "metaworld_cameras"
-"""Name of the policy that ships for cameras."""
 PICTURED, EYES_MINUTES = 80, 45.0
 
 
@@ -90,10 +88,15 @@ def train_command(
 
     Run the same command again to continue a stopped training.
     """
+    if cameras:
+        from kairos_ros.robot.adapters.sim.sim_cameras import render_off_screen
+
+        render_off_screen()  # before anything imports MuJoCo
+
     import torch
 
     from kairos_ros.lab.training.camera.eyes import EyesSettings
-    from kairos_ros.lab.training.subject import METAWORLD, subject_of
+    from kairos_ros.lab.training.subject import METAWORLD, subject_of, vision_of
     from kairos_ros.lab.training.train import TrainSettings, train
 
     subject = subject_of(_scenes(tasks))
@@ -102,7 +105,8 @@ def train_command(
     if cameras:
         minutes_to_see = EYES_MINUTES if eyes_minutes is None and eyes_steps is None else None
         eyes = EyesSettings(pictured, eyes_minutes or minutes_to_see, eyes_steps)
-        name, work = CAMERA_POLICY, work or runs / CAMERA_POLICY
+        name = vision_of(_scenes(tasks)).policy
+        work = work or runs / name
     else:
         name = subject.policy
     threads = threads or os.cpu_count() or 1

@@ -97,12 +97,15 @@ def do_task(
 def finding(arm: str, records: Sequence[TaskRecord]) -> str:
     """What the run showed, in one line."""
     busy = sum(one.duration_s for one in records)
-    stalled = sum(one.stalled_s for one in records) / busy if busy else 0.0
+    stalled, rate_hz = (
+        sum(getattr(one, name) for one in records) / busy if busy else 0.0
+        for name in ("stalled_s", "actions")
+    )
     return (
         f"{arm}: {sum(one.success for one in records)} of {len(records)} tasks succeeded, "
         f"{mean(one.duration_s for one in records):.1f} s and "
         f"{mean(len(one.round_executed) for one in records):.1f} rounds each, "
-        f"{100 * stalled:.1f} % of the time stalled"
+        f"{rate_hz:.1f} actions/s, {100 * stalled:.1f} % of the time stalled"
     )
 
 

@@ -5,6 +5,9 @@ from dataclasses import dataclass
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.lab.training.arm.demonstrations import record_reach
+from kairos_ros.lab.training.arm.pictures import SO101_VISION
+from kairos_ros.lab.training.camera.metaworld import METAWORLD_VISION
+from kairos_ros.lab.training.camera.vision import Vision
 from kairos_ros.lab.training.demonstrations import Record, record_scene
 from kairos_ros.lab.world.reach import INSTRUCTION, state_names
 from kairos_ros.robot.adapters.sim import metaworld_scenes as metaworld
@@ -24,6 +27,8 @@ class Subject:
     record: Record
     predicts: str
     """What the network tells (`FlowMLPConfig.predicts`)."""
+    vision: Vision | None = None
+    """Of a policy with cameras; None: none is learned for this body."""
 
 
 METAWORLD = Subject(
@@ -33,6 +38,7 @@ METAWORLD = Subject(
     metaworld.ACTION_DIM,
     record_scene,
     "velocity",
+    METAWORLD_VISION,
 )
 REACHING = tuple(
     Subject(
@@ -42,6 +48,7 @@ REACHING = tuple(
         len(arm.joints),
         record_reach,
         "actions",
+        SO101_VISION if name == "so101" else None,
     )
     for name, arm in ARMS.items()
 )
@@ -57,6 +64,18 @@ def subject_of(scenes: Sequence[str]) -> Subject:
     if unknown := [scene for scene in scenes if scene not in known] or not scenes:
         raise ConfigError(f"unknown tasks {unknown}; choose from {', '.join(known)}")
     raise ConfigError(f"tasks {', '.join(scenes)} are not all done by one body; train them apart")
+
+
+def vision_of(scenes: Sequence[str]) -> Vision:
+    """What a policy of these scenes sees. Raises ConfigError as `subject_of`, and where cameras are
+    not learned for them."""
+    vision = subject_of(scenes).vision
+    if vision is None:
+        able = [scene for subject in SUBJECTS if subject.vision for scene in subject.scenes]
+        raise ConfigError(
+            f"cameras are not learned for {', '.join(scenes)}; they are for {', '.join(able)}"
+        )
+    return vision
 
 
 def instructions(scenes: Sequence[str]) -> list[str]:

@@ -16,25 +16,23 @@ from kairos_ros.engine.flow_mlp.configuration_flow_mlp import FlowMLPConfig
 from kairos_ros.engine.flow_mlp.modeling_flow_mlp import FlowMLPPolicy
 from kairos_ros.engine.flow_mlp.processor_flow_mlp import make_flow_mlp_pre_post_processors
 from kairos_ros.lab.training.camera.eyes import (
-    CAMERAS,
-    CROPS,
     EyesSettings,
     Sights,
-    by_hand,
     eyes_record,
     image_key,
     train_eyes,
 )
 from kairos_ros.lab.training.camera.pictures import Pictures, collect_pictures
+from kairos_ros.lab.training.camera.vision import Vision
 from kairos_ros.lab.training.checkpoint import RunPosition
 from kairos_ros.lab.training.corrections import FleetTask, corrections, fleet_tasks, joined
 from kairos_ros.lab.training.course import Course, Schedule
 from kairos_ros.lab.training.dataset import ChunkDataset
 from kairos_ros.lab.training.demonstrations import Demonstrations, collect, load, save
-from kairos_ros.lab.training.subject import METAWORLD, instructions, subject_of
+from kairos_ros.lab.training.subject import METAWORLD, instructions, subject_of, vision_of
 from kairos_ros.lab.training.warm_start import begin_with, go_on_with
 from kairos_ros.recording.runs.run_files import make_folder
-from kairos_ros.robot.adapters.sim.metaworld_scenes import HAND_DIM, PLACES_DIM, SCENES
+from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.serving.calibration_file import NAME as CALIBRATION
 
 MEASURED = (
@@ -77,10 +75,8 @@ class TrainSettings:
         if (self.minutes is None) == (self.steps is None):
             raise ConfigError("set exactly one of --minutes and --steps")
         subject = subject_of(self.scenes)
-        if self.eyes and subject is not METAWORLD:
-            raise ConfigError(
-                f"cameras are learned for Meta-World's tasks only, not for {', '.join(self.scenes)}"
-            )
+        if self.eyes:
+            vision_of(self.scenes)
         if self.failed and (self.eyes or subject is not METAWORLD):
             raise ConfigError(
                 "--from-dataset is for policies of Meta-World that read the simulator's state"
@@ -130,19 +126,18 @@ def train(
     torch.manual_seed(settings.seed)
     statistics = None
     if settings.start and not settings.eyes:
-        known = instructions(settings.scenes)
-        policy, statistics = go_on_with(Path(settings.start), known, device)
+        policy, statistics = go_on_with(Path(settings.start), settings.scenes, device)
     else:
         policy = new_policy(settings, device)
     sights = errors = None
     if settings.eyes:
-        sights = Sights(_pictures(settings, work, processes, report))
-        demos = {scene: by_hand(d) for scene, d in demos.items()}
+        vision = vision_of(settings.scenes)
+        sights = Sights(vision, _pictures(settings, vision, work, processes, report))
+        demos = {scene: vision.by_eye(d) for scene, d in demos.items()}
     data = ChunkDataset(demos, policy.config.chunk_size)
-    if statistics is None:
-        statistics = (
-            begin_with(policy, Path(settings.start)) if settings.start else data.statistics()
-        )
+    if statistics is None and settings.start:
+        statistics = begin_with(policy, Path(settings.start), settings.scenes)
+    statistics = statistics or data.statistics()
     if settings.eyes and sights:
         state = {n: v.to(device) for n, v in statistics["observation.state"].items()}
         eyes = policy.model.eyes
@@ -218,23 +213,32 @@ def _corrected(
 
 
 def _pictures(
-    settings: TrainSettings, work: Path, processes: int, report: Callable[[str], None]
+    settings: TrainSettings,
+    vision: Vision,
+    work: Path,
+    processes: int,
+    report: Callable[[str], None],
 ) -> dict[str, list[Pictures]]:
-    episodes = settings.eyes.episodes if settings.eyes else 0
-    folder = work / "pictures"
     return collect_pictures(
-        settings.scenes, episodes, settings.seed, CAMERAS, folder, processes, report
+        settings.scenes,
+        settings.eyes.episodes if settings.eyes else 0,
+        settings.seed,
+        vision.cameras,
+        vision.record,
+        work / "pictures",
+        processes,
+        report,
     )
 
 
 def new_policy(settings: TrainSettings, device: str) -> FlowMLPPolicy:
     """An untrained policy for the settings' scenes."""
     subject = subject_of(settings.scenes)
-    state_dim = HAND_DIM if settings.eyes else subject.state_dim
-    cameras = CAMERAS if settings.eyes else {}
+    vision = vision_of(settings.scenes) if settings.eyes else None
+    state_dim = len(vision.own) if vision else subject.state_dim
     inputs = {"observation.state": PolicyFeature(FeatureType.STATE, (state_dim,))} | {
         image_key(name): PolicyFeature(FeatureType.VISUAL, (3, *size))
-        for name, size in cameras.items()
+        for name, size in (vision.cameras.items() if vision else ())
     }
     action = PolicyFeature(FeatureType.ACTION, (subject.action_dim,))
     config = FlowMLPConfig(
@@ -243,8 +247,8 @@ def new_policy(settings: TrainSettings, device: str) -> FlowMLPPolicy:
         width=settings.width,
         blocks=settings.blocks,
         predicts=subject.predicts,
-        sees=PLACES_DIM if settings.eyes else 0,
-        crops={image_key(name): list(CROPS[name]) for name in cameras},
+        sees=len(vision.places) if vision else 0,
+        crops={image_key(k): list(crop) for k, crop in vision.crops.items()} if vision else {},
         optimizer_lr=settings.learning_rate,
         license="apache-2.0",
         input_features=inputs,

@@ -1,8 +1,8 @@
 """Begins training with the weights of a policy that there is.
 
 A camera policy begins with what one that reads the simulator's state knows about acting. Both
-compute the same chunks, as long as the eyes are right and nothing but the hand moves: what the
-camera policy cannot know, how fast objects move, is taken as nothing.
+compute the same chunks, as long as the eyes are right and nothing but the body moves: what the
+camera policy cannot know, such as how fast objects move, is taken as nothing.
 """
 
 from collections.abc import Sequence
@@ -14,22 +14,17 @@ from torch import Tensor
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.flow_mlp.modeling_flow_mlp import FlowMLPPolicy
-from kairos_ros.lab.training.camera.eyes import units
-from kairos_ros.robot.adapters.sim.metaworld_scenes import (
-    HAND_ENTRIES,
-    PLACES_ENTRIES,
-    STATE_DIM,
-)
+from kairos_ros.lab.training.subject import instructions, subject_of, vision_of
 
 HARDLY_VARIES = 0.02
 """Of what the eyes tell, values with a smaller standard deviation are left out: the eyes' errors in
 them would be blown up."""
-UNSEEN = sorted(set(range(STATE_DIM)) - set(HAND_ENTRIES) - set(PLACES_ENTRIES))
-"""Of the state: how fast objects move, and what no scene has."""
 
 
 @torch.no_grad()
-def begin_with(policy: FlowMLPPolicy, folder: Path) -> dict[str, dict[str, Tensor]]:
+def begin_with(
+    policy: FlowMLPPolicy, folder: Path, scenes: Sequence[str]
+) -> dict[str, dict[str, Tensor]]:
     """Gives `policy`, which has cameras, all other weights of the state policy in `folder`.
 
     Returns the statistics that its normalisers need. Raises ConfigError where the policies' sizes
@@ -43,44 +38,50 @@ def begin_with(policy: FlowMLPPolicy, folder: Path) -> dict[str, dict[str, Tenso
                 f"--start {folder} has {name} {getattr(theirs, name)}, and this policy has"
                 f" {getattr(ours, name)}; train them alike"
             )
-    _check_knows(known, folder, ours.instructions)
+    _check_knows(known, folder, scenes)
+    vision, state_dim = vision_of(scenes), subject_of(scenes).state_dim
+    own, places = list(vision.own), list(vision.places)
+    unseen = sorted(set(range(state_dim)) - set(own) - set(places))
     statistics = _statistics(folder)
     mean, std = statistics["observation.state"]["mean"], statistics["observation.state"]["std"]
     old = known.model.state_dict()
     weight, bias = old.pop("read_state.0.weight"), old.pop("read_state.0.bias").clone()
-    of_state = weight[:, :STATE_DIM]
-    bias -= of_state[:, UNSEEN] @ (mean[UNSEEN] / std[UNSEEN])  # as where these are 0
-    offset, unit = units()
-    seen = of_state[:, PLACES_ENTRIES] / std[PLACES_ENTRIES]
-    seen[:, std[PLACES_ENTRIES] < HARDLY_VARIES] = 0.0
-    bias += seen @ (offset - mean[PLACES_ENTRIES])
-    tasks = [STATE_DIM + theirs.instructions.index(text) for text in ours.instructions]
-    columns = [of_state[:, HAND_ENTRIES], seen * unit, weight[:, tasks]]
+    of_state = weight[:, :state_dim]
+    bias -= of_state[:, unseen] @ (mean[unseen] / std[unseen])  # as where these are 0
+    offset, unit = (torch.from_numpy(values) for values in vision.units())
+    seen = of_state[:, places] / std[places]
+    seen[:, std[places] < HARDLY_VARIES] = 0.0
+    bias += seen @ (offset - mean[places])
+    tasks = [state_dim + theirs.instructions.index(text) for text in ours.instructions]
+    columns = [of_state[:, own], seen * unit, weight[:, tasks]]
     new = old | {"read_state.0.weight": torch.cat(columns, 1), "read_state.0.bias": bias}
     eyes = {n: v for n, v in policy.model.state_dict().items() if n.startswith("eyes.")}
     policy.model.load_state_dict(eyes | new)
-    hand = {"mean": mean[HAND_ENTRIES], "std": std[HAND_ENTRIES]}
-    return {"observation.state": hand, "action": statistics["action"]}
+    kept = {"mean": mean[own], "std": std[own]}
+    return {"observation.state": kept, "action": statistics["action"]}
 
 
 def go_on_with(
-    folder: Path, instructions: Sequence[str], device: str
+    folder: Path, scenes: Sequence[str], device: str
 ) -> tuple[FlowMLPPolicy, dict[str, dict[str, Tensor]]]:
     """The policy in `folder`, to be trained further, and the statistics of its normalisers.
 
     Raises ConfigError where it is none, reads cameras, or does not know an instruction.
     """
     policy = _known(folder)
-    _check_knows(policy, folder, instructions)
+    _check_knows(policy, folder, scenes)
     policy.config.device = device
     return policy.to(device), _statistics(folder)
 
 
-def _check_knows(policy: FlowMLPPolicy, folder: Path, instructions: Sequence[str]) -> None:
-    config = policy.config
-    if config.image_features or config.robot_state_feature.shape != (STATE_DIM,):
-        raise ConfigError(f"--start {folder} does not read Meta-World's state and nothing else")
-    if unknown := [text for text in instructions if text not in config.instructions]:
+def _check_knows(policy: FlowMLPPolicy, folder: Path, scenes: Sequence[str]) -> None:
+    config, subject = policy.config, subject_of(scenes)
+    if config.image_features or config.robot_state_feature.shape != (subject.state_dim,):
+        raise ConfigError(
+            f"--start {folder} does not read the {subject.state_dim} values of these tasks' state"
+            " and nothing else"
+        )
+    if unknown := [text for text in instructions(scenes) if text not in config.instructions]:
         raise ConfigError(f"--start {folder} does not know the instructions {unknown}")
 
 

@@ -14,6 +14,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.lab.commands.evaluate_arm import evaluate_arm_command
 from kairos_ros.lab.training.arm.card import write_card, write_evaluation
 from kairos_ros.lab.training.arm.demonstrations import begin, record_episode, record_reach
+from kairos_ros.lab.training.arm.senses import Senses
 from kairos_ros.lab.training.arm.trial import try_expert, try_policy
 from kairos_ros.lab.training.demonstrations import HELD_OUT_SEED
 from kairos_ros.lab.training.rollout import PolicyUnderTest
@@ -75,7 +76,7 @@ def test_the_same_held_out_episodes_are_laid_out_for_everybody():
 def test_the_shipped_policy_touches_held_out_balls(name):
     folder = MODELS / f"{name}_reach"
     assert sum(path.stat().st_size for path in folder.iterdir()) < 5e6
-    *_, trial = try_policy(PolicyUnderTest(folder), arm_called(name), HELD_OUT, 15)
+    *_, trial = try_policy(PolicyUnderTest(folder), Senses(arm_called(name), {}), HELD_OUT, 15)
     assert trial.successes >= 7, trial
 
 
@@ -84,6 +85,10 @@ def test_evaluation_says_what_it_needs(tmp_path):
         evaluate_arm_command("so101", policy=tmp_path)
     with pytest.raises(ConfigError, match="'10,x'; give whole numbers"):
         evaluate_arm_command("so101", policy=MODELS / "so101_reach", horizons="10,x")
+    with pytest.raises(ConfigError, match="reads no cameras: --look shifted"):
+        evaluate_arm_command("so101", policy=MODELS / "so101_reach", look="shifted")
+    with pytest.raises(ConfigError, match="look 'dark' is unknown"):
+        evaluate_arm_command("so101", policy=MODELS / "so101_reach", look="dark")
 
 
 def test_a_card_says_what_was_measured(tmp_path):
@@ -91,7 +96,7 @@ def test_a_card_says_what_was_measured(tmp_path):
     arm = arm_called("so101")
     trial = try_expert(arm, HELD_OUT[:2])
     write_evaluation(folder, HELD_OUT_SEED, [trial])
-    write_card(folder, arm, HELD_OUT_SEED, [trial])
+    write_card(folder, arm)
     card = (folder / "README.md").read_text()
     assert "2 episodes from seed 1000000" in card
     assert f"| expert | 100 (34–100) | {trial.median_s:.1f} |" in card
@@ -99,7 +104,7 @@ def test_a_card_says_what_was_measured(tmp_path):
     training = json.loads((folder / "training.json").read_text())
     training["settings"] |= {"steps": None, "minutes": 3.0}
     (folder / "training.json").write_text(json.dumps(training))
-    write_card(folder, arm, HELD_OUT_SEED, [trial])
+    write_card(folder, arm)
     assert "--tasks so101-reach --minutes 3 " in (folder / "README.md").read_text()
     told = json.loads((folder / "evaluation.json").read_text())
     assert told["trials"][0]["successes"] == 2

@@ -1,8 +1,11 @@
 """A policy that sees: eyes learn where things are, the rest begins with a state policy."""
 
 import dataclasses
+import json
+import shutil
 import subprocess
 import sys
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +19,9 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.flow_mlp.eyes import Eyes
 from kairos_ros.engine.flow_mlp.modeling_flow_mlp import SEEN, FlowMLPPolicy
 from kairos_ros.engine.flow_mlp.processor_flow_mlp import make_flow_mlp_pre_post_processors
-from kairos_ros.lab.training.camera.eyes import CAMERAS, CROPS, EyesSettings, Sights, told
+from kairos_ros.lab.training.arm.pictures import MOMENTS
+from kairos_ros.lab.training.camera.eyes import EyesSettings, Sights
+from kairos_ros.lab.training.camera.metaworld import METAWORLD_VISION as VISION
 from kairos_ros.lab.training.camera.pictures import Pictures
 from kairos_ros.lab.training.card import write_card
 from kairos_ros.lab.training.course import Course, Schedule
@@ -35,6 +40,7 @@ from kairos_ros.robot.adapters.sim.metaworld_scenes import (
 pytestmark = pytest.mark.slow
 
 TWO = ("reach-v3", "push-v3")
+MODELS = Path(__file__).parents[3] / "models"
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -50,9 +56,9 @@ def drawn(episodes, seed=0):
     """Pictures with a green square where the object is and a blue one at the goal."""
     rng = np.random.default_rng(seed)
     count = 4 * episodes
-    image = np.full((count, len(CAMERAS), 128, 128, 3), 90, np.uint8)
-    pixel = rng.uniform(0.35, 0.7, (count, 1, 2, 2)).repeat(len(CAMERAS), 1)
-    for at, camera, thing in np.ndindex(count, len(CAMERAS), 2):
+    image = np.full((count, len(VISION.cameras), 128, 128, 3), 90, np.uint8)
+    pixel = rng.uniform(0.35, 0.7, (count, 1, 2, 2)).repeat(len(VISION.cameras), 1)
+    for at, camera, thing in np.ndindex(count, len(VISION.cameras), 2):
         x, y = (pixel[at, camera, thing] * 128).astype(int)
         image[at, camera, y - 3 : y + 3, x - 3 : x + 3] = ((0, 255, 0), (0, 0, 255))[thing]
     places = np.zeros((count, PLACES_DIM), np.float32)
@@ -73,11 +79,11 @@ def course(eyes, sights, path, steps):
 
 def new_eyes():
     torch.manual_seed(0)
-    return Eyes(list(CROPS.values()), len(HAND_ENTRIES), 1, PLACES_DIM)
+    return Eyes(list(VISION.crops.values()), len(HAND_ENTRIES), 1, PLACES_DIM)
 
 
 def test_eyes_learn_where_things_are(tmp_path):
-    eyes, sights = new_eyes(), Sights({"reach-v3": [drawn(30)]})
+    eyes, sights = new_eyes(), Sights(VISION, {"reach-v3": [drawn(30)]})
     zero, one = torch.zeros(len(HAND_ENTRIES)), torch.ones(len(HAND_ENTRIES))
 
     def miss():
@@ -89,7 +95,7 @@ def test_eyes_learn_where_things_are(tmp_path):
 
 
 def test_interrupted_eyes_end_with_the_same_weights(tmp_path):
-    sights = Sights({"reach-v3": [drawn(10)]})
+    sights = Sights(VISION, {"reach-v3": [drawn(10)]})
     whole = course(new_eyes(), sights, tmp_path / "whole", 6)
     whole.run("eyes", 1e9, lambda _: None)
 
@@ -115,7 +121,7 @@ def test_interrupted_eyes_end_with_the_same_weights(tmp_path):
 
 
 def test_held_back_episodes_teach_nothing():
-    sights = Sights({"reach-v3": [drawn(20)]})
+    sights = Sights(VISION, {"reach-v3": [drawn(20)]})
     rows = sights._rows
     held_back = torch.nonzero(rows.held_back)[:, 0]
     assert len(held_back) == 8  # two episodes of four moments
@@ -156,7 +162,7 @@ def test_a_camera_policy_begins_with_what_a_state_policy_does(state_policy):
         start=str(folder),
     )
     policy = new_policy(settings, "cpu")
-    own = begin_with(policy, folder)["observation.state"]
+    own = begin_with(policy, folder, TWO)["observation.state"]
     state = 0.2 + 0.3 * torch.rand(2, STATE_DIM)  # nothing is FAR
     state[:, 22:36] = 0.0  # what no camera sees: how fast objects move
     state[:, 11:18] = 0.0  # no second object
@@ -167,7 +173,7 @@ def test_a_camera_policy_begins_with_what_a_state_policy_does(state_policy):
     seeing = {
         "observation.state": (state[:, HAND_ENTRIES] - own["mean"]) / own["std"],
         "task": words,
-        SEEN: told(state[:, PLACES_ENTRIES]),
+        SEEN: torch.from_numpy(VISION.told(state[:, PLACES_ENTRIES].numpy())),
     }
     wanted = FlowMLPPolicy.from_pretrained(str(folder)).predict_action_chunk(knowing, noise)
     torch.testing.assert_close(
@@ -180,15 +186,15 @@ def test_a_start_that_does_not_fit_is_refused(state_policy, tmp_path):
     eyes = EyesSettings()
     wide = TrainSettings(scenes=TWO, steps=1, minutes=None, width=64, blocks=2, eyes=eyes)
     with pytest.raises(ConfigError, match="width 32"):
-        begin_with(new_policy(wide, "cpu"), folder)
+        begin_with(new_policy(wide, "cpu"), folder, TWO)
     with pytest.raises(ConfigError, match="no policy"):
-        begin_with(new_policy(wide, "cpu"), tmp_path)
+        begin_with(new_policy(wide, "cpu"), tmp_path, TWO)
 
 
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
-        ({"scenes": ("so101-reach",)}, "Meta-World's tasks only"),
+        ({"scenes": ("franka-reach",)}, "not learned for franka-reach; they are for .*so101-reach"),
         ({"failed": "runs/set"}, "--from-dataset is for policies"),
         ({"eyes": None, "scenes": ("so101-reach",), "failed": "runs/set"}, "--from-dataset is for"),
     ],
@@ -211,45 +217,80 @@ def test_eyes_settings_that_make_no_sense_are_refused(change, complaint):
 
 
 COMMANDS = """
+import shutil
 import sys
 import typer
 from typer.testing import CliRunner
 from concurrent.futures import ThreadPoolExecutor
+from kairos_ros.lab.commands.evaluate_arm import evaluate_arm_command
 from kairos_ros.lab.commands.train import evaluate_command, train_command
-from kairos_ros.lab.training import demonstrations, evaluate
-from kairos_ros.lab.training.camera import pictures
 from kairos_ros.robot.adapters.sim.sim_cameras import render_off_screen
 render_off_screen()
+from kairos_ros.lab.training import demonstrations, evaluate
+from kairos_ros.lab.training.camera import pictures
+from kairos_ros.lab.training.course import Course
 for module in (demonstrations, evaluate, pictures):  # processes of their own cost seconds each
     module.process_pool = ThreadPoolExecutor
 app = typer.Typer()
 app.command("train")(train_command)
 app.command("evaluate")(evaluate_command)
-folder = sys.argv[1]
-policy = folder + "/metaworld_cameras"
-exam = ["evaluate", "--policy", policy, "--tasks", "reach-v3", "--episodes", "1"]
-exam += ["--processes", "1", "--horizons", "static:50", "--look", "shifted"]
-for line in (
-    ["train", "--cameras", "--out", policy, "--work", folder, "--tasks", "reach-v3", "--steps", "3",
-     "--demonstrations", "1", "--pictured", "10", "--eyes-steps", "3", "--width", "32",
-     "--device", "cpu", "--threads", "1"],
-    exam,
-):
+app.command("evaluate-arm")(evaluate_arm_command)
+folder, shipped = sys.argv[1:]
+
+def run(*line):
     done = CliRunner().invoke(app, line)
     if done.exit_code:
         sys.exit(f"{line}: {done.output}{done.exception}")
+    return done.output
+
+small = ["--steps", "3", "--demonstrations", "1", "--pictured", "10", "--eyes-steps", "3"]
+small += ["--device", "cpu", "--threads", "1"]
+policy = folder + "/metaworld_cameras"
+run("train", "--cameras", "--out", policy, "--work", folder + "/work", "--tasks", "reach-v3",
+    "--width", "32", *small)
+run("evaluate", "--policy", policy, "--tasks", "reach-v3", "--episodes", "1", "--processes", "1",
+    "--horizons", "static:50", "--look", "shifted")
+
+arm = ["train", "--cameras", "--tasks", "so101-reach", "--start", shipped + "/so101_reach",
+       "--width", "256", "--batch-size", "16", *small]
+run(*arm, "--out", folder + "/whole", "--work", folder + "/once")
+for name in ("demonstrations", "pictures"):
+    shutil.copytree(f"{folder}/once/{name}", f"{folder}/twice/{name}")
+step, taken = Course._step, []
+
+def interrupted(course, done):
+    taken.append(course)
+    if len(taken) in (2, 7):  # in the middle of learning to see, then of learning to act
+        raise KeyboardInterrupt
+    step(course, done)
+
+Course._step = interrupted
+for part in ("stopped at step 1", "stopped at step 2", "trained 3 steps"):
+    said = run(*arm, "--out", folder + "/parts", "--work", folder + "/twice")
+    assert part in said and "recorded" not in said, (part, said)
+run("evaluate-arm", "so101", "--policy", folder + "/so101_cameras", "--episodes", "8",
+    "--horizons", "10", "--look", "shifted")
+run("evaluate-arm", "so101", "--policy", folder + "/so101_cameras", "--episodes", "8",
+    "--horizons", "10,25")
 """
 
 
-def test_a_camera_policy_is_trained_and_examined_from_the_command_line(tmp_path):
-    # In a process of its own: MuJoCo chooses how to render when it is imported.
-    run = subprocess.run(
-        [sys.executable, "-c", COMMANDS, str(tmp_path)], capture_output=True, text=True, timeout=300
-    )
+@pytest.fixture(scope="module")
+def commands(tmp_path_factory):
+    """The folder in which they ran, in a process of its own: MuJoCo chooses how to render when it
+    is imported."""
+    folder = tmp_path_factory.mktemp("commands")
+    shutil.copytree(MODELS / "so101_cameras", folder / "so101_cameras")
+    command = [sys.executable, "-c", COMMANDS, str(folder), str(MODELS)]
+    run = subprocess.run(command, capture_output=True, text=True, timeout=600)
     if run.returncode and "EGL" in run.stderr:
         pytest.skip("no EGL here")
     assert run.returncode == 0, run.stderr[-3000:]
-    folder = tmp_path / "metaworld_cameras"
+    return folder
+
+
+def test_a_camera_policy_is_trained_and_examined_from_the_command_line(commands):
+    folder = commands / "metaworld_cameras"
     shifted = load_evaluation(folder / "evaluation_shifted.json")
     assert (shifted.look, shifted.scores[0].episodes) == ("shifted", 1)
     write_card(folder, [dataclasses.replace(shifted, look="demo"), shifted])
@@ -260,6 +301,48 @@ def test_a_camera_policy_is_trained_and_examined_from_the_command_line(tmp_path)
     assert "random light and colours" in card
     shape = torch.rand(1, 3, 128, 128)
     policy = FlowMLPPolicy.from_pretrained(str(folder))  # as LeRobot does
-    seen = {f"observation.images.{name}": shape for name in CAMERAS}
+    seen = {f"observation.images.{name}": shape for name in VISION.cameras}
     batch = seen | {"observation.state": torch.zeros(1, 8), "task": [SCENES["reach-v3"]]}
     assert policy.predict_action_chunk(batch).shape == (1, 50, 4)
+
+
+def test_pictures_of_an_arm_show_the_ball_where_they_say(commands):
+    [folder] = (commands / "once" / "pictures").glob("*/so101-reach-*x")
+    image, pixel = (np.load(folder / f"{name}.npy") for name in ("image", "pixel"))
+    for camera in range(image.shape[1]):
+        at = pixel[:, camera, 0]
+        inside = ((at > 0) & (at < 1)).all(-1)
+        right, down = (at[inside] * image.shape[3:1:-1]).astype(int).T
+        red, green, blue = image[inside, camera, down, right].T.astype(int)
+        assert inside.sum() > 80
+        assert (red > 1.3 * np.maximum(green, blue)).mean() > 0.6  # the gripper hides some
+
+
+def test_an_arms_training_with_cameras_goes_on_where_it_stopped(commands):
+    weights = [commands / name / "model.safetensors" for name in ("whole", "parts")]
+    once, again = (path.read_bytes() for path in weights)
+    assert once == again
+    told = json.loads((commands / "parts" / "training.json").read_text())
+    assert told["eyes"]["so101-reach"]["moments"] == 10 * MOMENTS
+
+
+@pytest.mark.parametrize(
+    ("evaluation", "enough"), [("evaluation.json", 7), ("evaluation_shifted.json", 6)]
+)
+def test_the_shipped_arm_policy_touches_the_balls_that_it_sees(commands, evaluation, enough):
+    shipped = MODELS / "so101_cameras"
+    assert sum(path.stat().st_size for path in shipped.iterdir()) < 8e6
+    config = FlowMLPPolicy.from_pretrained(str(shipped)).config  # as LeRobot does
+    assert config.robot_state_feature.shape == (6,)
+    assert set(config.image_features) == {f"observation.images.{c}" for c in ("front", "wrist")}
+    trials = json.loads((commands / "so101_cameras" / evaluation).read_text())["trials"]
+    assert trials[0]["horizon"] == 10
+    assert trials[0]["successes"] >= enough, trials
+
+
+def test_a_card_of_an_arm_that_sees_says_how_it_was_measured(commands):
+    card = (commands / "so101_cameras" / "README.md").read_text()
+    assert "It is not told where the ball is." in card
+    assert "At its best static horizon" in card
+    exam = "kairos evaluate-arm so101 --policy models/so101_cameras --episodes 8 --horizons 10"
+    assert f"{exam},25\n{exam} --look shifted\n" in card

@@ -31,7 +31,9 @@ from kairos_ros.robot.body_error import BodyError
 from kairos_ros.robot.cameras.picture import as_jpeg, pixels
 from kairos_ros.robot.guard import ActionGuard, GuardLimits, tightened
 
-SHIPPED = ("so101", "so101_real", "bi_so101", "bi_so101_real", "franka", "franka_real")
+SHIPPED = (
+    "so101", "so101_cameras", "so101_real", "bi_so101", "bi_so101_real", "franka", "franka_real"
+)  # fmt: skip
 
 
 @pytest.mark.parametrize("name", SHIPPED)
@@ -356,6 +358,24 @@ def test_a_simulated_arm_is_driver_robot_and_serving_node(arm):
     options = adapter_options(robot.parameters["adapter_options"])
     assert options == {"contract": arm, "drivers": [arm]}, "below the fleet's namespace"
     assert serving.parameters["policy"].endswith(f"models/{arm}_reach")
+
+
+SEES = "emulated:state=6,dim=6,images=front@120x160|wrist@120x160"
+
+
+def test_a_simulated_arm_has_the_cameras_of_its_contract_and_that_follows_the_policy():
+    driver, robot, _ = arm_plan("so101", {"policy": SEES})
+    assert adapter_options(robot.parameters["adapter_options"])["contract"] == "so101_cameras"
+    assert driver.parameters["cameras"] == ["front:120x160", "wrist:120x160"]
+    assert driver.parameters["camera_rate_hz"] == 15.0
+    driver, robot, _ = arm_plan("so101", {"policy": SEES, "cameras": "front"})
+    assert driver.parameters["cameras"] == ["front"]
+    assert "camera_rate_hz" not in driver.parameters
+    driver, robot, _ = arm_plan("franka", {"policy": SEES})  # no contract with cameras ships
+    assert adapter_options(robot.parameters["adapter_options"])["contract"] == "franka"
+    assert "cameras" not in driver.parameters
+    driver, _, _ = arm_plan("so101", {"policy": SEES, "contract": "so101_real"})
+    assert driver.parameters["cameras"] == ["front:480x640", "wrist:480x640"]
 
 
 def test_a_horizon_goes_to_the_server_or_where_that_is_elsewhere_with_the_robots_requests():

@@ -1,17 +1,16 @@
 """One episode of a simulated arm as a row of pictures."""
 
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 
 from kairos_ros.lab.training.arm.demonstrations import begin
+from kairos_ros.lab.training.arm.pictures import ArmPictures
+from kairos_ros.lab.training.arm.senses import Senses
 from kairos_ros.lab.training.arm.trial import MAX_ACTIONS
 from kairos_ros.lab.training.rollout import PolicyUnderTest
 from kairos_ros.lab.world.driver import SimulatedDriver
-from kairos_ros.lab.world.reach import CONTROL_RATE_HZ, DONE_M, INSTRUCTION, distances, done, state
-from kairos_ros.robot.adapters.sim.sim_cameras import MujocoCameras
-from kairos_ros.robot.description.arm import ArmDescription
+from kairos_ros.lab.world.reach import CONTROL_RATE_HZ, DONE_M, INSTRUCTION, distances, done
 
 PICTURES = 4
 SIZE = (300, 400)
@@ -19,7 +18,7 @@ VIEW = "front"
 
 
 def write_film(
-    policy: PolicyUnderTest, arm: ArmDescription, seed: int, horizon: int, path: Path
+    policy: PolicyUnderTest, senses: Senses, seed: int, horizon: int, path: Path
 ) -> None:
     """The episode of `seed`, from its start to the touch, evenly spaced, as a PNG.
 
@@ -30,7 +29,7 @@ def write_film(
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
 
-    frames, misses = _episode(policy, arm, seed, horizon)
+    frames, misses = _episode(policy, senses, seed, horizon)
     shown = np.linspace(0, len(frames) - 1, PICTURES).round().astype(int)
     figure, panels = plt.subplots(1, PICTURES, figsize=(3.2 * PICTURES, 2.9), layout="constrained")
     for axes, at in zip(panels, shown, strict=True):
@@ -49,23 +48,24 @@ def write_film(
 
 
 def _episode(
-    policy: PolicyUnderTest, arm: ArmDescription, seed: int, horizon: int
+    policy: PolicyUnderTest, senses: Senses, seed: int, horizon: int
 ) -> tuple[list[np.ndarray], list[float]]:
     """Pictures uint8 [h, w, 3], one per action, and how far the tips still were from the balls."""
-    driver = SimulatedDriver(arm)
+    driver = SimulatedDriver(senses.arm)
     begin(driver, seed)
-    cameras = MujocoCameras(SimpleNamespace(unwrapped=driver.world), {VIEW: SIZE})
+    view = ArmPictures(senses.arm, {VIEW: SIZE})
     frames: list[np.ndarray] = []
     misses: list[float] = []
     while len(frames) < MAX_ACTIONS:
         noise = [seed * MAX_ACTIONS + len(frames)]
-        chunk = policy(state(driver.world)[None], INSTRUCTION, noise).actions[0]
+        states, pictures = senses.observe([(driver.world, seed)])
+        chunk = policy(states, INSTRUCTION, noise, (), pictures).actions[0]
         for action in chunk[:horizon]:
-            frames.append(cameras.frame(VIEW).copy())
+            frames.append(view.frames(driver.world, "demo", np.random.default_rng(0))[VIEW])
             misses.append(1000.0 * float(distances(driver.world).max()))
             if done(driver.world):
-                cameras.close()
+                view.close()
                 return frames, misses
             driver.act(action, CONTROL_RATE_HZ)
-    cameras.close()
+    view.close()
     return frames, misses

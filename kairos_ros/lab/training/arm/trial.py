@@ -6,9 +6,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from kairos_ros.lab.training.arm.demonstrations import begin
+from kairos_ros.lab.training.arm.senses import Senses
 from kairos_ros.lab.training.rollout import PolicyUnderTest
 from kairos_ros.lab.world.driver import SimulatedDriver
-from kairos_ros.lab.world.reach import CONTROL_RATE_HZ, INSTRUCTION, distances, done, expert, state
+from kairos_ros.lab.world.reach import CONTROL_RATE_HZ, INSTRUCTION, distances, done, expert
 from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.description.arm import ArmDescription
 
@@ -56,18 +57,19 @@ class _Episode:
 
 
 def try_policy(
-    policy: PolicyUnderTest, arm: ArmDescription, seeds: Sequence[int], horizon: int
+    policy: PolicyUnderTest, senses: Senses, seeds: Sequence[int], horizon: int
 ) -> Iterator[Trial]:
     """One episode per seed; yields the score so far after each group, last the whole.
 
     The arm waits while the policy thinks. Everything is a function of the seeds.
     """
+    arm = senses.arm
     ended: list[_Episode] = []
     for episodes in _groups(arm, seeds):
         while running := [one for one in episodes if not one.over]:
-            states = np.stack([state(one.driver.world) for one in running])
+            states, pictures = senses.observe([(one.driver.world, one.seed) for one in running])
             noise = [one.seed * MAX_ACTIONS + one.rounds for one in running]
-            chunks = policy(states, INSTRUCTION, noise)
+            chunks = policy(states, INSTRUCTION, noise, (), pictures)
             for one, chunk in zip(running, chunks.actions, strict=True):
                 one.rounds += 1
                 for action in chunk[:horizon]:

@@ -6,7 +6,7 @@ eyes are about these tells the rest of the policy how far to trust them.
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +18,15 @@ from torch import Tensor
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.flow_mlp.eyes import Eyes
 from kairos_ros.lab.training.camera.pictures import Pictures
+from kairos_ros.lab.training.camera.vision import POSITION_UNIT_M, Vision
 from kairos_ros.lab.training.course import Course, Schedule
-from kairos_ros.lab.training.demonstrations import Demonstrations
-from kairos_ros.robot.adapters.sim.metaworld_scenes import (
-    HAND_ENTRIES,
-    PLACES_DIM,
-    PLACES_ENTRIES,
-    POSITIONS,
-)
 
-CAMERAS = {"corner4": (128, 128), "topview": (128, 128)}
-"""Camera -> (height_px, width_px). Two views, so that a goal in the air has a place in space."""
-CROPS = {"corner4": (12, 26, 96, 96), "topview": (4, 16, 96, 96)}
-"""Top, left, height and width of what is looked at: table, hand and objects."""
 MOST_MOVED_PX = 4
 """Crops are moved by up to this much in training."""
 HELD_BACK = 10
 """One episode of so many."""
-CENTRE_M = (0.0, 0.65, 0.1)
-POSITION_UNIT_M, TURN_UNIT = 0.1, 0.5
-"""Positions are told from CENTRE_M in POSITION_UNIT_M, quaternions in TURN_UNIT."""
-FAR = 5.0
-"""In these units; what is further away, such as a puck on the floor, is just far."""
 TURN_WEIGHT, POINT_WEIGHT = 0.3, 1.0
-"""Of the losses for quaternions, and for pointing at object and goal in the picture."""
+"""Of the losses for quaternions, and for pointing at the points in the picture."""
 WARM_UP_STEPS = 100
 CLOSE = 0.05
 """Errors below this, 5 mm, are punished by their square."""
@@ -73,28 +58,6 @@ def image_key(camera: str) -> str:
     return f"observation.images.{camera}"
 
 
-def by_hand(demos: Demonstrations) -> Demonstrations:
-    """Of demonstrations with the simulator's state: that of the hand, and what the eyes shall tell
-    of the rest."""
-    state = demos.state
-    seen = told(torch.from_numpy(state[:, PLACES_ENTRIES])).numpy()
-    return replace(demos, state=state[:, HAND_ENTRIES], seen=seen)
-
-
-def units() -> tuple[Tensor, Tensor]:
-    """Offset and unit, float32 [10] each: the eyes tell (places - offset) / unit."""
-    offset, unit = torch.zeros(PLACES_DIM), torch.full((PLACES_DIM,), TURN_UNIT)
-    offset[POSITIONS] = torch.tensor(CENTRE_M * 2)
-    unit[POSITIONS] = POSITION_UNIT_M
-    return offset, unit
-
-
-def told(places: Tensor) -> Tensor:
-    """What the eyes shall tell, float32 [..., 10], of `places` in m and quaternions."""
-    offset, unit = (each.to(places.device) for each in units())
-    return ((places - offset) / unit).clamp(-FAR, FAR)
-
-
 @dataclass(frozen=True, slots=True)
 class _Rows:
     """Which block and row of it each moment is, and what is known of it."""
@@ -104,15 +67,18 @@ class _Rows:
     task: Tensor
     state: Tensor
     places: Tensor
+    """As `Vision.told` says."""
     point: Tensor
-    """float32 [T, cameras, 2, 2]: down and right, -1..1 in the crop."""
+    """float32 [T, cameras, points, 2]: down and right, -1..1 in the crop."""
     held_back: Tensor
 
 
 class Sights:
     """All moments of all scenes."""
 
-    def __init__(self, pictures: Mapping[str, Sequence[Pictures]]) -> None:
+    def __init__(self, vision: Vision, pictures: Mapping[str, Sequence[Pictures]]) -> None:
+        self._vision = vision
+        self._crops = torch.tensor([vision.crops[key] for key in vision.cameras])
         self.scenes = tuple(pictures)
         self._images = [block.image for blocks in pictures.values() for block in blocks]
         blocks = [block for blocks in pictures.values() for block in blocks]
@@ -123,8 +89,8 @@ class Sights:
             row=torch.cat([torch.arange(count) for count in counts]),
             task=torch.repeat_interleave(torch.tensor(tasks), counts),
             state=_joined([block.state for block in blocks]),
-            places=_joined([block.places for block in blocks]),
-            point=_in_crops(_joined([block.pixel for block in blocks])),
+            places=_joined([vision.told(block.places) for block in blocks]),
+            point=self._in_crops(_joined([block.pixel for block in blocks])),
             held_back=_joined([block.episode for block in blocks]) % HELD_BACK == 0,
         )
         self._shown = torch.nonzero(~self._rows.held_back)[:, 0]
@@ -136,18 +102,18 @@ class Sights:
         """Of a random batch (torch's global generator); `mean` and `std` normalise the state."""
         chosen = self._shown[torch.randint(len(self._shown), (batch_size,))]
         # Points are told as in crops that were not moved: places do not move with the crop.
-        moved = torch.randint(-MOST_MOVED_PX, MOST_MOVED_PX + 1, (batch_size, len(CAMERAS), 2))
-        back = (2.0 * moved / torch.tensor([crop[2:] for crop in CROPS.values()])).to(mean.device)
+        moved = torch.randint(-MOST_MOVED_PX, MOST_MOVED_PX + 1, (batch_size, len(self._crops), 2))
+        back = (2.0 * moved / self._crops[:, 2:]).to(mean.device)
         parts, state, task, places = self._inputs(chosen, moved, mean, std)
         points = eyes.points(_relit(parts), task)
         points = [p + back[:, number, None] for number, p in enumerate(points)]
         seen = eyes.told(points, state, task)
         target = self._rows.point[chosen].to(mean.device)
-        weight = torch.full((PLACES_DIM,), TURN_WEIGHT, device=seen.device)
-        weight[POSITIONS] = 1.0
-        wrong = F.smooth_l1_loss(seen, told(places), beta=CLOSE, reduction="none")
+        weight = torch.full((seen.shape[-1],), TURN_WEIGHT, device=seen.device)
+        weight[list(self._vision.positions)] = 1.0
+        wrong = F.smooth_l1_loss(seen, places, beta=CLOSE, reduction="none")
         there = (target.abs() <= 1).all(-1)
-        pointed = torch.stack([p[:, :2] for p in points], 1)
+        pointed = torch.stack([p[:, : len(self._vision.points)] for p in points], 1)
         pointing = F.smooth_l1_loss(pointed, target, beta=CLOSE, reduction="none").mean(-1)
         missed = (pointing * there).sum() / there.sum().clamp(min=1)
         return (wrong * weight).mean() + POINT_WEIGHT * missed
@@ -159,26 +125,42 @@ class Sights:
 
     @torch.no_grad()
     def errors(self, eyes: Eyes, mean: Tensor, std: Tensor) -> dict[str, Tensor]:
-        """Scene -> float32 [T, 10]: what the eyes tell of the episodes held back, less the truth,
-        in units of `told`."""
+        """Scene -> float32 [T, places]: what the eyes tell of the episodes held back, less the
+        truth, in units of `Vision.told`."""
         found: dict[str, list[Tensor]] = {scene: [] for scene in self.scenes}
         for chosen in torch.nonzero(self._rows.held_back)[:, 0].split(64):
-            still = torch.zeros(len(chosen), len(CAMERAS), 2, dtype=torch.int64)
+            still = torch.zeros(len(chosen), len(self._crops), 2, dtype=torch.int64)
             parts, state, task, places = self._inputs(chosen, still, mean, std)
             points = eyes.points([part.float() / 255 for part in parts], task)
-            wrong = (eyes.told(points, state, task) - told(places)).cpu()
+            wrong = (eyes.told(points, state, task) - places).cpu()
             for at, number in enumerate(self._rows.task[chosen].tolist()):
                 found[self.scenes[number]].append(wrong[at])
         return {scene: torch.stack(errors) for scene, errors in found.items()}
+
+    def error_mm(self, errors: Tensor) -> dict[str, list[float]]:
+        """Median and 90 % quantile of the distance, of each point."""
+        positions = errors[:, list(self._vision.positions)].unflatten(-1, (-1, 3))
+        miss = 1000 * POSITION_UNIT_M * positions.norm(dim=-1)
+        return {
+            "median_mm": [round(float(v), 1) for v in miss.median(0).values],
+            "p90_mm": [round(float(v), 1) for v in miss.quantile(0.9, dim=0)],
+        }
+
+    def _in_crops(self, pixel: Tensor) -> Tensor:
+        """Points right and down in shares of whole pictures as down and right, -1..1 in the
+        crops."""
+        whole = torch.tensor(list(self._vision.cameras.values()))[:, None]
+        crop = self._crops[:, None]
+        return 2.0 * (pixel.flip(-1) * whole - crop[..., :2]) / crop[..., 2:] - 1.0
 
     def _inputs(
         self, chosen: Tensor, moved: Tensor, mean: Tensor, std: Tensor
     ) -> tuple[list[Tensor], Tensor, Tensor, Tensor]:
         """Of these moments, where `mean` is: crops uint8 [B, 3, h, w] per camera, moved down and
-        right by int64 [B, cameras, 2] pixels, normalised state, task and places."""
+        right by int64 [B, cameras, 2] pixels, normalised state, task and `Vision.told` places."""
         blocks, of_block = self._rows.block[chosen].tolist(), self._rows.row[chosen].tolist()
         parts = []
-        for camera, (top, left, high, wide) in enumerate(CROPS.values()):
+        for camera, (top, left, high, wide) in enumerate(self._crops.tolist()):
             corners = (moved[:, camera] + torch.tensor([top, left])).tolist()
             cut = [
                 self._images[block][row, camera, y : y + high, x : x + wide]
@@ -233,16 +215,8 @@ def eyes_record(errors: Mapping[str, Tensor], sights: Sights) -> dict[str, Any]:
     """For training.json: moments, and the errors of positions in held-back episodes, mm."""
     moments = sights.moments()
     return {
-        scene: {"moments": moments[scene]} | _error_mm(errors[scene]) for scene in sights.scenes
-    }
-
-
-def _error_mm(errors: Tensor) -> dict[str, list[float]]:
-    """Median and 90 % quantile of the distance, of object and goal."""
-    miss = 1000 * POSITION_UNIT_M * errors[:, POSITIONS].unflatten(-1, (2, 3)).norm(dim=-1)
-    return {
-        "median_mm": [round(float(v), 1) for v in miss.median(0).values],
-        "p90_mm": [round(float(v), 1) for v in miss.quantile(0.9, dim=0)],
+        scene: {"moments": moments[scene]} | sights.error_mm(errors[scene])
+        for scene in sights.scenes
     }
 
 
@@ -253,13 +227,6 @@ def _relit(pictures: Sequence[Tensor]) -> list[Tensor]:
     offset = 0.03 * torch.randn(count, 1, 1, 1)
     gain, offset = gain.to(pictures[0].device), offset.to(pictures[0].device)
     return [picture.float() * (gain / 255) + offset for picture in pictures]
-
-
-def _in_crops(pixel: Tensor) -> Tensor:
-    """Points right and down in shares of whole pictures as down and right, -1..1 in the crops."""
-    whole = torch.tensor([CAMERAS[key] for key in CAMERAS])[:, None]
-    crop = torch.tensor([CROPS[key] for key in CAMERAS])[:, None]
-    return 2.0 * (pixel.flip(-1) * whole - crop[..., :2]) / crop[..., 2:] - 1.0
 
 
 def _joined(arrays: Sequence[np.ndarray]) -> Tensor:

@@ -1,6 +1,6 @@
 """How a rendered cell may look: the demo's own, varied a little, or shifted beyond training."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any, Literal, cast
 
@@ -52,7 +52,7 @@ def dressed(env: Any, camera: str | None, look: Look, rng: np.random.Generator) 
     changed = {
         "light_diffuse": model.light_diffuse,
         "headlight": model.vis.headlight.ambient,
-        "mat_rgba": model.mat_rgba,
+        "rgba": model.mat_rgba if model.nmat else model.geom_rgba,
         "cam_pos": model.cam_pos,
         "cam_quat": model.cam_quat,
     }
@@ -61,7 +61,8 @@ def dressed(env: Any, camera: str | None, look: Look, rng: np.random.Generator) 
         lights = 1 + spread * LIGHT * rng.uniform(-1, 1, (model.nlight, 1))
         model.light_diffuse[:] *= lights
         model.vis.headlight.ambient[:] *= 1 + spread * LIGHT * rng.uniform(-1, 1)
-        model.mat_rgba[:, :3] *= 1 + spread * TINT * rng.uniform(-1, 1, (model.nmat, 3))
+        rgba = changed["rgba"]
+        rgba[:, :3] *= 1 + spread * TINT * rng.uniform(-1, 1, (len(rgba), 3))
         if camera is not None:
             number = model.camera(camera).id
             model.cam_pos[number] += spread * CAMERA_M * rng.normal(size=3)
@@ -94,12 +95,23 @@ class Dresser:
         arm.show(random_clutter(rng, METAWORLD_CELL) if rng.random() < 0.5 else ())
 
 
-def random_clutter(rng: np.random.Generator, cell: Workcell) -> Body:
+def metaworld_works_at(at: np.ndarray) -> bool:
+    """Whether float64 [3] is in the middle of Meta-World's table, where the arm works."""
+    return bool(np.abs(at[0]) <= 0.38 and at[1] <= 0.92)
+
+
+def random_clutter(
+    rng: np.random.Generator,
+    cell: Workcell,
+    works_at: Callable[[np.ndarray], bool] = metaworld_works_at,
+) -> Body:
     """Up to three things that lie in the cell and are nobody: boxes, balls, mugs, tools.
 
-    Some have the colour of skin, so that colour alone does not give a hand away.
+    Some have the colour of skin, so that colour alone does not give a hand away. Where `works_at`
+    says yes to a place, float64 [3] in m, nothing lies.
     """
-    return tuple(part for _ in range(rng.integers(0, 4)) for part in _thing(rng, _spot(rng, cell)))
+    spots = (_spot(rng, cell, works_at) for _ in range(rng.integers(0, 4)))
+    return tuple(part for at in spots for part in _thing(rng, at))
 
 
 def passer_by(rng: np.random.Generator, cell: Workcell) -> Body:
@@ -112,11 +124,13 @@ def passer_by(rng: np.random.Generator, cell: Workcell) -> Body:
     return person(feet, facing, random_look(rng), height_m=rng.uniform(1.5, 1.95))
 
 
-def _spot(rng: np.random.Generator, cell: Workcell) -> np.ndarray:
-    """A place on the table, away from its middle, where the arm works."""
+def _spot(
+    rng: np.random.Generator, cell: Workcell, works_at: Callable[[np.ndarray], bool]
+) -> np.ndarray:
+    """A place on the table where the arm does not work."""
     while True:
-        at = rng.uniform([*cell.low[:2], 0.0], [*cell.high[:2], 0.0])
-        if np.abs(at[0]) > 0.38 or at[1] > 0.92:
+        at: np.ndarray = rng.uniform([*cell.low[:2], 0.0], [*cell.high[:2], 0.0])
+        if not works_at(at):
             return at
 
 

@@ -18,21 +18,18 @@ def task_points(obs: np.ndarray) -> np.ndarray:
     return np.stack([obs[0:3], obs[4:7], obs[36:39]]).astype(np.float32)
 
 
-def projected(env: Any, camera: str, points: np.ndarray) -> np.ndarray:
-    """Where `points` [N, 3] lie in the upright picture of one of Meta-World's fixed cameras.
+def projected(env: Any, camera: str, points: np.ndarray, aspect: float = 1.0) -> np.ndarray:
+    """Where `points` [N, 3] of the world lie in the upright picture of a camera, as `env` is now.
 
-    float32 [N, 2]: right and down, shares of the picture, which is square; outside of it below 0
-    or above 1.
+    aspect: width of the picture over its height. float32 [N, 2]: right and down, shares of the
+    picture; outside of it below 0 or above 1.
     """
-    import mujoco
-
-    model = env.unwrapped.model
+    model, data = env.unwrapped.model, env.unwrapped.data
     number = model.camera(camera).id
-    turn = np.zeros(9)
-    mujoco.mju_quat2Mat(turn, model.cam_quat[number])
-    seen = (points - model.cam_pos[number]) @ turn.reshape(3, 3)
+    seen = (points - data.cam_xpos[number]) @ data.cam_xmat[number].reshape(3, 3)
     focal = 0.5 / np.tan(np.radians(model.cam_fovy[number]) / 2)
     ahead = np.maximum(-seen[:, 2], 1e-6)
-    rendered: np.ndarray = 0.5 + focal * np.stack([seen[:, 0], -seen[:, 1]], 1) / ahead[:, None]
+    there = np.stack([seen[:, 0] / aspect, -seen[:, 1]], 1) / ahead[:, None]
+    rendered: np.ndarray = 0.5 + focal * there
     upright = 1 - rendered if camera in UPSIDE_DOWN else rendered
     return upright.astype(np.float32)
