@@ -531,7 +531,7 @@ def test_an_action_that_nobody_serves_is_named(context):
 
 def test_shipped_contracts_name_topics_that_ros_allows():
     files = sorted((share() / "config" / "robots").glob("*.yaml"))
-    assert len(files) == 6
+    assert len(files) == 7
     for file in files:
         for channel in channels(read_contract(Path(file))):
             assert channel.topic.startswith("/")
