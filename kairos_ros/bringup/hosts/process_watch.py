@@ -79,8 +79,10 @@ class ProcessWatch:
 
 
 def _address(spec: NodeSpec) -> str:
-    """HOST:PORT of a gateway; of a node: empty."""
-    return "" if spec.ros else spec.arguments[spec.arguments.index("--listen") + 1]
+    """HOST:PORT of a gateway; of nodes and engine workers: empty."""
+    if spec.ros or spec.arguments[0] != "gateway":
+        return ""
+    return spec.arguments[spec.arguments.index("--listen") + 1]
 
 
 def _is_taken(address: str) -> bool:
