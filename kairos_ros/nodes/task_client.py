@@ -17,7 +17,7 @@ from kairos_ros.action import ExecuteTask
 from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.core.name_patterns import matches
-from kairos_ros.core.server_status import ReceivedStatus, ServerState
+from kairos_ros.core.server_status import SILENT_NS, ReceivedStatus, ServerState
 from kairos_ros.msg import RobotStatus, ServerStatus
 from kairos_ros.nodes.messages.server import server_from
 from kairos_ros.nodes.qos import ROSTER
@@ -42,6 +42,7 @@ class TaskClient:
         """robot: its name in the fleet, or the namespace of a fleet below that one and its name
         there. domain: ROS domain; None for that of the environment. names: of the fleet."""
         self._robot = robot
+        self._listens_since_ns = time.monotonic_ns()
         self._statuses: dict[tuple[str, str], RobotStatus] = {}
         """By name, as `robot`, and session: two nodes by mistake may have one name."""
         self._side = SideNode(f"task_client_{uuid.uuid4().hex[:8]}", domain, names)
@@ -149,7 +150,7 @@ class TaskClient:
         return before[0].instruction if before and before[0].instruction else "a task"
 
     def why_unserved(self, policy: str) -> str:
-        """Why no serving node answers this robot; empty while one is heard that may.
+        """Why no serving node answers this robot; empty while one is heard, or may still be.
 
         policy: that the task asks for; empty: the robot's.
         """
@@ -169,6 +170,8 @@ class TaskClient:
             loaded = not served or active.interface_of(asked) is not None
             return "" if loaded else f"policy {asked} is not loaded yet"
         told = "; ".join(f"{status} is {status.state.name.lower()}" for status in mine)
+        if not told and now_ns - self._listens_since_ns < SILENT_NS:
+            return ""  # one that serves may not have been heard yet
         return told or "no serving node is heard"
 
     def _sessions(self) -> list[RobotStatus]:
