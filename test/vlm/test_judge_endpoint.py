@@ -170,7 +170,7 @@ def test_a_server_that_takes_its_time_is_left_when_the_time_is_up(serve, questio
 
 
 def test_a_server_that_asks_for_more_patience_than_there_is_is_overloaded(serve, question):
-    server, judge = serve()
+    server, judge = serve(timeout_s=5.0)
     server.faults.append("429:3600")
     failure = ask(judge, question)
     assert failure.code == FailureCode.OVERLOADED
