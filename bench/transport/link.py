@@ -78,7 +78,7 @@ class Link:
 
     def __init__(self, conditions: Conditions | None = None, *, home: bool = False) -> None:
         self.conditions = conditions or Conditions()
-        mark = os.getpid() * 8 + next(_NUMBERS)
+        mark = os.getpid() * 64 + next(_NUMBERS) % 64
         self.device = f"kl{mark}"
         self.namespaces = ("" if home else f"kairos-a-{mark}", f"kairos-b-{mark}")
         net = f"10.{231 + mark // 250 % 8}.{mark % 250}"

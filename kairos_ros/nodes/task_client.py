@@ -104,6 +104,8 @@ class TaskClient:
         handle = asked.result()
         assert handle is not None
         if not handle.accepted:
+            # its status is another topic, which may be heard after its answer
+            self._spin_until(lambda: bool(self._busy()), HEARTBEAT_S)
             busy = next(iter(self._busy()), None)
             why = (
                 f"it does {busy.instruction!r}; kairos task cancel {self._robot} ends that"

@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -14,7 +13,7 @@ import rclpy
 import yaml
 from rclpy.node import Node
 from typer.testing import CliRunner
-from wire import until
+from wire import PATIENCE_S, until
 
 from kairos_ros.bringup.arms import arm_plan
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
@@ -450,8 +449,8 @@ def gone(pid: int) -> bool:
 
 def worker_of(pid: int) -> int:
     tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    found = [int(child) for task in tasks for child in task.read_text().split()]
-    return found[0] if found else 0
+    (found,) = [int(child) for task in tasks for child in task.read_text().split()]
+    return found
 
 
 def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path):
@@ -471,6 +470,7 @@ def test_a_fleet_of_real_processes_is_started_and_leaves_nothing_behind(tmp_path
         pids = [process.pid for process in fleet.processes.values()]
         pids.append(worker_of(fleet.processes["serving"].pid))
         assert set(fleet.processes) == {"serving", "arm_1"}
+        fleet.stop(PATIENCE_S)  # a busy machine must not look like a node that does not end
     assert all(gone(pid) for pid in pids)
     assert fleet.dead() == {"serving": 0, "arm_1": 0}
 
@@ -526,7 +526,7 @@ def up(tmp_path):
     for process in started:
         if process.poll() is None:
             process.terminate()
-            process.wait(20)
+            process.wait(PATIENCE_S)
 
 
 @pytest.mark.slow
@@ -538,7 +538,7 @@ def test_kairos_up_takes_what_the_serving_launch_file_takes(up):
     assert "place ready after" in log.read_text()
     assert "batches up to 4" in log.read_text()
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -559,7 +559,7 @@ def test_kairos_up_refuses_arguments_that_the_serving_launch_file_would(given, s
 @pytest.mark.slow
 def test_kairos_up_ends_where_its_server_cannot_serve(up):
     process, log = up("--robots", "1", "--policy", "/nowhere")
-    assert process.wait(30) == 1
+    assert process.wait(PATIENCE_S) == 1
     assert "cannot serve /nowhere: there is no policy folder /nowhere" in log.read_text()
     assert "everything ends" in log.read_text()
 
@@ -570,11 +570,10 @@ def test_kairos_up_shows_every_node_and_ctrl_c_ends_them_all(up):
     until(lambda: "robot arm_1 is here" in log.read_text())
     nodes = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(nodes) == 2
-    text = log.read_text()
-    assert "serving | " in text
-    assert "arm_1   | " in text
+    assert "serving | " in log.read_text()
+    until(lambda: "arm_1   | " in log.read_text(), what="for what the arm says")
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert all(gone(int(pid)) for pid in nodes)
 
 
@@ -584,7 +583,7 @@ def test_nodes_leave_when_what_launched_them_is_killed(up):
     until(lambda: "robot arm_1 is here" in log.read_text())
     nodes = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     process.kill()
-    process.wait(10)
+    process.wait()
     until(lambda: all(gone(int(pid)) for pid in nodes))
 
 
@@ -594,7 +593,7 @@ def test_kairos_up_reports_a_node_that_dies_and_ends_when_nothing_is_left(up):
     until(lambda: "is up" in log.read_text())
     (node,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(node), signal.SIGKILL)
-    assert process.wait(30) == 1
+    assert process.wait(PATIENCE_S) == 1
     assert "arm_1 was killed by SIGKILL" in log.read_text()
 
 
@@ -609,8 +608,7 @@ def test_kairos_up_reports_a_node_that_dies_and_ends_when_nothing_is_left(up):
 @pytest.mark.slow
 def test_kairos_up_refuses_wrong_options_before_it_starts_anything(up, options, said):
     process, log = up(*options)
-    began = time.monotonic()
-    assert process.wait(60) == 2, began
+    assert process.wait(PATIENCE_S) == 2
     assert said in log.read_text()
     assert "Traceback" not in log.read_text()
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from host_fleets import three_hosts
+from ports import free_ports
 from wire import until
 
 from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices
@@ -19,7 +20,7 @@ from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder
 
-PORT = 7431
+PORT = free_ports(8)
 
 
 @pytest.fixture
@@ -97,7 +98,7 @@ def test_a_program_whose_key_has_gone_is_not_started_again_until_it_is_back(flee
             restarts.look({key: worker})
             return said
 
-        until(look, what="for the worker to be missed", timeout_s=60.0)
+        until(look, what="for the worker to be missed")
         log = Path(processes.log(key))
         before, began_s = log.read_text(), time.monotonic()
         until(lambda: look() and time.monotonic() > began_s + 4 * FIRST_S)
@@ -108,5 +109,5 @@ def test_a_program_whose_key_has_gone_is_not_started_again_until_it_is_back(flee
         assert restarts.failed[key] in said[0]
         keys.new("b", Role.SERVER)
         keys.trust(keys.new("a", Role.CLIENT).key)
-        until(lambda: look() and not restarts.failed, what="for its new start", timeout_s=30.0)
+        until(lambda: look() and not restarts.failed, what="for its new start")
         assert processes.processes[key].poll() is None

@@ -10,12 +10,12 @@ import sys
 from pathlib import Path
 
 import pytest
-from wire import until
+from wire import PATIENCE_S, until
 
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "so101.md"
-AT_ITS_LIMIT = "so101_1: ended at its limit (max_duration) after"
+AT_ITS_LIMIT = re.compile(r"so101_1: ended at its limit \(max_duration\) after ([\d.]+) s")
 
 pytestmark = pytest.mark.slow
 
@@ -75,20 +75,24 @@ def test_the_page_leads_from_nothing_to_motion_to_a_pulled_cable_and_on(typed, t
         last = (tmp_path / "bus.log").read_text().splitlines()[-1]
         return json.loads(last)["motors"]["shoulder_lift"]["position"]
 
+    def lasted_s(log: str) -> float:
+        """How long a task took that ended at its limit: as long, or longer on a busy machine."""
+        return float(AT_ITS_LIMIT.search((tmp_path / log).read_text())[1])
+
     typed(launch_line, "up.log")
     until(lambda: "robot so101_1 is here" in (tmp_path / "up.log").read_text())
     before = lift()
-    assert typed(task_line, "first.log").wait(60) == 0
-    assert f"{AT_ITS_LIMIT} 10." in (tmp_path / "first.log").read_text()
+    assert typed(task_line, "first.log").wait(PATIENCE_S) == 0
+    assert lasted_s("first.log") >= 10.0
     assert lift() > before + 500
 
     task = typed(task_line, "second.log")
     until(lambda: "so101_1 moves" in (tmp_path / "second.log").read_text())
     say("pull")
-    assert task.wait(30) == 1
+    assert task.wait(PATIENCE_S) == 1
     assert "so101_1: failed: cable" in (tmp_path / "second.log").read_text()
     say("plug")
     shorter = ["3" if word == "10" else word for word in task_line]
     assert shorter != task_line
-    assert typed(shorter, "third.log").wait(60) == 0
-    assert f"{AT_ITS_LIMIT} 3." in (tmp_path / "third.log").read_text()
+    assert typed(shorter, "third.log").wait(PATIENCE_S) == 0
+    assert 3.0 <= lasted_s("third.log") < lasted_s("first.log")

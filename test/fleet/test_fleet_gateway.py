@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from ports import free_ports
 
 from kairos_ros.bringup.fleet import fleet_plan
 from kairos_ros.bringup.fleet_change import PlannedFleet, change
@@ -125,8 +126,8 @@ def test_a_change_of_the_gateway_restarts_it_and_no_robot(fleet_of, tmp_path):
 
 @pytest.mark.slow
 def test_a_planned_fleet_has_its_gateway_before_its_judges_and_again_when_it_ends(tmp_path):
-    with socket.create_server(("127.0.0.1", 0)) as held:
-        port = held.getsockname()[1]
+    port = free_ports()
+    with socket.create_server(("127.0.0.1", port)):
         running = PlannedFleet("factory", (gateway([JUDGE], port=port),), SERVED)
         with Fleet([], tmp_path) as fleet:
             watch = ProcessWatch(fleet, None, FleetHosts(), print)

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from judge_questions import safety_question, task_state_question
-from judge_server import wait_until
 from served_gateway import ask, component, gateway, state, together
+from wire import until
 
 from bench.support.client_process import ClientProcess
 from bench.support.peers.language_server import MODEL, weights
@@ -134,8 +134,7 @@ def test_a_server_that_dies_in_mid_stream_ends_that_stream_and_nobody_elses_call
             """Kills the server of the stream once it runs calls of others, too."""
             short = {"model": MODEL, "max_tokens": 24, "timeout_s": LONG_S}
             others.extend(pool.submit(ask, client, "hi", f"arm_{i}", **short) for i in range(4))
-            wait_until(lambda: sum(one["server"] == name for one in state(client)["running"]) > 1,
-                       timeout_s=60.0)  # fmt: skip
+            until(lambda: sum(one["server"] == name for one in state(client)["running"]) > 1)
             by_name[name].kill()
 
         text = streamed(client, "storyteller", kill)

@@ -1,9 +1,7 @@
 """The programs of a planned fleet's hosts, all on this one, as real processes."""
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 from functools import partial
@@ -15,6 +13,7 @@ import typer
 import yaml
 from host_fleets import three_hosts
 from kairos_ros.msg import FleetState
+from ports import free_ports
 from wire import until
 
 from kairos_ros.commands.fleets.planned import status_command
@@ -37,7 +36,7 @@ class Hosts:
         robot = {"guard.tolerance": 0.0, "body_log": str(self.bodies)}
         (folder / "robot.yaml").write_text(yaml.safe_dump({"/**": {"ros__parameters": robot}}))
         self.file = three_hosts(
-            folder, free_ports(), params=folder / "robot.yaml", swings=len(arms), standby=standby
+            folder, free_ports(8), params=folder / "robot.yaml", swings=len(arms), standby=standby
         )
         self.processes = {}
 
@@ -116,16 +115,3 @@ class Hosts:
         """Waits until every arm that swings has executed more actions."""
         before = {robot: self.acts(robot) for robot in self.arms}
         patiently(lambda: all(self.acts(r) > n + 15 for r, n in before.items()), what="for actions")
-
-
-def free_ports(wanted=8):
-    """The first of some ports in a row that nobody listens at."""
-    for first in range(21_000 + os.getpid() % 5000, 60_000, wanted):
-        try:
-            for port in range(first, first + wanted):
-                with socket.socket() as one:
-                    one.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no free ports")

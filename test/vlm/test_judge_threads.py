@@ -6,9 +6,9 @@ import threading
 
 import numpy as np
 import pytest
-from judge_server import wait_until
 from PIL import Image
 from task_rules import rules
+from wire import until
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.supervision.rules_text import parse_rules, rules_text
@@ -39,7 +39,7 @@ class Model:
 
     def judge(self, questions):
         self.calls.append(len(questions))
-        self.gate.wait(10)
+        self.gate.wait(60)
         return [self._one(question) for question in questions]
 
     def _one(self, question):
@@ -95,7 +95,7 @@ def ask(judges, results):
 def test_every_picture_gets_its_own_answer(ask, results):
     ask("a", level=40)
     ask("b", level=200)
-    assert wait_until(lambda: len(results) == 2)
+    until(lambda: len(results) == 2)
     answers = {one.request.instruction: one.verdict.answer for one in results}
     assert answers == {"a": "safe", "b": "unsafe"}
     assert all(one.in_time and 0 <= one.queued_s <= one.latency_s for one in results)
@@ -106,17 +106,17 @@ def test_while_the_model_is_busy_new_pictures_replace_old_ones_and_batches_fill_
 ):
     model.gate.clear()
     ask("a")
-    assert wait_until(lambda: model.calls)
+    until(lambda: model.calls)
     for level in (10, 20, 250):
         for robot in "bcd":
             ask(robot, level=level)
     assert (judges.waiting, judges.in_flight, judges.replaced("safety")) == (3, 1, 6)
     assert judges.busy_s() > 0
     model.gate.set()
-    assert wait_until(lambda: len(results) == 4)
+    until(lambda: len(results) == 4)
     assert model.calls == [1, 2, 1]
     assert {one.verdict.answer for one in results[1:]} == {"unsafe"}
-    assert wait_until(lambda: judges.in_flight == 0)
+    until(lambda: judges.in_flight == 0)
 
 
 def test_two_questions_about_one_picture_are_asked_with_the_same_array(judges, results, model):
@@ -128,9 +128,9 @@ def test_two_questions_about_one_picture_are_asked_with_the_same_array(judges, r
     for kind, pictures in (("busy", (jpeg(),)), ("safety", (shot,)), ("task_state", (shot,))):
         request = JudgementRequest(kind, "safe?", "a", ("safe", "unsafe"), pictures, results.append)
         judges.ask(Requester("a", kind), request, SECOND)
-        assert wait_until(lambda: model.calls)
+        until(lambda: model.calls)
     model.gate.set()
-    assert wait_until(lambda: len(results) == 3)
+    until(lambda: len(results) == 3)
     assert model.calls == [1, 2]
     assert seen[1] is seen[2]
 
@@ -138,11 +138,11 @@ def test_two_questions_about_one_picture_are_asked_with_the_same_array(judges, r
 def test_a_torn_picture_fails_alone(ask, results, model):
     model.gate.clear()
     ask("busy")
-    assert wait_until(lambda: model.calls)
+    until(lambda: model.calls)
     ask("torn", pictures=(jpeg()[:200],))
     ask("whole")
     model.gate.set()
-    assert wait_until(lambda: len(results) == 3)
+    until(lambda: len(results) == 3)
     came = {one.request.instruction: one for one in results}
     assert (came["torn"].failure, came["torn"].verdict) == ("bad_picture", None)
     assert came["whole"].verdict.answer == "safe"
@@ -160,11 +160,11 @@ def test_a_torn_picture_fails_alone(ask, results, model):
 )
 def test_no_verdict_is_made_up_whatever_a_model_does(ask, results, judges, prompt, failure):
     ask("a", prompt=prompt)
-    assert wait_until(lambda: results)
+    until(lambda: results)
     assert (results[0].verdict, results[0].failure) == (None, failure)
     assert results[0].message
     ask("a")
-    assert wait_until(lambda: len(results) == 2)
+    until(lambda: len(results) == 2)
     assert results[1].verdict.answer == "safe"
     assert not judges.broken
 
@@ -173,7 +173,7 @@ def test_an_answer_after_its_deadline_is_told_as_late(ask, results, model):
     model.gate.clear()
     ask("a", slo_s=0.0)
     model.gate.set()
-    assert wait_until(lambda: results)
+    until(lambda: results)
     assert results[0].verdict is not None
     assert not results[0].in_time
 
@@ -181,13 +181,13 @@ def test_an_answer_after_its_deadline_is_told_as_late(ask, results, model):
 def test_what_waits_for_a_robot_that_left_is_not_asked(ask, results, model, judges):
     model.gate.clear()
     ask("a")
-    assert wait_until(lambda: model.calls)
+    until(lambda: model.calls)
     ask("b")
     judges.forget(Requester("b", "safety"))
     model.gate.set()
-    assert wait_until(lambda: results)
+    until(lambda: results)
     ask("c")
-    assert wait_until(lambda: len(results) == 2)
+    until(lambda: len(results) == 2)
     assert [one.request.instruction for one in results] == ["a", "c"]
 
 

@@ -186,7 +186,7 @@ class EngineLink:
         ready = dict(poller.poll(int(250 * self._timing.heartbeat_s)))
         now = time.monotonic()
         if now - before > 2 * self._timing.heartbeat_s:
-            self._peer.heard = now  # it was this side that slept
+            self._peer.heard += now - before  # meanwhile, it was this side that slept
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
         self._read(now)

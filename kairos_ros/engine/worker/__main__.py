@@ -161,9 +161,9 @@ def _serve(plan: WorkerPlan, link: WorkerLink) -> WorkerExit:
             described.dtype,
         )
     log.info("ready after %.1f s", time.monotonic() - started)
-    link.ready(descriptions, refused)
-    for number in SIGNALS:
+    for number in SIGNALS:  # first, as batches come from then on
         signal.signal(number, lambda *_: link.stop())
+    link.ready(descriptions, refused)
 
     def prepare(policy: str, requests: Sequence[InferRequest]) -> PreparedBatch:
         engine = engines[policy] if policy in engines else next(iter(engines.values()))

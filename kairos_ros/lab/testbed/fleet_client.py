@@ -167,6 +167,11 @@ class FleetClient:
             if robot.status is not None and self._clients[name].server_is_ready()
         }
 
+    def recorded(self) -> bool:
+        """Whether somebody listens to the events of every robot's tasks: a recorder does."""
+        topics = (f"/{robot}/task_events" for robot in self.live.robots)
+        return all(self._node.count_subscribers(topic) for topic in topics)
+
     def free(self) -> list[str]:
         """Robots that can be given a task now."""
         now_s = self.now_s()

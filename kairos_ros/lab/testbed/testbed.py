@@ -131,6 +131,7 @@ class FleetTestbed:
                 "robots": robots == self.robots,
                 "engine": self.live.active,
                 "cloud": self.cloud is None or self.cloud_ready,
+                "recorder": self.bag is None or self.client.recorded(),
             }
             for name in there.keys() - seen.keys():
                 if there[name]:

@@ -10,13 +10,17 @@ import subprocess
 import sys
 import threading
 import time
+from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import numpy as np
 import pytest
+from ports import free_ports
+from watched_link import WatchedLink
+from wire import until
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
-from kairos_ros.engine.client.engine_link import EngineLink
 from kairos_ros.engine.client.events import (
     BatchDone,
     BatchFailed,
@@ -43,6 +47,10 @@ pytestmark = pytest.mark.slow
 
 SLOW = "slow=emulated:latency_ms=300,chunk=20,dim=3,steps=4"
 FAST = "fast=emulated:latency_ms=5,chunk=30,dim=3,steps=4"
+PATIENT = LinkTiming(silence_s=20.0, overdue_s=30.0)
+"""For tests that are not about silence: a busy machine must not look like a lost worker."""
+NOTICES = replace(PATIENT, silence_s=4.0)
+"""For those that are."""
 
 
 class Hosts:
@@ -109,9 +117,9 @@ def link():
     """Opens links; each comes with a queue of its events."""
     with contextlib.ExitStack() as stack:
 
-        def start(spec, timing=None):
+        def start(spec, timing=PATIENT):
             events = queue.Queue()
-            engine = EngineLink(spec, events.put, timing)
+            engine = WatchedLink(spec, events.put, timing)
             engine.start()
             stack.callback(engine.stop)
             return engine, events
@@ -120,16 +128,14 @@ def link():
 
 
 def endpoint():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return f"tcp://127.0.0.1:{probe.getsockname()[1]}"
+    return f"tcp://127.0.0.1:{free_ports()}"
 
 
 def next_of(events, *kinds, timeout_s=60.0):
     """The next event of these kinds; progress and link news in between are let by."""
-    until = time.monotonic() + timeout_s
+    end = time.monotonic() + timeout_s
     while True:
-        event = events.get(timeout=max(0.01, until - time.monotonic()))
+        event = events.get(timeout=max(0.01, end - time.monotonic()))
         if isinstance(event, kinds):
             return event
         assert isinstance(event, EngineLoading | EngineUnreachable | LinkChanged), event
@@ -163,7 +169,7 @@ def test_a_listening_worker_serves_each_client_the_policy_it_names(worker, link,
         assert (done.outcomes[0].chunk[:, 0] == chunk / 8).all()
         assert done.round_trip_s > done.compute_s
     process.send(signal.SIGTERM)
-    assert process.process.wait(30) == 0
+    assert process.process.wait(60) == 0
     assert "metrics: batches=" in process.log.read_text()
 
 
@@ -207,7 +213,7 @@ def test_a_worker_without_any_good_policy_leaves_with_all_reasons(worker, tmp_pa
 
 def test_a_worker_behind_nat_dials_in_and_is_served_through_what_it_dialled(worker, link, hosts):
     at = endpoint()
-    engine, events = link(RemoteSpec(at, security=hosts.at_home(), listen=True))
+    engine, events = link(RemoteSpec(at, security=hosts.at_home(), listen=True), NOTICES)
     process = worker("--connect", at, "--policy", FAST)
     next_of(events, EngineReady)
     engine.submit(1, [request(0.25)])
@@ -224,8 +230,9 @@ def test_a_worker_killed_mid_batch_loses_it_at_most_once_and_the_next_one_is_fou
     worker, link, hosts
 ):
     at = endpoint()
-    first = worker("--listen", at, "--policy", SLOW)
-    engine, events = link(RemoteSpec(at, security=hosts.towards()))
+    policy = "s=emulated:latency_ms=3000"
+    first = worker("--listen", at, "--policy", policy)
+    engine, events = link(RemoteSpec(at, security=hosts.towards()), NOTICES)
     next_of(events, EngineReady)
     engine.submit(1, [request()])
     engine.submit(2, [request()])
@@ -236,7 +243,7 @@ def test_a_worker_killed_mid_batch_loses_it_at_most_once_and_the_next_one_is_fou
     assert not down.crashed
     engine.submit(3, [request()])
     assert next_of(events, BatchFailed).code is RefusalCode.ENGINE_DOWN
-    worker("--listen", at, "--policy", SLOW)
+    worker("--listen", at, "--policy", policy)
     next_of(events, EngineReady)
     engine.submit(4, [request()])
     assert next_of(events, BatchDone).batch == 4
@@ -246,19 +253,19 @@ def test_a_worker_told_to_stop_finishes_what_runs_and_says_that_it_takes_no_more
     worker, link, hosts
 ):
     at = endpoint()
-    process = worker("--listen", at, "--policy", "s=emulated:latency_ms=1500")
-    engine, events = link(RemoteSpec(at, security=hosts.towards()))
+    process = worker("--listen", at, "--policy", "s=emulated:latency_ms=4000")
+    engine, events = link(RemoteSpec(at, security=hosts.towards()), NOTICES)
     next_of(events, EngineReady)
     for batch in (1, 2):
         engine.submit(batch, [request()])
-    time.sleep(0.3)
+    engine.wait_until_it_computes(1)
     process.send(signal.SIGTERM)
     assert "told to stop" in next_of(events, EngineDraining).reason
     engine.submit(3, [request()])
     assert (next_of(events, BatchFailed).batch) == 3
     assert next_of(events, BatchDone).batch == 1
     assert (next_of(events, BatchFailed).batch) == 2
-    assert process.process.wait(30) == 0
+    assert process.process.wait(60) == 0
     assert next_of(events, EngineDown).lost == ()
 
 
@@ -276,7 +283,7 @@ def test_what_a_client_that_left_had_waiting_is_not_computed(worker, link, hosts
     stays.submit(1, [request(0.25)])
     assert (next_of(events, BatchDone).outcomes[0].chunk[:, 0] == 0.25).all()
     process.send(signal.SIGTERM)
-    assert process.process.wait(30) == 0
+    assert process.process.wait(60) == 0
     computed, dropped = (
         sum(int(n) for n in re.findall(rf"metrics: .*{name}=(\d+)", process.log.read_text()))
         for name in ("batches", "dropped")
@@ -288,7 +295,7 @@ def test_what_a_client_that_left_had_waiting_is_not_computed(worker, link, hosts
 def test_a_client_that_is_only_slow_to_speak_keeps_its_batches(worker, link, hosts):
     at = endpoint()
     worker("--listen", at, "--policy", "s=emulated:latency_ms=1500", "--policy", FAST)
-    slow = LinkTiming(heartbeat_s=3.0, silence_s=30.0)
+    slow = replace(PATIENT, heartbeat_s=3.0, silence_s=30.0)
     engine, events = link(RemoteSpec(at, "s", hosts.towards()), slow)
     next_of(events, EngineReady)
     for batch in (1, 2, 3):
@@ -300,12 +307,13 @@ def test_a_stopped_worker_is_down_within_the_silence_and_its_late_answer_cannot_
     worker, link, hosts
 ):
     at = endpoint()
-    process = worker("--listen", at, "--policy", SLOW)
-    engine, events = link(RemoteSpec(at, security=hosts.towards()))
+    process = worker("--listen", at, "--policy", "s=emulated:latency_ms=4000")
+    engine, events = link(RemoteSpec(at, security=hosts.towards()), NOTICES)
     next_of(events, EngineReady)
     engine.submit(1, [request()])
+    engine.wait_until_it_computes(1)
     process.send(signal.SIGSTOP)
-    assert next_of(events, EngineDown, timeout_s=20).lost == (1,)
+    assert next_of(events, EngineDown).lost == (1,)
     process.send(signal.SIGCONT)
     next_of(events, EngineReady)
     engine.submit(2, [request()])
@@ -314,12 +322,14 @@ def test_a_stopped_worker_is_down_within_the_silence_and_its_late_answer_cannot_
 
 def test_a_key_that_the_worker_does_not_know_gets_nothing(worker, link, hosts, tmp_path):
     at = endpoint()
-    worker("--listen", at, "--policy", FAST)
+    process = worker("--listen", at, "--policy", FAST)
     stranger = KeyFolder(tmp_path / "stranger").new("edge_dials", Role.CLIENT)
-    _, events = link(RemoteSpec(at, security=CurveClient(stranger, hosts.edge.server())))
-    time.sleep(3.0)
-    seen = [events.get_nowait() for _ in range(events.qsize())]
-    assert seen
+    security = CurveClient(stranger, hosts.edge.server())
+    _, events = link(RemoteSpec(at, security=security), LinkTiming())
+    until(lambda: "refused unknown key" in process.log.read_text(), what="for the refusal")
+    time.sleep(1.0)
+    seen = [next_of(events, EngineUnreachable)]
+    seen += [events.get_nowait() for _ in range(events.qsize())]
     assert all(isinstance(e, EngineUnreachable) for e in seen)
     (reason,) = {e.reason for e in seen}
     assert re.fullmatch(rf"since \d\d:\d\d:\d\d, dialling {at}", reason)
@@ -329,11 +339,13 @@ def test_the_link_says_its_round_trip_bandwidth_and_bytes_per_request(worker, li
     at = endpoint()
     worker("--listen", at, "--policy", "f=emulated:images=top@224x224")
     engine, events = link(RemoteSpec(at, security=hosts.towards()))
-    before = next_of(events, LinkChanged)
-    assert 0 < before.state.min_rtt_s <= before.state.rtt_s < 1.0
-    assert before.state.bytes_per_s != UNKNOWN_BYTES_PER_S  # from probes: nothing else was sent
-    assert before.state.request_bytes == 0
+    before = next_of(events, LinkChanged).state
+    assert 0 < before.min_rtt_s <= before.rtt_s
+    assert before.bytes_per_s != UNKNOWN_BYTES_PER_S  # from probes: nothing else was sent
+    assert before.request_bytes == 0
     next_of(events, EngineReady)
+    # a heartbeat that a busy machine held up counts for less with every one after it
+    until(lambda: next_of(events, LinkChanged).state.rtt_s < 1.0, what="for a short round trip")
     engine.submit(1, [request(images={"top": os.urandom(100_000), "other": bytes(9)})])
     next_of(events, BatchDone)
     after = next_of(events, LinkChanged).state
@@ -368,10 +380,7 @@ class Counting:
 def test_bytes_per_request_are_those_that_travel(worker, link, hosts):
     at = endpoint()
     process = worker("--listen", at, "--policy", "f=emulated:images=top@224x224", "--max-batch=8")
-    until = time.monotonic() + 60
-    while "serving" not in process.log.read_text():
-        assert time.monotonic() < until
-        time.sleep(0.1)
+    until(lambda: "serving" in process.log.read_text(), what="for the worker")
     proxy = Counting(at)
     engine, events = link(RemoteSpec(proxy.at, security=hosts.towards()))
     next_of(events, EngineReady)
@@ -416,7 +425,7 @@ def test_images_that_take_long_to_recompress_do_not_silence_the_link(
     at = endpoint()
     worker("--listen", at, "--policy", FAST)
     spec = RemoteSpec(at, security=hosts.towards(), images=WanImages(PerCamera(80)))
-    engine, events = link(spec, LinkTiming(silence_s=2.0))
+    engine, events = link(spec, replace(PATIENT, silence_s=4.0))  # two requests take longer
     next_of(events, EngineReady)
     engine.submit(1, [request(), request()])
     engine.submit(2, [request()])
@@ -427,7 +436,7 @@ def test_images_that_take_long_to_recompress_do_not_silence_the_link(
             states.append(event.state)
         assert (event.batch, len(event.outcomes)) == (batch, 3 - batch)
     assert len(states) > 10
-    assert max(state.rtt_s for state in states) < 0.5
+    assert median(state.rtt_s for state in states) < 0.5  # a busy machine holds some up
     engine.submit(3, [request()])
     engine.stop()  # what was not sent yet is not lost without a word
     assert next_of(events, EngineDown, BatchFailed).reason == "stopped"

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zmq
+from ports import free_ports
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.transport.endpoint import Insecure, check_endpoint
@@ -75,12 +76,6 @@ def refused_clients_knock_again_soon(monkeypatch):
 def context():
     with zmq.Context() as context:
         yield context
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def eventually(true, what):
@@ -182,14 +177,13 @@ def test_a_revoked_key_loses_its_live_connection_and_others_keep_theirs(site, se
         dealer(endpoint, site.towards()) as client,
         dealer(endpoint, site.towards(other)) as good,
     ):
-        eventually(lambda: zap.counts.handshakes == 2, "both are in")
         routes = {}
         for who in (client, good):
             who.send(b"hello")
             routes[who] = hear(router, inbox)[0]
         revoked_at = time.monotonic()
         site.keys.revoke("edge")
-        eventually(lambda: zap.counts.cut == 1, "the connection is cut")
+        eventually(lambda: zap.counts.cut, "the connection is cut")
         assert time.monotonic() - revoked_at < 30.0
         eventually(lambda: zap.counts.revoked, "it knocks again, in vain")
         client.send(b"still me")
@@ -204,7 +198,7 @@ def test_a_revoked_key_loses_its_live_connection_and_others_keep_theirs(site, se
 def test_a_revoked_key_that_has_not_said_a_word_yet_is_cut_off_too(site, server):
     router, inbox, zap, endpoint = server
     with dealer(endpoint, site.towards()) as client:
-        eventually(lambda: zap.counts.handshakes == 1, "it is in")
+        eventually(lambda: zap.counts.handshakes, "it is in")
         site.keys.revoke("edge")
         eventually(lambda: zap.counts.revoked, "it is out, and knocks again")
         client.send(b"hello")
@@ -377,13 +371,14 @@ def test_a_key_shares_one_budget_over_all_its_connections(site, context):
     with dealer(endpoint, site.towards()) as one, dealer(endpoint, site.towards()) as two:
         for number in range(8):
             (one, two)[number % 2].send(b"x")
-        assert sum(hear(router, inbox, 2.0) is not None for _ in range(7)) == 6
-        told = [client for client in (one, two) if client.poll(1000)]
-        assert len(told) == 1
-        refusal = read_error(decode(told[0].recv_multipart()))
+        assert all(hear(router, inbox) for _ in range(6))
+        eventually(lambda: hear(router, inbox, 0.1) or inbox.dropped == 2, "two are dropped")
+        assert inbox.dropped == 2
+        eventually(lambda: one.poll(0) or two.poll(0), "one of them is told")
+        (told,) = [client for client in (one, two) if client.poll(QUIET_MS)]
+        refusal = read_error(decode(told.recv_multipart()))
         assert (refusal.batch, refusal.code) == (None, RefusalCode.OVERLOADED)
-        assert not told[0].poll(200), "told more than once"
-    assert inbox.dropped == 2
+        assert not told.poll(QUIET_MS), "told more than once"
     router.close()
     zap.close()
 
@@ -411,7 +406,7 @@ class Served:
 
 @pytest.fixture(params=["keys", "insecure loopback"])
 def worker(request, site, tmp_path):
-    port, log, insecure = free_port(), tmp_path / "worker.log", request.param != "keys"
+    port, log, insecure = free_ports(), tmp_path / "worker.log", request.param != "keys"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
@@ -507,7 +502,8 @@ def test_a_client_that_floods_is_dropped_and_another_is_served(worker, site):
             if RefusalCode.OVERLOADED in codes:
                 break
     assert codes == {RefusalCode.MALFORMED, RefusalCode.OVERLOADED}
-    assert "flooder sends more" in worker.log.read_text() or not keyed
+    if keyed:
+        eventually(lambda: "flooder sends more" in worker.log.read_text(), "it is in the log")
 
 
 @pytest.mark.parametrize(

@@ -103,7 +103,7 @@ def test_why_a_policy_is_refused_is_an_event_and_no_line_of_worker_or_link_repea
 
 
 def test_a_worker_killed_while_it_loads_is_replaced(start, links):
-    _, events = start("emulated:load_s=1")
+    _, events = start("emulated:load_s=3")
     wait_for(events, EngineLoading)
     os.kill(links[0][1].pid, signal.SIGKILL)
     assert wait_for(events, EngineDown).retry_in_s is not None

@@ -182,9 +182,11 @@ def test_chunks_are_the_same_while_questions_are_answered(pi05, judge):
 
 
 def test_a_robot_without_observations_costs_the_others_nothing(pi05):
-    judge = load_judge("system1", 3.0)
-    seen, unseen = pi05.observe_until(Asking(judge.judge, [question(0), question(9)]), 0)
-    judge.close()
+    patient, impatient = load_judge("system1", LONG_S), load_judge("system1", 3.0)
+    asked = Asking(impatient.judge, [question(9)]), Asking(patient.judge, [question(0)])
+    (unseen,), (seen,) = (pi05.observe_until(one, 0) for one in asked)
+    for one in (patient, impatient):
+        one.close()
     assert isinstance(seen, Verdict)
     assert unseen.code is FailureCode.TIMEOUT
     assert "arm_9" in unseen.message

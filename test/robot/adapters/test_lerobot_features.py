@@ -1,6 +1,7 @@
 """LeRobot's features as vectors, and its errors by name. No driver is needed for either."""
 
 import errno
+import os
 import termios
 
 import numpy as np
@@ -76,6 +77,33 @@ def caused(error, cause):
 )
 def test_a_driver_s_error_is_called_by_its_reason(error, reason):
     assert reason_of(error).startswith(reason)
+
+
+def test_an_answer_to_an_earlier_question_that_is_too_short_is_a_late_reply():
+    sdk = pytest.importorskip("scservo_sdk")
+    bus, motors = os.openpty()
+
+    class Port(sdk.PortHandler):
+        """On which the answer to an earlier question comes as soon as something is asked."""
+
+        def writePort(self, packet):  # noqa: N802
+            os.write(bus, bytes([0xFF, 0xFF, 1, 2, 0, 0xFC]))  # "written", of motor 1
+            return len(packet)
+
+        def isPacketTimeout(self):  # noqa: N802
+            return False
+
+    port = Port(os.ttyname(motors))
+    assert port.openPort()
+    with pytest.raises(IndexError) as raised:
+        sdk.PacketHandler(0).read2ByteTxRx(port, 1, 56)
+    port.closePort()
+    for end in (bus, motors):
+        os.close(end)
+    assert reason_of(raised.value) == "late replies"
+    with pytest.raises(IndexError) as elsewhere:
+        [][0]
+    assert reason_of(elsewhere.value) == "driver"
 
 
 def test_a_camera_that_shows_the_same_pixels_for_too_long_is_frozen_and_a_noisy_one_is_not():

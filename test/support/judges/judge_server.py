@@ -9,7 +9,6 @@ import io
 import json
 import math
 import threading
-import time
 from collections import Counter, deque
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
@@ -200,11 +199,3 @@ def _send(http, status, body, headers=None):
         http.send_header(name, value)
     http.end_headers()
     http.wfile.write(body)
-
-
-def wait_until(condition, timeout_s=5.0):
-    """Waits for another thread."""
-    end = time.monotonic() + timeout_s
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    return condition()

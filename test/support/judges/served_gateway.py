@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import uvicorn
-from judge_server import wait_until
+from wire import until
 
 from kairos_ros.core.calls.call import Caller, caller_headers
 from kairos_ros.core.calls.dispatch import dispatch_called
@@ -33,7 +33,7 @@ def gateway(*backends, token="", order="latest_start", **options):
     url = f"http://127.0.0.1:{bound.getsockname()[1]}"
     try:
         with httpx.Client(base_url=url, timeout=30.0) as client:
-            wait_until(lambda: server.started, timeout_s=20.0)
+            until(lambda: server.started)
             yield client
     finally:
         server.should_exit = True

@@ -7,10 +7,13 @@ import sys
 import warnings
 from dataclasses import asdict, replace
 
+from ports import free_ports
+
 from bench.transport.link import Link, why_not
 from kairos_ros.lab.testbed.link_proxy import LINK_PROXY, Conditions
 
-PORT = 7411
+PORT = free_ports(2)
+"""Of a worker; the next one is free, too. Links without namespaces share this host's ports."""
 
 
 class NamespaceWan:

@@ -1,6 +1,7 @@
 """What an error of LeRobot's driver means, by name: drivers raise many things for few reasons."""
 
 import errno
+import traceback
 
 CABLE = "cable"
 SILENT = "silent motor"
@@ -28,6 +29,8 @@ ADVICE = {
     TORQUE: "check the power of the arm, and what blocks it",
     DRIVER: "see the message of LeRobot's driver",
 }
+SERVO_SDKS = ("scservo_sdk", "dynamixel_sdk")
+"""They look into what they take for an answer: the one to an earlier question may be shorter."""
 GONE = {errno.EIO, errno.ENODEV, errno.ENXIO, errno.ENOENT, errno.EBADF, errno.EPIPE}
 
 
@@ -47,7 +50,7 @@ def reason_of(error: BaseException) -> str:
 
 def _reason(error: BaseException) -> str:
     text = str(error)
-    if isinstance(error, LateReplyError):
+    if isinstance(error, LateReplyError) or (isinstance(error, IndexError) and _of_a_sdk(error)):
         return LATE
     if "no status packet" in text or "motor check failed" in text:
         return SILENT
@@ -63,3 +66,8 @@ def _reason(error: BaseException) -> str:
     if isinstance(error, TimeoutError) or "read thread is not running" in text:
         return STALE
     return ""
+
+
+def _of_a_sdk(error: BaseException) -> bool:
+    frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
+    return bool(frames) and str(frames[-1].f_globals["__name__"]).startswith(SERVO_SDKS)
