@@ -3,10 +3,10 @@
 import pytest
 from kairos_ros.action import ExecuteTask
 from lifecycle_msgs.msg import Transition
+from managed import parameters_of
 from rcl_interfaces.msg import ParameterEvent
 from rclpy.action import ActionClient
 from rclpy.parameter import Parameter
-from rclpy.parameter_client import AsyncParameterClient
 from wire import WireRobot, done, in_executor, meet, until
 
 from kairos_ros.bringup.plan import serving
@@ -22,8 +22,7 @@ class Setter:
     """`ros2 param set`, for one node."""
 
     def __init__(self, wire, node: str) -> None:
-        self.client = AsyncParameterClient(wire.node, node)
-        until(self.client.services_are_ready)
+        self.client = parameters_of(wire, node)
 
     def set(self, **values) -> str:
         """Why one of them was refused; empty where all were taken."""

@@ -1,9 +1,7 @@
 """The programs of a planned fleet's hosts, all on this one, as real processes."""
 
 import json
-import os
 import signal
-import socket
 import subprocess
 import sys
 from functools import partial
@@ -13,6 +11,7 @@ from pathlib import Path
 import pytest
 import typer
 import yaml
+from free_ports import free_ports
 from host_fleets import three_hosts
 from kairos_ros.msg import FleetState
 from wire import until
@@ -23,6 +22,14 @@ from kairos_ros.robot.body_log import read_body_log
 KAIROS = Path(sys.prefix, "bin", "kairos")
 patiently = partial(until, timeout_s=240.0)
 """Eight processes load, beside whatever else this machine does."""
+
+
+def command(pid):
+    """Command line of a process; empty where it has just ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
 
 
 class Hosts:
@@ -37,7 +44,7 @@ class Hosts:
         robot = {"guard.tolerance": 0.0, "body_log": str(self.bodies)}
         (folder / "robot.yaml").write_text(yaml.safe_dump({"/**": {"ros__parameters": robot}}))
         self.file = three_hosts(
-            folder, free_ports(), params=folder / "robot.yaml", swings=len(arms), standby=standby
+            folder, free_ports(8), params=folder / "robot.yaml", swings=len(arms), standby=standby
         )
         self.processes = {}
 
@@ -79,7 +86,7 @@ class Hosts:
         children = [
             int(pid) for file in task.glob("*/children") for pid in file.read_text().split()
         ]
-        found = [pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text()]
+        found = [pid for pid in children if word in command(pid)]
         return found[0] if found else None
 
     def status(self):
@@ -116,16 +123,3 @@ class Hosts:
         """Waits until every arm that swings has executed more actions."""
         before = {robot: self.acts(robot) for robot in self.arms}
         patiently(lambda: all(self.acts(r) > n + 15 for r, n in before.items()), what="for actions")
-
-
-def free_ports(wanted=8):
-    """The first of some ports in a row that nobody listens at."""
-    for first in range(21_000 + os.getpid() % 5000, 60_000, wanted):
-        try:
-            for port in range(first, first + wanted):
-                with socket.socket() as one:
-                    one.bind(("127.0.0.1", port))
-        except OSError:
-            continue
-        return first
-    raise AssertionError("no free ports")

@@ -5,7 +5,6 @@ import itertools
 import json
 import re
 import shutil
-import socket
 import sys
 import time
 from pathlib import Path
@@ -64,11 +63,6 @@ class Fleet:
         return {one["labels"]["alertname"] for one in alerts if one["state"] == "firing"}
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as one:
-        return one.getsockname()[1]
-
-
 def printed_url(process) -> str:
     """The first address that a program prints."""
 
@@ -91,7 +85,7 @@ def fleet(starter_for_module, wire, tmp_path_factory):
     """Two robots, engines here and elsewhere, a gateway with a server that is down; each program is
     scraped twice a second."""
     run, folder = starter_for_module.run, tmp_path_factory.mktemp("prometheus")
-    far, port, scraped = free_port(), free_port(), free_port()
+    far, port, scraped = free_ports(), free_ports(), free_ports()
     worker = run(
         [
             *(KAIROS, "worker", "--listen", f"tcp://127.0.0.1:{far}", "--insecure-loopback"),
@@ -101,7 +95,7 @@ def fleet(starter_for_module, wire, tmp_path_factory):
     engine = f"cloud=tcp://127.0.0.1:{far},policy=pick,insecure_loopback"
     starter_for_module.start(serving(policy=POLICY, engines=[engine]))
     model = ChatServer()
-    nobody = f"http://127.0.0.1:{free_port()}/v1"
+    nobody = f"http://127.0.0.1:{free_ports()}/v1"
     gateway = printed_url(run([KAIROS, "gateway", model.url, nobody, "--listen", "127.0.0.1:0"]))
     dashboard = printed_url(
         run([KAIROS, "dashboard", "--listen", "127.0.0.1:0"], {"KAIROS_DASHBOARD_TOKEN": TOKEN})

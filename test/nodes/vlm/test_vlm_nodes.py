@@ -7,7 +7,6 @@ import contextlib
 import io
 import math
 import signal
-import socket
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -19,6 +18,7 @@ import pytest
 import yaml
 from builtin_interfaces.msg import Time
 from diagnostic_msgs.msg import DiagnosticStatus
+from free_ports import free_ports
 from judge_pictures import cell_pictures
 from judge_server import JudgeServer
 from kairos_ros.msg import (
@@ -31,9 +31,9 @@ from kairos_ros.msg import (
     TaskProgress,
 )
 from kairos_ros.srv import Disturb, Release
+from managed import parameters_of
 from PIL import Image
 from rclpy.parameter import Parameter
-from rclpy.parameter_client import AsyncParameterClient
 from sensor_msgs.msg import CompressedImage
 from task_rules import MS
 from wire import Operator, done, in_executor, until
@@ -268,8 +268,7 @@ def test_robots_that_are_not_to_be_judged_and_cameras_that_are_not_there_get_no_
 
 
 def test_robots_that_shall_be_judged_can_be_named_while_others_are_judged(judges, wire):
-    parameters = AsyncParameterClient(wire.node, "/kairos/vlm")
-    until(parameters.services_are_ready)
+    parameters = parameters_of(wire, "/kairos/vlm")
 
     def judged(robots):
         asked = Parameter("robots", Parameter.Type.STRING_ARRAY, robots)
@@ -373,8 +372,7 @@ def test_no_more_requests_are_with_an_endpoint_than_the_node_may_have_in_flight(
 
 def test_judges_of_a_fleet_file_ask_its_gateway_and_go_on_when_it_is_back(start, wire, tmp_path):
     judge = "embedded:factory_judge"
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = free_ports()
     data = yaml.safe_load((ROOT / "config" / "fleets" / "factory.yaml").read_text())
     data["gateway"] = {"servers": [judge], "port": port}
     for task in (one for one in data.values() if "components" in one):

@@ -8,9 +8,12 @@ import warnings
 from dataclasses import asdict, replace
 
 from bench.transport.link import Link, why_not
+from free_ports import free_ports
+
 from kairos_ros.lab.testbed.link_proxy import LINK_PROXY, Conditions
 
-PORT = 7411
+PORT = free_ports(2)
+"""Where a worker listens at its end; a second one may listen at the next port."""
 
 
 class NamespaceWan:
