@@ -153,8 +153,12 @@ def test_a_planned_fleet_is_as_its_plan_says(fleet, capfd):
     # on a busy machine, robots may seem to ask too often for five seconds
     until(agrees, what="for the fleet to agree with its plan")
     assert "plan and fleet agree" in capfd.readouterr().out
-    kept = lambda: not any(r.over_rate for r in (s := fleet.wire.fleet[-1]).robots) and s  # noqa: E731
-    robots = {r.robot: r for r in until(kept, what="for robots that keep to their rates").robots}
+
+    def kept():
+        told = fleet.wire.fleet[-1].robots
+        return told and not any(one.over_rate for one in told) and told
+
+    robots = {r.robot: r for r in until(kept, what="for robots that keep to their rates")}
     assert robots["drive_1"].planned_engine == "gpu2/emulated-drive"
     for robot in robots.values():
         assert 0.999 < robot.request_period_s / robot.planned_period_s < 1.126

@@ -40,6 +40,7 @@ def hosts(wire, tmp_path_factory):
 
 def test_every_host_runs_its_part_and_status_names_the_one_that_is_missing(hosts):
     hosts.go_on()
+
     def complete():
         """But for host c."""
         status = hosts.status()

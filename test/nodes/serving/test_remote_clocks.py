@@ -173,7 +173,7 @@ def served_by(wire, robots, cloud, host, *, end=True):
     )
     far = [answer for answer in answers if answer.tier == "cloud"]
     assert far
-    # a worker that gets no processor for 1.5 s is given up; clocks that are off would end each batch
+    # one that gets no processor for 1.5 s is given up; clocks that are off would end each batch
     assert sum(wire.counter(name) - before[name] for name in BAD) < len(answers) / 4
     expected = [float(s) for a in far for s in re.findall(r"([\d.]+) s there", a.reason)]
     if end:

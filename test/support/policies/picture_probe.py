@@ -84,7 +84,6 @@ class Rounds:
             if key in self.asked and key[0] == (robot or key[0])
         ]
 
-
     def of_newest(self, last: int) -> list[tuple[ChunkRequest, ActionChunk]]:
         """`served` of the newest task of the only robot, once its last round was heard: the result
         of a task may overtake it."""

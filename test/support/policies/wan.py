@@ -7,9 +7,9 @@ import sys
 import warnings
 from dataclasses import asdict, replace
 
-from bench.transport.link import Link, why_not
 from free_ports import free_ports
 
+from bench.transport.link import Link, why_not
 from kairos_ros.lab.testbed.link_proxy import LINK_PROXY, Conditions
 
 PORT = free_ports(2)
