@@ -14,7 +14,7 @@ import rclpy
 import yaml
 from rclpy.node import Node
 from typer.testing import CliRunner
-from wire import until
+from wire import PATIENCE_S, until
 
 from kairos_ros.bringup.arms import arm_plan
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
@@ -526,7 +526,7 @@ def up(tmp_path):
     for process in started:
         if process.poll() is None:
             process.terminate()
-            process.wait(20)
+            process.wait(PATIENCE_S)
 
 
 @pytest.mark.slow
@@ -538,7 +538,7 @@ def test_kairos_up_takes_what_the_serving_launch_file_takes(up):
     assert "place ready after" in log.read_text()
     assert "batches up to 4" in log.read_text()
     process.send_signal(signal.SIGINT)
-    assert process.wait(20) == 0
+    assert process.wait(PATIENCE_S) == 0
 
 
 @pytest.mark.parametrize(
@@ -559,7 +559,7 @@ def test_kairos_up_refuses_arguments_that_the_serving_launch_file_would(given, s
 @pytest.mark.slow
 def test_kairos_up_ends_where_its_server_cannot_serve(up):
     process, log = up("--robots", "1", "--policy", "/nowhere")
-    assert process.wait(30) == 1
+    assert process.wait(PATIENCE_S) == 1
     assert "cannot serve /nowhere: there is no policy folder /nowhere" in log.read_text()
     assert "everything ends" in log.read_text()
 
@@ -570,11 +570,10 @@ def test_kairos_up_shows_every_node_and_ctrl_c_ends_them_all(up):
     until(lambda: "robot arm_1 is here" in log.read_text())
     nodes = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     assert len(nodes) == 2
-    text = log.read_text()
-    assert "serving | " in text
-    assert "arm_1   | " in text
+    for node in ("serving | ", "arm_1   | "):
+        until(lambda node=node: node in log.read_text(), what=f"for a line of {node}")
     process.send_signal(signal.SIGINT)
-    assert process.wait(30) == 0
+    assert process.wait(PATIENCE_S) == 0
     assert all(gone(int(pid)) for pid in nodes)
 
 
@@ -594,7 +593,7 @@ def test_kairos_up_reports_a_node_that_dies_and_ends_when_nothing_is_left(up):
     until(lambda: "is up" in log.read_text())
     (node,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
     os.kill(int(node), signal.SIGKILL)
-    assert process.wait(30) == 1
+    assert process.wait(PATIENCE_S) == 1
     assert "arm_1 was killed by SIGKILL" in log.read_text()
 
 

@@ -108,7 +108,7 @@ def test_while_it_is_unconfigured_a_serving_node_takes_any_parameter(of_serving,
     robot = WireRobot(wire, "eve", state=[0.0, 0.0, 0.0]).join()
     chunk = robot.ask(50)
     assert (chunk.horizon, chunk.chunk_size) == (7, 30)
-    assert wire.fleet[-1].engines[0].policy != before
+    until(lambda: (e := wire.fleet[-1].engines) and e[0].policy != before, what="for the state")
     robot.leave()
 
 
@@ -117,8 +117,9 @@ def test_a_guard_gets_tighter_during_a_task_and_looser_only_afterwards(of_robot,
     meet(client, wire.executor)
     assert not of_robot.set(guard__minimum=[-2.0], guard__maximum=[2.0])
     assert "2 values" in of_robot.set(guard__maximum=[1.0, 1.0])
-    goal = ExecuteTask.Goal(instruction="swing up", max_duration_s=30.0)
+    goal = ExecuteTask.Goal(instruction="swing up", max_duration_s=300.0)
     handle = done(in_executor(wire.executor, lambda: client.send_goal_async(goal)))
+    until(lambda: wire.status_of("arm_1").task, what="for the task to begin")
     assert not of_robot.set(guard__maximum=[0.001])
     assert "may only become tighter" in of_robot.set(guard__maximum=[1.0])
     assert "between tasks only" in of_robot.set(guard__tolerance=1.0)

@@ -145,8 +145,6 @@ def test_all_that_was_said_is_in_the_bag_for_two_independent_readers(start, wire
         (image,), (request,) = offered["/arm_1/wrist/image"], offered["/arm_1/chunk_request"]
     assert image.reliability is QosReliability.BEST_EFFORT
     assert request.reliability is QosReliability.RELIABLE
-    status = [r for n, r in wire.reports.items() if n == "kairos: recorder"]
-    assert status
     assert wire.diagnostic("kairos: recorder", "dropped") == "0"
 
 

@@ -23,7 +23,7 @@ OBSERVATION = {"state": [0.5, 0.0]}
 def server(start_for_module, wire):
     node = start_for_module(
         serving(
-            policy="emulated:latency_ms=300,chunk=20,state=2,dim=2",
+            policy="emulated:latency_ms=1000,chunk=20,state=2,dim=2",
             horizon="static:10",
             stale_after_s=0.0,
             fleet_state_hz=20.0,
@@ -44,13 +44,17 @@ def robots(server, wire, request):
 
 def end_mid_batch(wire, server, how: signal.Signals, restarts: int) -> int:
     """Sends a signal to the worker of that many restarts while it computes; returns its pid."""
+    heard = 0
 
     def busy() -> bool:
         engine = wire.fleet[-1].engines[0]
-        return engine.state == "busy" and engine.restarts == restarts
+        return len(wire.fleet) > heard and (engine.state, engine.restarts) == ("busy", restarts)
 
     until(busy, what="for a running batch")
     worker = worker_of(server)
+    os.kill(worker, signal.SIGSTOP)  # the batch may have ended since: the next one will not
+    heard = len(wire.fleet) + 1
+    until(busy, what="for a batch that does not end")
     os.kill(worker, how)
     return worker
 

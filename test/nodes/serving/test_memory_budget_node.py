@@ -45,15 +45,17 @@ def test_policies_that_do_not_fit_together_are_loaded_when_they_are_needed_and_t
 ):
     logged = wire.rosout()
     start(serving(**BUDGET, memory_budget_mib=500))
-    wire.serving_since("")
+    wire.serving_since()
     until_state(wire, "edge/old", "ready")
     assert states(wire)["edge/new"] == "not loaded"
 
-    def told():
-        (status,) = [s for s in wire.servers.values() if s.state == ServerStatus.ACTIVE]
+    def policies():
+        (status,) = [s for s in [*wire.servers.values()] if s.state == ServerStatus.ACTIVE]
         return [(p.name, bool(p.policy)) for p in status.policies]
 
-    until(lambda: told() == [("old", True), ("new", False)], what="for the status of the server")
+    until(
+        lambda: policies() == [("old", True), ("new", False)], what="for the status of the server"
+    )
 
     second = robots("arm_2", state=[0.5, 0.0], policy="new").join()
     refusals = {a.refusal for a in second.answers if a.kind == ActionChunk.REFUSED}
@@ -70,7 +72,8 @@ def test_policies_that_do_not_fit_together_are_loaded_when_they_are_needed_and_t
     taking_turns = "are needed at the same time and do not fit into memory_budget_mib = 500"
     until(lambda: any(level == "WARN" and taking_turns in text for level, text in [*logged]))
     name = "kairos serving: memory"
-    until(lambda: any(name == n and taking_turns in m for n, _, m in wire.said), what="diagnostics")
+    told = lambda: any(name == n and taking_turns in m for n, _, m in [*wire.said])  # noqa: E731
+    until(told, what="for the diagnostics")
     assert wire.diagnostic(name, "edge/new takes (MiB)") == "300"
     assert float(wire.diagnostic(name, "edge/new loads in (s)")) > 0.5
 
@@ -80,7 +83,7 @@ def test_a_task_says_that_it_waits_for_its_policy_to_be_loaded(start, wire, doma
     policies = [f"old={pendulum}", f"new={pendulum}"]
     start(serving(policies=policies, horizon="static:5", memory_budget_mib=500))
     start(one_robot("arm_1", adapter_options="env_id=Pendulum-v1"))
-    wire.serving_since("")
+    wire.serving_since()
     wire.status_of("arm_1")
     line = [Path(sys.executable).with_name("kairos"), "task", "send", "arm_1", "swing"]
     line += ["--policy", "new", "--domain", str(domain_id)]

@@ -49,7 +49,7 @@ def serve(start, wire):
         node = start(serving(policy=policy, horizon="static:10", **parameters))
 
         def told():
-            new = [s for s in wire.servers.values() if s.server not in before]
+            new = [s for s in [*wire.servers.values()] if s.server not in before]
             return [s.server for s in new if s.state == state]
 
         return node, until(told, what=f"for a server in state {state}")[0]

@@ -43,12 +43,17 @@ def robots(wire):
         robot.leave()
 
 
+def status_of(wire, server):
+    active = lambda: (s := wire.servers.get(server)) and s.state == ServerStatus.ACTIVE and s  # noqa: E731
+    return until(active, what="for the status of the server")
+
+
 def test_one_node_serves_several_policies_and_says_which_it_has(start, wire, robots):
     start(serving(policies=[f"pick={PICK}", f"place={PLACE}"], horizon="static:7"))
-    wire.serving_since("")
+    server = wire.serving_since()
     first = robots("arm_1", state=[0.25, 0.0]).join()
     second = robots("arm_2", state=[0.5, 0.0, 0.0], policy="place").join()
-    (status,) = [s for s in wire.servers.values() if s.state == ServerStatus.ACTIVE]
+    status = status_of(wire, server)
     told = {one.name: one for one in status.policies}
     assert list(told) == ["pick", "place"]
     assert (told["place"].state_dim, told["place"].action_dim) == (3, 4)
@@ -87,7 +92,7 @@ def test_one_worker_elsewhere_serves_all_policies_that_both_sides_name(
     try:
         elsewhere = f"gpu={at},policy=pick|place,insecure_loopback"
         start(serving(policies=["pick", "place"], engines=[elsewhere], horizon="static:7"))
-        wire.serving_since("")
+        wire.serving_since()
         first = robots("arm_1", state=[0.25, 0.0], policy="pick").join()
         second = robots("arm_2", state=[0.5, 0.0, 0.0], policy="place").join()
         answers = [until_served(first, 1), until_served(second, 1)]
@@ -124,7 +129,7 @@ def executed(bodies, robot):
 @pytest.mark.slow
 def test_a_swap_in_the_middle_of_tasks_moves_no_arm_by_the_wrong_policy(start, wire, tmp_path):
     start(serving(policies=[f"old={OLD}", f"new={NEW}"], horizon="static:10"))
-    wire.serving_since("")
+    wire.serving_since()
     body = {"adapter_options": ["env_id=Pendulum-v1"], "body_log": str(tmp_path), "policy": "old"}
     body |= {"control_rate_hz": RATE_HZ, "max_pause_s": 30.0}  # a pause may drop an answer
     for robot in ROBOTS:
@@ -170,7 +175,7 @@ def test_a_swap_while_both_engines_start_again_moves_no_arm_by_the_wrong_policy(
     start, wire, tmp_path
 ):
     server = start(serving(policies=[f"old={OLD}", f"new={NEW}"], horizon="static:10"))
-    wire.serving_since("")
+    wire.serving_since()
     body = {"adapter_options": ["env_id=Pendulum-v1"], "body_log": str(tmp_path), "policy": "old"}
     start(NodeSpec("robot_node", "robot", "arm_1", body))
     operator = Operator(wire, "arm_1")
@@ -206,7 +211,7 @@ def test_a_swap_while_both_engines_start_again_moves_no_arm_by_the_wrong_policy(
 def test_swaps_that_several_clients_make_at_once_are_all_kept_or_refused(start, wire):
     names = "abcde"
     start(serving(policies=[f"{n}={OLD},offset={i}" for i, n in enumerate(names)]))
-    wire.serving_since("")
+    wire.serving_since()
 
     def at_once(*swaps):
         """Makes all these swaps, after every client has read what there was before."""
@@ -266,7 +271,7 @@ def test_a_fleet_file_with_two_action_models_runs_and_each_robot_has_its_own(sta
     fleet = read_fleet(file, Known(("sim",)), obstacles)
     for spec in fleet_plan(fleet, tmp_path):
         start(spec)
-    wire.serving_since("")
+    server = wire.serving_since()
     operators = {task: Operator(wire, f"{task}_1") for task in BODIES}
     try:
         given = {
@@ -280,7 +285,7 @@ def test_a_fleet_file_with_two_action_models_runs_and_each_robot_has_its_own(sta
         BODIES, "max_actions"
     )
     assert not any(result.refusals for result in ended.values())
-    (status,) = [s for s in wire.servers.values() if s.state == ServerStatus.ACTIVE]
+    status = status_of(wire, server)
     weights = {one.name: one.policy for one in status.policies}
     last = {r.robot: (r.policy_name, r.policy) for r in wire.fleet[-1].robots}
     assert last == {f"{task}_1": (task, weights[task]) for task in BODIES}
