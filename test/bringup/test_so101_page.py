@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from wire import until
+from wire import PATIENCE_S, until
 
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
 
@@ -55,7 +55,7 @@ def typed(tmp_path):
     for process in reversed(running):
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            process.wait(PATIENCE_S)
 
 
 def test_the_page_leads_from_nothing_to_motion_to_a_pulled_cable_and_on(typed, tmp_path):
@@ -78,17 +78,17 @@ def test_the_page_leads_from_nothing_to_motion_to_a_pulled_cable_and_on(typed, t
     typed(launch_line, "up.log")
     until(lambda: "robot so101_1 is here" in (tmp_path / "up.log").read_text())
     before = lift()
-    assert typed(task_line, "first.log").wait(60) == 0
+    assert typed(task_line, "first.log").wait(PATIENCE_S) == 0
     assert f"{AT_ITS_LIMIT} 10." in (tmp_path / "first.log").read_text()
     assert lift() > before + 500
 
     task = typed(task_line, "second.log")
     until(lambda: "so101_1 moves" in (tmp_path / "second.log").read_text())
     say("pull")
-    assert task.wait(30) == 1
+    assert task.wait(PATIENCE_S) == 1
     assert "so101_1: failed: cable" in (tmp_path / "second.log").read_text()
     say("plug")
     shorter = ["3" if word == "10" else word for word in task_line]
     assert shorter != task_line
-    assert typed(shorter, "third.log").wait(60) == 0
+    assert typed(shorter, "third.log").wait(PATIENCE_S) == 0
     assert f"{AT_ITS_LIMIT} 3." in (tmp_path / "third.log").read_text()

@@ -24,6 +24,7 @@ from kairos_ros.commands.gateway import gateway_command
 from kairos_ros.core.calls.call import Caller
 from kairos_ros.core.calls.orders import ORDERS
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.dashboard import gateway_panel
 from kairos_ros.dashboard.gateway_panel import GatewayPanel
 from kairos_ros.gateway.backend import HttpBackend
 from kairos_ros.gateway.embedded import EmbeddedBackend
@@ -96,10 +97,13 @@ def test_a_server_gets_no_more_calls_at_a_time_than_it_has_places(servers):
 
 
 def test_two_servers_share_the_calls(servers):
-    one, two = servers(takes_s=0.2), servers(takes_s=0.2)
-    with gateway(one, two) as client:
-        asked = [lambda i=i: ask(client, f"{i}", f"arm_{i}", "safety") for i in range(8)]
-        assert {r.status_code for r in together(*asked)} == {200}
+    one, two = servers(takes_s=60.0), servers(takes_s=60.0)
+    with gateway(one, two, places=4) as client, ThreadPoolExecutor(8) as pool:
+        calls = [pool.submit(ask, client, f"{i}", f"arm_{i}", "safety") for i in range(8)]
+        wait_until(lambda: len(one.asked) + len(two.asked) == 8, timeout_s=20.0)
+        for server in (one, two):
+            server.go_on.set()
+        assert {call.result().status_code for call in calls} == {200}
     assert len(one.asked) == len(two.asked) == 4
 
 
@@ -205,7 +209,7 @@ def test_a_client_that_leaves_frees_its_place(servers):
     with gateway(one, places=1) as client:
         for _ in range(2):
             with pytest.raises(httpx.ReadTimeout):
-                ask(client, timeout_s=0.5)
+                ask(client, timeout_s=2.0)
             wait_until(lambda: not state(client)["running"], timeout_s=10.0)
         assert len(one.asked) == 2
         assert state(client)["waiting"] == []
@@ -377,7 +381,10 @@ def test_an_embedded_judge_behind_the_gateway_judges_as_it_does_alone():
         judge.close()
 
 
-def test_the_dashboard_shows_queue_servers_and_reasons_and_escapes_what_they_say(servers):
+def test_the_dashboard_shows_queue_servers_and_reasons_and_escapes_what_they_say(
+    servers, monkeypatch
+):
+    monkeypatch.setattr(gateway_panel, "PATIENCE_S", 20.0)
     one = servers(takes_s=60.0)
     with gateway(one, places=1) as client, ThreadPoolExecutor(2) as pool:
         first = pool.submit(ask, client, robot="<b>arm</b>")
