@@ -17,12 +17,12 @@ from kairos_ros.transport.picture import picture
 
 @pytest.mark.parametrize("data", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_picture_is_refused_in_a_line_before_it_costs_anything(data):
-    began = time.monotonic()
+    began = time.thread_time()  # of the processor: a busy machine takes longer
     with pytest.raises(WireError) as told:
         picture(data)
     with pytest.raises(BodyError):
         as_jpeg(data, (240, 320))
-    assert time.monotonic() - began < 1.0
+    assert time.thread_time() - began < 1.0
     assert len(str(told.value).splitlines()) == 1
     assert len(str(told.value)) < 300
 
