@@ -164,9 +164,10 @@ class Wire:
         values = self.reports[name].values if name in self.reports else []
         return next((v.value for v in values if v.key == key), "")
 
-    def serving_since(self, server: str = "", patience_s: float = PATIENCE_S) -> str:
+    def serving_since(self, server: str = "", patience_s: float = 2 * PATIENCE_S) -> str:
         """Waits until a serving node other than `server` is active, and returns its id. What was
-        heard before the call counts for nothing: it may be of a node that has ended."""
+        heard before the call counts for nothing: it may be of a node that has ended. A policy of
+        torch's takes a minute to load on a busy machine."""
         heard = len(self.fleet)
 
         def active() -> str:

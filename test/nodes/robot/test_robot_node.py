@@ -102,7 +102,7 @@ def test_a_chunk_with_nan_is_never_executed(start_robot, peer):
 
 
 def test_a_silent_server_makes_the_arm_hold_and_keep_asking_until_it_is_back(start_robot, peer):
-    start_robot("request_timeout_s:=0.2", "diagnostics.holding_error_s:=1.0")
+    start_robot("request_timeout_s:=0.2", "diagnostics.holding_error_s:=1.0", "max_pause_s:=30.0")
     handle = peer.give()
     requests = until(lambda: len(heard := [*peer.requests]) >= 3 and heard)
     assert {r.round for r in requests} == {1}
