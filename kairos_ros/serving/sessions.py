@@ -66,6 +66,8 @@ class Session:
     """Task of the newest status; when it changes, that task is over."""
     ended_tasks: deque[str] = field(default_factory=lambda: deque(maxlen=64))
     newest_round: int = 0
+    lead: int = 0
+    """Most actions of this task that were left to execute when a chunk was asked for."""
     answered: tuple[int, int] = (0, -1)
     """Round and attempt that last got actions."""
     refetched: tuple[int, int] = (0, -1)
@@ -185,7 +187,7 @@ class Sessions:
         if asked.task != session.task:
             if session.task:
                 session.ended_tasks.append(session.task)
-            session.task, session.newest_round = asked.task, 0
+            session.task, session.newest_round, session.lead = asked.task, 0, 0
             session.answered = session.refetched = (0, -1)
             session.last_chunk, session.served_by, session.policy = None, "", None
         if asked.round < session.newest_round or asked.round < session.answered[0]:
@@ -199,4 +201,6 @@ class Sessions:
                 f"round {asked.round} attempt {asked.attempt} was answered already",
             )
         session.newest_round = asked.round
+        if not request.execution.surprised:  # it will not execute all that are left
+            session.lead = max(session.lead, request.execution.remaining)
         return session

@@ -58,6 +58,7 @@ def answer_outcome(
         cut=len(outcome.chunk) < policy.chunk_size,
         task_id=f"{request.id.robot} {request.id.session} {request.id.task}",
         state=request.observation.state,
+        lead=session.lead,
     )
     try:
         horizon = entry.horizon_policy(outcome.updates, outcome.chunk, context)

@@ -2,6 +2,7 @@
 
 import json
 from dataclasses import replace
+from itertools import count
 
 import numpy as np
 import pytest
@@ -9,7 +10,14 @@ import pytest
 from kairos_ros.bringup.plan import check_horizon
 from kairos_ros.core.conformance import check_horizon_policy
 from kairos_ros.core.errors import ConfigError, PolicyError
-from kairos_ros.core.exchange import Refusal
+from kairos_ros.core.exchange import (
+    Announcement,
+    Execution,
+    Observation,
+    Refusal,
+    Request,
+    RequestId,
+)
 from kairos_ros.core.horizons.calibration import (
     Calibrated,
     HorizonCalibration,
@@ -23,7 +31,7 @@ from kairos_ros.serving.calibration_file import NAME, find_calibration, write_ca
 from kairos_ros.serving.dispatcher import Dispatcher
 from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.options import HorizonPolicies, ServingOptions
-from kairos_ros.transport.messages import EngineDescription
+from kairos_ros.transport.messages import EngineDescription, InferResult
 
 LEVER = HorizonPlan((10, 10, 20, 50), after=10)
 CALIBRATION = HorizonCalibration(
@@ -38,6 +46,9 @@ TUNED = replace(
     static=StaticHorizons(
         {("lever-pull-v3", "pull the lever up"): 10, ("reach-v3",): 50}, general=15
     ),
+)
+LIMITED = replace(
+    CALIBRATION, tasks=CALIBRATION.tasks | {("reach-v3",): HorizonPlan((), 50, longest_lead=5)}
 )
 CHUNK = np.zeros((50, 4), np.float32)
 UPDATES = np.ones((10, 50, 4), np.float32)
@@ -67,6 +78,50 @@ def test_a_task_that_was_not_calibrated_gets_the_careful_horizon_and_says_so():
 
 def test_a_task_past_its_plan_says_so():
     assert horizon("lever-pull-v3", 5).reason == "calibrated for round 5, past its plan"
+
+
+def test_a_task_with_a_longer_lead_than_its_plan_bears_is_served_as_without_a_calibration():
+    def answer(task, lead):
+        context = HorizonContext(task, 2, CHUNK[:8], lead=lead)
+        return Calibrated(LIMITED)(UPDATES, CHUNK, context)
+
+    assert [answer("reach-v3", lead).length for lead in (0, 5)] == [50, 50]
+    late = answer("reach-v3", 6)
+    assert late.length == 8, "as far as the chunk before reaches"
+    assert late.reason == (
+        "agrees with all 8 remaining actions of the previous chunk, calibrated for a lead of up to "
+        "5 actions, here 6"
+    )
+    assert answer("lever-pull-v3", 25).reason == "calibrated for round 2", "no limit is known"
+
+
+def test_a_served_task_keeps_the_longest_lead_that_it_has_had():
+    mine = replace(ANOTHER, policy_id="flow_mlp-1234")
+    dispatcher = Dispatcher(ServingOptions(parse_scheduling("fifo"), "auto", calibration=LIMITED))
+    dispatcher.add_engine("edge", "edge")
+    dispatcher.engine_ready(0, "edge", mine, warmup_profile(mine))
+    dispatcher.announce(0, Announcement("a", "s", "t"))
+    (session,) = dispatcher.sessions.values()
+    seconds = count(1)
+
+    def reason(task, round_, remaining, surprised=False):
+        now_ns = next(seconds) * 1_000_000_000
+        request = Request(
+            RequestId("a", "s", task, round_, 0),
+            "reach-v3",
+            execution=Execution(round=round_ - 1, remaining=remaining, surprised=surprised),
+            observation=Observation(np.zeros(39, np.float32)),
+        )
+        (submit,) = dispatcher.request(now_ns, request)
+        chunk = InferResult(CHUNK, UPDATES)
+        dispatcher.batch_done(now_ns + 1, "edge", submit.batch, [chunk], 0.1)
+        return session.horizon_reason
+
+    assert {reason("t", 1, 0), reason("t", 2, 5)} == {"calibrated as static 50"}
+    assert reason("t", 3, 40, surprised=True) == "calibrated as static 50", "these are given up"
+    assert reason("t", 4, 6).endswith("here 6")
+    assert reason("t", 5, 2).endswith("here 6"), "a short chunk leaves less, and nothing is faster"
+    assert reason("u", 1, 0) == "calibrated as static 50", "another task"
 
 
 def test_calibrated_does_what_every_horizon_policy_must():
@@ -127,7 +182,7 @@ def test_static_tuned_refuses_a_chunk_of_another_length():
         TUNED.policies()["static:tuned"](UPDATES[:, :30], CHUNK[:30], HorizonContext("reach-v3"))
 
 
-@pytest.mark.parametrize("calibration", [CALIBRATION, TUNED])
+@pytest.mark.parametrize("calibration", [CALIBRATION, TUNED, LIMITED])
 def test_a_calibration_survives_its_file(tmp_path, calibration):
     """Also one of before static horizons were tuned."""
     write_calibration(tmp_path / NAME, calibration)
@@ -159,6 +214,7 @@ def test_a_policy_without_a_calibration_has_none_but_a_named_file_must_be_there(
         ({"static": {"tasks": [{"names": ["a"], "horizon": 60}], "general": 5}}, "60 of static:tu"),
         ({"static": {"tasks": [{"names": ["a", "a"], "horizon": 6}], "general": 5}}, "two plans"),
         ({"static": 7}, "not subscriptable"),
+        ({"unknown": {"rounds": [], "after": 5, "longest_lead": "2"}}, "longest_lead is a number"),
     ],
 )
 def test_a_wrong_calibration_file_is_refused_with_the_reason(tmp_path, change, complaint):

@@ -29,17 +29,24 @@ FORMAT = 1
 
 @dataclass(frozen=True, slots=True)
 class HorizonPlan:
-    """Horizons of a task's rounds, in actions. Raises ConfigError for one below 1."""
+    """Horizons of a task's rounds, in actions. Raises ConfigError for one below 1, and for a lead
+    below 0."""
 
     rounds: tuple[int, ...]
     """Horizons of rounds 1, 2, ..."""
     after: int
     """Of every later round. A task that needs more rounds than planned is in trouble, so this is
     the horizon that is safe throughout."""
+    longest_lead: int | None = None
+    """Actions: with a longer lead (`HorizonContext.lead`) it fails too often, as does the task's
+    critic. None: no such lead is known."""
 
     def __post_init__(self) -> None:
         for h in (*self.rounds, self.after):
             _check_horizon(h)
+        lead = self.longest_lead
+        if lead is not None and (isinstance(lead, bool) or not isinstance(lead, int) or lead < 0):
+            raise ConfigError(f"calibration: longest_lead is a number of actions, not {lead!r}")
 
     def horizon(self, round_: int) -> int:
         """Actions to execute in round `round_` of a task, counted from 1."""
@@ -184,7 +191,8 @@ class HorizonCalibration:
 class Calibrated:
     """Executes what the calibration plans for this task and round; where the task has a critic, it
     decides after the planned rounds. Tasks that the calibration does not know have its plan for
-    these, or else the horizons of a policy without a calibration. A HorizonPolicy.
+    these, or else the horizons of a policy without a calibration, as have tasks with a longer lead
+    than their plan bears. A HorizonPolicy.
 
     Raises PolicyError for chunks of another length than it was calibrated for.
     """
@@ -203,18 +211,26 @@ class Calibrated:
         _check_chunk(CALIBRATED, chunk, self._chunk_size)
         critic = self._critics.get(context.task) or self._critics.get(context.instruction)
         plan = self._plans.get(context.task) or self._plans.get(context.instruction)
+        if plan and plan.longest_lead is not None and context.lead > plan.longest_lead:
+            limit = f"calibrated for a lead of up to {plan.longest_lead} actions"
+            return self._without(updates, chunk, context, f", {limit}, here {context.lead}")
         planned = plan.rounds if plan else ()
         if critic and (not planned or context.round > len(planned)):
             return critic(updates, chunk, context)
         known = "" if plan else UNKNOWN
         plan = plan or self._unknown
         if plan is None:
-            found = self._uncalibrated(updates, chunk, context)
-            return replace(found, reason=f"{found.reason}{UNKNOWN}")
+            return self._without(updates, chunk, context, UNKNOWN)
         late = ", past its plan" if plan.rounds and context.round > len(plan.rounds) else ""
         which = f"for round {context.round}" if plan.rounds else f"as static {plan.after}"
         reason = f"calibrated {which}{known}{late}"
         return _executed(plan.horizon(context.round), self._chunk_size, reason)
+
+    def _without(
+        self, updates: Floats, chunk: Floats, context: HorizonContext, why: str
+    ) -> Horizon:
+        found = self._uncalibrated(updates, chunk, context)
+        return replace(found, reason=f"{found.reason}{why}")
 
 
 class TunedStatic:
@@ -267,12 +283,13 @@ def _check_names(tasks: Mapping[tuple[str, ...], Any]) -> None:
 
 
 def _plan(plan: HorizonPlan) -> dict[str, Any]:
-    return {"rounds": list(plan.rounds), "after": plan.after}
+    row: dict[str, Any] = {"rounds": list(plan.rounds), "after": plan.after}
+    return row if plan.longest_lead is None else row | {"longest_lead": plan.longest_lead}
 
 
 def _parse(row: Mapping[str, Any]) -> HorizonPlan:
     rounds: Sequence[Any] = row["rounds"]
-    return HorizonPlan(tuple(rounds), row["after"])
+    return HorizonPlan(tuple(rounds), row["after"], row.get("longest_lead"))
 
 
 def _parse_static(data: Mapping[str, Any]) -> StaticHorizons:

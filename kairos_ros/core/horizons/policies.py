@@ -56,6 +56,9 @@ class HorizonContext:
     state: Floats | None = None
     """[S], the observation's state that the chunk was made from, as the robot sent it; None: not
     known."""
+    lead: int = 0
+    """The most actions that the robot executed in this task from an observation until the chunk
+    made from it; 0: it waited, or has not asked before."""
 
 
 @dataclass(frozen=True, slots=True)

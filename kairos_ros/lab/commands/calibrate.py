@@ -112,6 +112,14 @@ def calibrate_command(
             "horizon; the critic judges the later ones.",
         ),
     ] = 0,
+    longer_leads: Annotated[
+        str,
+        typer.Option(
+            help="Comma-separated: keep the plans that the file has, and run each with these "
+            "leads. Robots with a lead with which it loses more than --worst-loss to the horizons "
+            "of a policy without a calibration get those. With --out, the file to extend.",
+        ),
+    ] = "",
     work: Annotated[Path, typer.Option(help="Finished tasks are kept here.")] = Path(
         "runs/calibrate"
     ),
@@ -129,7 +137,7 @@ def calibrate_command(
     from kairos_ros.serving.calibration_file import NAME, read_calibration, write_calibration
 
     options = SearchOptions(
-        _ladder(ladder),
+        _numbers("ladder", ladder),
         episodes,
         worst_loss=worst_loss / 100,
         slack=slack / 100,
@@ -139,9 +147,11 @@ def calibrate_command(
     named = tuple(part.strip() for part in tasks.split(",") if part.strip())
     scenes = named or tuple(SCENES)
     out = out or policy / NAME
+    modes = {"--static-only": static_only, "--critic": critic, "--longer-leads": longer_leads}
+    said = [mode for mode, on in modes.items() if on]
     if bags:
-        if static_only or critic:
-            raise ConfigError("--static-only and --critic simulate; leave them out, or --bags")
+        if said:
+            raise ConfigError(f"{said[0]} simulates; leave it out, or --bags")
         if not out.parent.is_dir():
             raise ConfigError(f"there is no folder {out.parent}; name the policy's, or --out FILE")
         keep = read_calibration(out) if out.is_file() else None
@@ -149,35 +159,41 @@ def calibrate_command(
         write_calibration(out, calibration)
         typer.echo(f"wrote {out}")
         return
-    if static_only and critic:
-        raise ConfigError("--static-only and --critic: say one of them, then the other")
-    if critic and not out.is_file():
+    if len(said) > 1:
+        raise ConfigError(f"{' and '.join(said)}: say one of them, then the other")
+    if (critic or longer_leads) and not out.is_file():
         raise ConfigError(
-            f"--critic keeps the plans of a calibration, but there is no {out}; leave it out, or "
+            f"{said[0]} keeps the plans of a calibration, but there is no {out}; leave it out, or "
             "name the calibration with --out"
         )
     how: dict[str, Any] = {
         "disturbance": disturbance,
-        "lead": lead,
         "work": work,
         "processes": processes,
         "report": typer.echo,
     }
     try:
-        if critic:
+        if longer_leads:
+            from kairos_ros.lab.horizons.longer_leads import limit_leads
+
+            calibration = read_calibration(out)
+            scenes = named or tuple(names[0] for names in calibration.tasks)
+            how |= {"episodes": episodes, "worst_loss": options.worst_loss}
+            leads = _numbers("--longer-leads", longer_leads)
+            calibration = limit_leads(policy, calibration, scenes, leads, **how)
+        elif critic:
             from kairos_ros.lab.horizons.critics import CriticOptions, add_critics
 
             critics = CriticOptions(teach_episodes, careful_rounds)
             calibration = add_critics(
-                policy, read_calibration(out), scenes, options, critics, **how
+                policy, read_calibration(out), scenes, options, critics, lead=lead, **how
             )
         else:
             from kairos_ros.lab.horizons.calibrate import calibrate
 
             keep = read_calibration(out) if static_only and out.is_file() else None
-            calibration = calibrate(
-                policy, scenes=scenes, options=options, static_only=static_only, keep=keep, **how
-            )
+            how |= {"options": options, "static_only": static_only, "keep": keep, "lead": lead}
+            calibration = calibrate(policy, scenes=scenes, **how)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130) from None
@@ -302,15 +318,18 @@ def _print(calibration: "HorizonCalibration") -> None:
     head = f"{'task':28} {'plan, actions per round':28} "
     typer.echo(f"{head}static:tuned  successes by static horizon")
     for names, h in static.tasks.items():
-        plan = "critic" if names in calibration.critics else calibration.tasks.get(names, "")
+        of_task = calibration.tasks.get(names)
+        plan = "critic" if names in calibration.critics else str(of_task or "")
+        if of_task and of_task.longest_lead is not None:
+            plan += f", lead up to {of_task.longest_lead}"
         tried = ", ".join(f"{x}: {ok}" for x, ok in static.how["successes"][names[0]].items())
-        typer.echo(f"{names[0]:28} {plan!s:28} {h:<13} {tried}")
+        typer.echo(f"{names[0]:28} {plan:28} {h:<13} {tried}")
     others = str(calibration.unknown or "as without a calibration")
     typer.echo(f"{'tasks that are none of these':28} {others:28} {static.general}")
 
 
-def _ladder(text: str) -> tuple[int, ...]:
+def _numbers(option: str, text: str) -> tuple[int, ...]:
     try:
         return tuple(int(part) for part in text.split(","))
     except ValueError:
-        raise ConfigError(f"ladder: whole numbers separated by commas, not {text!r}") from None
+        raise ConfigError(f"{option}: whole numbers separated by commas, not {text!r}") from None

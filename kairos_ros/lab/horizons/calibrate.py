@@ -1,6 +1,6 @@
 """Calibrates horizons of a policy on simulated episodes: a plan and a static horizon per task."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -85,7 +85,7 @@ def calibrate(
             policy_id=under_test.policy_id,
             chunk_size=chunk,
             tasks={names: HorizonPlan((), h) for names, h in static.tasks.items()},
-            unknown=HorizonPlan((), min(static.tasks.values())),
+            unknown=_unknown(scenes, static.tasks.values()),
             how=settings | {"static_only": True},
             static=static,
         )
@@ -103,10 +103,15 @@ def calibrate(
         policy_id=under_test.policy_id,
         chunk_size=chunk,
         tasks=plans,
-        unknown=HorizonPlan((), min(plan.after for plan in plans.values())),
+        unknown=_unknown(scenes, [plan.after for plan in plans.values()]),
         how=settings | {"found": dict(zip(scenes, found, strict=True))},
         static=static,
     )
+
+
+def _unknown(scenes: Sequence[str], horizons: Iterable[int]) -> HorizonPlan | None:
+    """Of other tasks: the shortest of all scenes; what a few bear says nothing of others."""
+    return HorizonPlan((), min(horizons)) if {*scenes} == SCENES.keys() else None
 
 
 def _static(

@@ -51,8 +51,14 @@ def named_rules(
         calibration = read_calibration(file)
         calibration.require_policy(policy_under_test(str(folder)).policy_id)
         parse_horizon(policy, calibration.policies())
-        rules[label] = f"{policy}@{name}@{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+        rules[label] = calibrated_rule(policy, file, name)
     return rules
+
+
+def calibrated_rule(policy: str, file: Path, name: str = "") -> str:
+    """`rule` of a horizon policy that comes from a calibration file. name: of the file in the
+    policy folder; empty: its path."""
+    return f"{policy}@{name or file}@{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
 
 
 def horizon_policy(folder: str, rule: str) -> HorizonPolicy:

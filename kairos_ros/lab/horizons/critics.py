@@ -30,6 +30,7 @@ from kairos_ros.core.horizons.evidence import PairedOutcomes
 from kairos_ros.core.horizons.policies import CALIBRATED, TUNED
 from kairos_ros.lab.horizons import cells, teaching
 from kairos_ros.lab.horizons.search import SearchOptions, judged
+from kairos_ros.lab.horizons.task_runs import Outcome, TaskRuns, compared, mean_rounds
 from kairos_ros.lab.metrics.cells import Key, run_cells, source_version
 from kairos_ros.lab.training.bench import policy_under_test
 from kairos_ros.serving.calibration_file import write_calibration
@@ -70,129 +71,6 @@ class CriticOptions:
 
 TEACHING = (*cells.CODE, "lab/horizons/teaching.py")
 """Sources that decide a lesson, below the package."""
-Outcome = tuple[bool, int]
-"""Success and rounds of an episode."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Bench:
-    """Runs rules of one task on seeds; what has run is kept in `work`."""
-
-    policy: Path
-    policy_id: str
-    scene: str
-    lead: int
-    disturbance: float
-    work: Path
-    processes: int
-    report: Callable[[str], None]
-
-    def teach(
-        self,
-        horizons: tuple[int, ...],
-        careful: tuple[int, ...],
-        options: CriticOptions,
-        rule_of: Callable[[Critic, str], str],
-    ) -> tuple[Critic, dict[str, Any]]:
-        """A critic that allows no risk yet, and what it was taught with. careful: horizons of the
-        rounds before it judges. rule_of: critic, label -> what cells run (`cells.named_rules`)."""
-        common = {"horizons": list(horizons), "careful": list(careful)}
-        lessons = [self._lesson(common | {"rule": ""}, options)]
-        for horizon, of in teaching.failed_by_first_round(lessons[0], horizons).items():
-            self.report(
-                f"{self.scene}, first drawn round of {horizon} actions: {of.mean():.1%} of "
-                f"{of.size} episodes fail"
-            )
-        first = replace(self._fitted(horizons, lessons), allowed=SECOND_LESSON)
-        lessons.append(self._lesson(common | {"rule": rule_of(first, "first")}, options))
-        failed = [round(float(np.mean([not e["success"] for e in of])), 4) for of in lessons]
-        return self._fitted(horizons, lessons), {"failed": failed}
-
-    def _lesson(self, lesson: Key, options: CriticOptions) -> list[dict[str, Any]]:
-        """Episodes, see `teaching.run_teaching_cell`."""
-        count = options.teach_episodes
-        first = options.teach_seed + (count if lesson["rule"] else 0)
-        common = {"policy_id": self.policy_id, **lesson}
-        keys = [common | episodes for episodes in self._blocks(range(first, first + count))]
-        rows = self._run("teach", keys, teaching.run_teaching_cell, TEACHING, _taught_line)
-        return [episode for row in rows for episode in row]
-
-    def _fitted(self, horizons: tuple[int, ...], lessons: list[list[dict[str, Any]]]) -> Critic:
-        from kairos_ros.lab.horizons.critic_fit import fit_critic
-
-        def fit(_: Key) -> Any:
-            return fit_critic(
-                teaching.taught(*lessons),
-                horizons,
-                policy_under_test(str(self.policy)).action_offset,
-                report=lambda line: self.report(f"{self.scene}, learns: {line}"),
-            ).to_dict()
-
-        content = json.dumps([horizons, lessons]).encode()
-        (fitted,) = run_cells(
-            self.work / f"fit_{self.scene}.jsonl",
-            [{"task": self.scene, "lessons": hashlib.sha256(content).hexdigest()}],
-            fit,
-            code=source_version(("core/horizons/critic.py", "lab/horizons/critic_fit.py")),
-            processes=1,
-            finished=lambda left, key, row: None,
-        )
-        return Critic.from_dict(fitted)
-
-    def run(self, rules: Sequence[str], seeds: range, what: str) -> list[list[Outcome]]:
-        """Of every rule (`cells.named_rules`), one outcome per seed."""
-        keys: list[Key] = [
-            {"policy_id": self.policy_id, "rule": rule, **_NOTHING_HAPPENS, **episodes}
-            for rule in rules
-            for episodes in self._blocks(seeds)
-        ]
-        rows = iter(self._run(what, keys, cells.run_cell, cells.CODE, _rule_line))
-        blocks = len(keys) // len(rules)
-        joined = [cells.joined([next(rows) for _ in range(blocks)]) for _ in rules]
-        return [
-            [(bool(ok), n) for ok, n in zip(row["success"], row["rounds"], strict=True)]
-            for row in joined
-        ]
-
-    def _blocks(self, seeds: range) -> list[dict[str, Any]]:
-        common = {
-            "folder": str(self.policy),
-            "task": self.scene,
-            "disturbance": self.disturbance,
-            "lead": self.lead,
-        }
-        return [
-            common | {"first_seed": at, "episodes": min(cells.BLOCK, seeds.stop - at)}
-            for at in seeds[:: cells.BLOCK]
-        ]
-
-    def _run(
-        self,
-        what: str,
-        keys: Sequence[Key],
-        run: Callable[[Key], Any],
-        code: Sequence[str],
-        line: Callable[[Key, Any], str],
-    ) -> list[Any]:
-        return run_cells(
-            self.work / f"{what}_{self.scene}.jsonl",
-            keys,
-            run,
-            code=source_version(code),
-            processes=self.processes,
-            finished=lambda left, key, row: self.report(
-                f"{self.scene}, {what}: {line(key, row)} ({left} cells left)"
-            ),
-        )
-
-
-_NOTHING_HAPPENS = {
-    "push_m": 0.0,
-    "push_periods": 0,
-    "knock_m_s": 0.0,
-    "surprise": "",
-    "warm_up_seed": 0,
-}
 
 
 def add_critics(
@@ -228,13 +106,13 @@ def add_critics(
             f"has {', '.join(names_of)}"
         )
     for scene in scenes:
-        bench = _Bench(
+        runs = TaskRuns(
             policy, under_test.policy_id, scene, lead, disturbance, work, processes, report
         )
         error = unspent_error(calibration, search, names_of[scene])
         settings = asdict(options) | {"disturbance": disturbance, "lead": lead}
         names = names_of[scene]
-        critic, how = _learn(bench, calibration, names, search, options, error)
+        critic, how = _learn(runs, calibration, names, search, options, error)
         earlier = {n: c for n, c in calibration.critics.items() if n != names}
         told = dict(calibration.how.get("critics", {})) | {scene: settings | how}
         plan = options.plan(calibration.careful(names)) if critic else calibration.tasks[names]
@@ -275,7 +153,7 @@ def unspent_error(
 
 
 def _learn(
-    bench: _Bench,
+    runs: TaskRuns,
     calibration: HorizonCalibration,
     names: tuple[str, ...],
     search: SearchOptions,
@@ -291,19 +169,19 @@ def _learn(
     judged_late = replace(base, tasks={names: options.plan(calibration.careful(names))})
 
     def rule_of(critic: Critic | None, label: str, of: str = CALIBRATED) -> str:
-        file = (bench.work / f"{names[0]}_{label}.json").resolve()
+        file = (runs.work / f"{names[0]}_{label}.json").resolve()
         write_calibration(file, replace(judged_late, critics={names: critic}) if critic else base)
-        return f"{of}@{file}@{hashlib.sha256(file.read_bytes()).hexdigest()[:12]}"
+        return cells.calibrated_rule(of, file)
 
     careful = judged_late.tasks[names].rounds
-    learned, how = bench.teach(search.ladder, careful, options, rule_of)
+    learned, how = _teach(runs, search.ladder, careful, options, rule_of)
     critics = {risk: replace(learned, allowed=risk) for risk in ALLOWED}
     tuned = plan = rule_of(None, "plans", TUNED)
     if calibration.tasks[names] != HorizonPlan((), calibration.careful(names)):
         plan = rule_of(None, "plans")
     rules = {risk: rule_of(critic, f"{risk:g}") for risk, critic in critics.items()}
     seeds = range(options.validate_seed, options.validate_seed + search.episodes)
-    tuned_ran, plan_ran, *ran = bench.run([tuned, plan, *rules.values()], seeds, "validate")
+    tuned_ran, plan_ran, *ran = runs.run([tuned, plan, *rules.values()], seeds, "validate")
     # a task is tested again on seeds that no earlier test has seen, and what those spent is spent
     earlier = calibration.how.get("critics", {}).get(names[0], {}).get("tests", [])
     how["tests"] = list(earlier)
@@ -312,24 +190,81 @@ def _learn(
     promising = {
         risk: of
         for risk, of in zip(rules, ran, strict=True)
-        if _compared(tuned_ran, of).loss <= search.slack
+        if compared(tuned_ran, of).loss <= search.slack
     }
     for risk, of in zip(rules, ran, strict=True):
-        bench.report(f"{names[0]}, risk {risk:g} allowed: {_summary_line(of)}")
-    bench.report(f"{names[0]}, its plan: {_summary_line(plan_ran)}")
-    boldest = min(promising, key=lambda risk: _rounds(promising[risk]), default=ALLOWED[0])
+        runs.report(f"{names[0]}, risk {risk:g} allowed: {_summary_line(of)}")
+    runs.report(f"{names[0]}, its plan: {_summary_line(plan_ran)}")
+    boldest = min(promising, key=lambda risk: mean_rounds(promising[risk]), default=ALLOWED[0])
     best = ALLOWED[max(0, ALLOWED.index(boldest) - 1)]
-    if not promising or _rounds(ran[ALLOWED.index(best)]) >= _rounds(plan_ran):
-        bench.report(f"{names[0]}: no critic needs fewer rounds than its plan; the plan stays")
+    if not promising or mean_rounds(ran[ALLOWED.index(best)]) >= mean_rounds(plan_ran):
+        runs.report(f"{names[0]}: no critic needs fewer rounds than its plan; the plan stays")
         return None, how
     first_seed = max([options.test_seed, *(test["last_seed"] + 1 for test in earlier)])
-    test = _test(bench, tuned, rules[best], search, first_seed, 1 / error)
+    test = _test(runs, tuned, rules[best], search, first_seed, 1 / error)
     how["tests"].append({"allowed": best} | test)
     return (critics[best] if test["holds"] else None), how
 
 
+def _teach(
+    runs: TaskRuns,
+    horizons: tuple[int, ...],
+    careful: tuple[int, ...],
+    options: CriticOptions,
+    rule_of: Callable[[Critic, str], str],
+) -> tuple[Critic, dict[str, Any]]:
+    """A critic that allows no risk yet, and what it was taught with. careful: horizons of the
+    rounds before it judges. rule_of: critic, label -> what cells run (`cells.named_rules`)."""
+    common = {"horizons": list(horizons), "careful": list(careful)}
+    lessons = [_lesson(runs, common | {"rule": ""}, options)]
+    for horizon, of in teaching.failed_by_first_round(lessons[0], horizons).items():
+        runs.report(
+            f"{runs.scene}, first drawn round of {horizon} actions: {of.mean():.1%} of "
+            f"{of.size} episodes fail"
+        )
+    first = replace(_fitted(runs, horizons, lessons), allowed=SECOND_LESSON)
+    lessons.append(_lesson(runs, common | {"rule": rule_of(first, "first")}, options))
+    failed = [round(float(np.mean([not e["success"] for e in of])), 4) for of in lessons]
+    return _fitted(runs, horizons, lessons), {"failed": failed}
+
+
+def _lesson(runs: TaskRuns, lesson: Key, options: CriticOptions) -> list[dict[str, Any]]:
+    """Episodes, see `teaching.run_teaching_cell`."""
+    count = options.teach_episodes
+    first = options.teach_seed + (count if lesson["rule"] else 0)
+    common = {"policy_id": runs.policy_id, **lesson}
+    keys = [common | episodes for episodes in runs.blocks(range(first, first + count))]
+    rows = runs.cells("teach", keys, teaching.run_teaching_cell, TEACHING, _taught_line)
+    return [episode for row in rows for episode in row]
+
+
+def _fitted(
+    runs: TaskRuns, horizons: tuple[int, ...], lessons: list[list[dict[str, Any]]]
+) -> Critic:
+    from kairos_ros.lab.horizons.critic_fit import fit_critic
+
+    def fit(_: Key) -> Any:
+        return fit_critic(
+            teaching.taught(*lessons),
+            horizons,
+            policy_under_test(str(runs.policy)).action_offset,
+            report=lambda line: runs.report(f"{runs.scene}, learns: {line}"),
+        ).to_dict()
+
+    content = json.dumps([horizons, lessons]).encode()
+    (fitted,) = run_cells(
+        runs.work / f"fit_{runs.scene}.jsonl",
+        [{"task": runs.scene, "lessons": hashlib.sha256(content).hexdigest()}],
+        fit,
+        code=source_version(("core/horizons/critic.py", "lab/horizons/critic_fit.py")),
+        processes=1,
+        finished=lambda left, key, row: None,
+    )
+    return Critic.from_dict(fitted)
+
+
 def _test(
-    bench: _Bench,
+    runs: TaskRuns,
     reference: str,
     rule: str,
     search: SearchOptions,
@@ -342,18 +277,18 @@ def _test(
     end = first_seed + search.most_episodes
     verdict = judged(outcomes, search, needed)
     for at in range(first_seed, end, LOOK):
-        before, after = bench.run([reference, rule], range(at, min(at + LOOK, end)), "test")
-        outcomes = _compared(before, after, outcomes)
+        before, after = runs.run([reference, rule], range(at, min(at + LOOK, end)), "test")
+        outcomes = compared(before, after, outcomes)
         rounds += [sum(n for _, n in ran) for ran in (before, after)]
         verdict = judged(outcomes, search, needed)
-        bench.report(
-            f"{bench.scene}: in {outcomes.pairs} pairs of episodes the critic lost {outcomes.lost} "
+        runs.report(
+            f"{runs.scene}: in {outcomes.pairs} pairs of episodes the critic lost {outcomes.lost} "
             f"and won {outcomes.won}; evidence {verdict.evidence:.3g} of {needed:.0f}"
         )
         if verdict.ended:
             break
-    bench.report(
-        f"{bench.scene}: the critic {'holds' if verdict.holds else 'does not hold'}, with "
+    runs.report(
+        f"{runs.scene}: the critic {'holds' if verdict.holds else 'does not hold'}, with "
         f"{rounds[1] / outcomes.pairs:.2f} rounds per episode instead of "
         f"{rounds[0] / outcomes.pairs:.2f}"
     )
@@ -369,35 +304,17 @@ def _test(
     }
 
 
-def _compared(
-    before: Sequence[Outcome], after: Sequence[Outcome], outcomes: PairedOutcomes | None = None
-) -> PairedOutcomes:
-    outcomes = outcomes or PairedOutcomes()
-    for (reference, _), (candidate, _) in zip(before, after, strict=True):
-        outcomes = outcomes.and_pair(reference, candidate)
-    return outcomes
-
-
-def _rounds(ran: Sequence[Outcome]) -> float:
-    return float(np.mean([n for _, n in ran]))
-
-
 def _summary(ran: Sequence[Outcome]) -> dict[str, float]:
     return {
         "successes": sum(ok for ok, _ in ran),
         "episodes": len(ran),
-        "rounds_per_episode": round(_rounds(ran), 4),
+        "rounds_per_episode": round(mean_rounds(ran), 4),
     }
 
 
 def _summary_line(ran: Sequence[Outcome]) -> str:
-    return f"{sum(ok for ok, _ in ran)} of {len(ran)} succeed, {_rounds(ran):.2f} rounds each"
+    return f"{sum(ok for ok, _ in ran)} of {len(ran)} succeed, {mean_rounds(ran):.2f} rounds each"
 
 
 def _taught_line(key: Key, row: Any) -> str:
     return f"{sum(episode['success'] for episode in row)} of {len(row)} succeed"
-
-
-def _rule_line(key: Key, row: Any) -> str:
-    name = Path(key["rule"].split("@")[1]).stem
-    return f"{key['rule'].partition('@')[0]} of {name}, {sum(row['success'])} of {key['episodes']}"

@@ -35,6 +35,8 @@ class _Arm:
     buffer: np.ndarray | None = None
     """float32 [lead, D], executed while the next chunk is made; None before the first one."""
     tail: np.ndarray | None = None
+    lead: int = 0
+    """The most that `buffer` has held."""
     done: list[np.ndarray] = field(default_factory=list)
 
 
@@ -145,6 +147,7 @@ def _cut(
         tail=arm.tail,
         scale=None if scale is None else np.array(scale, np.float32),
         instruction=arms.about.instruction,
+        lead=arm.lead,
     )
     length = decide(answer.updates, chunk, context).length
     actions = chunk[:length]
@@ -153,7 +156,7 @@ def _cut(
     left = min(lead, length // 2)
     arm.buffer = actions[len(actions) - left :]
     arm.tail = chunk[length - left :]
-    arm.rounds += 1
+    arm.rounds, arm.lead = arm.rounds + 1, max(arm.lead, left)
     return actions[: len(actions) - left]
 
 

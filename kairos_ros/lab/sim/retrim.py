@@ -40,12 +40,14 @@ def retrimmed(
     policy = rules.policy()
     rounds: list[TraceRound] = []
     total, executed, observed_at = trace.actions, 0, 0
-    before = None
+    before, longest = None, 0
     while executed < total:
         source = trace.round_at(observed_at)
         result = recorded_result(trace, source, max(0, observed_at - source.observed_at))
         tail = before[1][observed_at - before[0] :] if before else None
-        context = HorizonContext(trace.kind, len(rounds) + 1, tail, trace.scale, trace.instruction)
+        context = HorizonContext(
+            trace.kind, len(rounds) + 1, tail, trace.scale, trace.instruction, lead=longest
+        )
         length = policy(result.updates, result.chunk, context).length
         before = (observed_at, result.chunk)
         new = length if elapsed == "kept" else length - (executed - observed_at)
@@ -62,7 +64,8 @@ def retrimmed(
             )
         )
         executed += new
-        observed_at = executed - min(lead, length // 2, new)
+        left = min(lead, length // 2, new)
+        observed_at, longest = executed - left, max(longest, left)
     return replace(
         trace,
         horizon_policy=rules.horizon,

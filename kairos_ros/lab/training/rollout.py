@@ -303,12 +303,14 @@ def one_round(
     chunks = policy(states, SCENES[scene], seeds, told, *shown)
     for row, (arm, late) in enumerate(zip(arms, delays, strict=True)):
         chunk = chunks.normalised[row]
+        begun = 0 if arm.buffer is None else len(arm.buffer)
         context = HorizonContext(
             scene,
             arm.rounds + 1,
             arm.tail,
             task_id=f"{scene} {arm.seed}",
             state=states[row],
+            lead=max((begun, *(one.begun for one in arm.log))),
         )
         length = arm.decide(chunks.updates[:, row], chunk, context).length
         rng = np.random.default_rng((arm.seed, arm.rounds, 1))
@@ -316,7 +318,6 @@ def one_round(
         noise[:, -1] = 0.0  # the gripper is left alone
         clean = chunks.actions[row, :length]
         actions = np.clip(clean + noise, -1, 1).astype(np.float32)
-        begun = 0 if arm.buffer is None else len(arm.buffer)
         arm.log.append(RoundLog(arm.actions, length, begun))
         if arm.committed is not None:
             _note_jumps(arm, arm.committed, clean[begun:])
