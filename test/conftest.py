@@ -129,7 +129,7 @@ class Starter:
             node.send(signal.SIGTERM)
         for node in running:
             try:
-                node.process.wait(5.0)
+                node.process.wait(20.0)  # which takes a second where nothing else runs
             except subprocess.TimeoutExpired:
                 node.send(signal.SIGABRT)  # PYTHONFAULTHANDLER
                 time.sleep(0.5)

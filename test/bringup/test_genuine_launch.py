@@ -11,7 +11,7 @@ from kairos_ros.action import ExecuteTask
 from lifecycle_msgs.msg import State
 from lifecycle_msgs.srv import GetState
 from rcl_interfaces.srv import GetParameters
-from wire import PATIENCE_S, done, until
+from wire import PATIENCE_S, answered, until
 
 from kairos_ros.bringup.plan import command
 from kairos_ros.core.fleet_names import FleetNames
@@ -128,9 +128,7 @@ def sites(tmp_path_factory, wire):
 
 
 def asked(wire, kind: type, name: str, request):
-    client = wire.node.create_client(kind, name)
-    assert client.wait_for_service(PATIENCE_S)
-    return done(client.call_async(request))
+    return answered(wire.node.create_client(kind, name), request)
 
 
 def test_fleets_of_two_namespaces_are_launched_beside_each_other(sites, wire, domain_id):

@@ -55,7 +55,7 @@ def typed(tmp_path):
     for process in reversed(running):
         if process.poll() is None:
             process.send_signal(signal.SIGINT)
-            process.wait(30)
+            process.wait(PATIENCE_S)
 
 
 def test_the_page_leads_from_nothing_to_motion_to_a_pulled_cable_and_on(typed, tmp_path):

@@ -25,6 +25,7 @@ from kairos_ros.commands.gateway import gateway_command
 from kairos_ros.core.calls.call import Caller
 from kairos_ros.core.calls.orders import ORDERS
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.dashboard import gateway_panel
 from kairos_ros.dashboard.gateway_panel import GatewayPanel
 from kairos_ros.gateway.backend import HttpBackend
 from kairos_ros.gateway.embedded import EmbeddedBackend
@@ -393,7 +394,10 @@ def test_an_embedded_judge_behind_the_gateway_judges_as_it_does_alone():
         judge.close()
 
 
-def test_the_dashboard_shows_queue_servers_and_reasons_and_escapes_what_they_say(servers):
+def test_the_dashboard_shows_queue_servers_and_reasons_and_escapes_what_they_say(
+    servers, monkeypatch
+):
+    monkeypatch.setattr(gateway_panel, "PATIENCE_S", 20.0)
     one = servers(takes_s=60.0)
     with gateway(one, places=1) as client, ThreadPoolExecutor(2) as pool:
         first = pool.submit(ask, client, robot="<b>arm</b>")

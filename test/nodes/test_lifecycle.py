@@ -62,11 +62,16 @@ class Arm:
 
     def judged(self, within_s: float) -> bool:
         """Whether a verdict comes on new pictures."""
-        before, end = len(self.verdicts), time.monotonic() + within_s
-        while time.monotonic() < end and len(self.verdicts) == before:
+        began, end = self._clock.now().to_msg(), time.monotonic() + within_s
+
+        def new() -> bool:
+            frames = [(one.frame.sec, one.frame.nanosec) for one in self.verdicts]
+            return any(frame >= (began.sec, began.nanosec) for frame in frames)
+
+        while time.monotonic() < end and not new():
             self.look()
             time.sleep(0.1)
-        return len(self.verdicts) > before
+        return new()
 
 
 def test_a_judge_judges_while_it_is_active_and_says_when_it_does_not(start, wire, picture):

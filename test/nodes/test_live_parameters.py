@@ -3,10 +3,10 @@
 import pytest
 from kairos_ros.action import ExecuteTask
 from lifecycle_msgs.msg import Transition
+from managed import parameters_of
 from rcl_interfaces.msg import ParameterEvent
 from rclpy.action import ActionClient
 from rclpy.parameter import Parameter
-from rclpy.parameter_client import AsyncParameterClient
 from wire import WireRobot, done, in_executor, meet, until
 
 from kairos_ros.bringup.plan import serving
@@ -22,8 +22,7 @@ class Setter:
     """`ros2 param set`, for one node."""
 
     def __init__(self, wire, node: str) -> None:
-        self.client = AsyncParameterClient(wire.node, node)
-        until(self.client.services_are_ready)
+        self.client = parameters_of(wire, node)
 
     def set(self, **values) -> str:
         """Why one of them was refused; empty where all were taken."""
@@ -109,7 +108,7 @@ def test_while_it_is_unconfigured_a_serving_node_takes_any_parameter(of_serving,
     robot = WireRobot(wire, "eve", state=[0.0, 0.0, 0.0]).join()
     chunk = robot.ask(50)
     assert (chunk.horizon, chunk.chunk_size) == (7, 30)
-    assert wire.fleet[-1].engines[0].policy != before
+    until(lambda: (e := wire.fleet[-1].engines) and e[0].policy != before, what="for the state")
     robot.leave()
 
 
@@ -118,8 +117,9 @@ def test_a_guard_gets_tighter_during_a_task_and_looser_only_afterwards(of_robot,
     meet(client, wire.executor)
     assert not of_robot.set(guard__minimum=[-2.0], guard__maximum=[2.0])
     assert "2 values" in of_robot.set(guard__maximum=[1.0, 1.0])
-    goal = ExecuteTask.Goal(instruction="swing up", max_duration_s=30.0)
+    goal = ExecuteTask.Goal(instruction="swing up", max_duration_s=300.0)
     handle = done(in_executor(wire.executor, lambda: client.send_goal_async(goal)))
+    until(lambda: wire.status_of("arm_1").task, what="for the task to begin")
     assert not of_robot.set(guard__maximum=[0.001])
     assert "may only become tighter" in of_robot.set(guard__maximum=[1.0])
     assert "between tasks only" in of_robot.set(guard__tolerance=1.0)

@@ -11,7 +11,7 @@ from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import ChunkRequest, FleetState, RobotStatus
 from rclpy.action import ActionClient
 from tf2_msgs.msg import TFMessage
-from wire import done, in_executor, meet, until
+from wire import PATIENCE_S, done, in_executor, meet, until
 
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.bringup.robot import one_robot
@@ -176,7 +176,7 @@ def test_the_bag_of_a_fleet_holds_that_fleet(heard, wire, bags, recorders):
         assert (result.outcome, result.actions) == ("max_actions", 30)
     for names in SITES:
         recorders[names].send(signal.SIGINT)
-        assert recorders[names].process.wait(20) == 0
+        assert recorders[names].process.wait(PATIENCE_S) == 0
         with Bag(bags[names]) as bag:
             assert bag.names == names
             topics = {one.name for one in bag.topics if not SHARED.fullmatch(one.name)}

@@ -23,7 +23,7 @@ from rclpy.serialization import deserialize_message, serialize_message
 from rosbags.rosbag2 import Reader
 from sensor_msgs.msg import CompressedImage, JointState
 from std_msgs.msg import String
-from wire import Operator, WireRobot, in_executor, until
+from wire import PATIENCE_S, Operator, WireRobot, in_executor, until
 
 from kairos_ros.bringup.plan import NodeSpec, recorder, serving
 from kairos_ros.nodes import qos
@@ -36,6 +36,8 @@ from kairos_ros.recording.runs.summary import summarise
 from kairos_ros.recording.runs.trace_file import read_traces, write_traces
 
 KAIROS = Path(sys.prefix, "bin", "kairos")
+BEARABLE_S = 0.02
+"""Between messages that nobody sends again: DDS keeps some hundred for who gets no processor."""
 TYPES = {
     "chunk_request": (ChunkRequest, qos.EXCHANGE),
     "task_events": (TaskEvent, qos.EVENTS),
@@ -76,13 +78,13 @@ class Talkers:
             what="for the recorder",
         )
 
-    def say(self, numbers) -> None:
+    def say(self, numbers, pause_s: float = 0.005) -> None:
         for number in numbers:
             for topic, publisher in self._publishers.items():
                 said = message(publisher.msg_type, number)
                 publisher.publish(said)
                 self.sent[topic].append(serialize_message(said))
-            time.sleep(0.005)
+            time.sleep(pause_s)
 
     def close(self) -> None:
         for publisher in self._publishers.values():
@@ -124,11 +126,10 @@ def test_all_that_was_said_is_in_the_bag_for_two_independent_readers(start, wire
     early = Talkers(wire, "arm_1")
     node = start(recorder(tmp_path / "bag"))
     early.wait_for_reader()
-    early.say(range(300))
+    early.say(range(300), BEARABLE_S)
     late = Talkers(wire, "arm_2")
     late.wait_for_reader()
-    late.say(range(200))
-    time.sleep(0.5)
+    late.say(range(200), BEARABLE_S)
     assert node.stop(signal.SIGINT) == 0
     for talkers in (early, late):
         talkers.close()
@@ -145,8 +146,6 @@ def test_all_that_was_said_is_in_the_bag_for_two_independent_readers(start, wire
         (image,), (request,) = offered["/arm_1/wrist/image"], offered["/arm_1/chunk_request"]
     assert image.reliability is QosReliability.BEST_EFFORT
     assert request.reliability is QosReliability.RELIABLE
-    status = [r for n, r in wire.reports.items() if n == "kairos: recorder"]
-    assert status
     assert wire.diagnostic("kairos: recorder", "dropped") == "0"
 
 
@@ -314,7 +313,7 @@ def test_a_full_disk_ends_the_recording_with_its_reason_and_a_readable_bag(start
             break
         talkers.say(numbers)
         time.sleep(0.2)
-    assert node.process.wait(10) == 1
+    assert node.process.wait(PATIENCE_S) == 1
     talkers.close()
     assert "File too large; what was recorded before can still be read" in node.output()
     with Bag(tmp_path / "bag"):  # repairs it
@@ -336,12 +335,12 @@ def test_a_folder_that_cannot_be_written_is_said_at_once(tmp_path):
 
 def test_kairos_record_ends_by_itself_and_says_what_it_has(wire, tmp_path):
     talkers = Talkers(wire, "arm_6", ["joint_states"])
-    line = [KAIROS, "record", "--out", tmp_path / "bag", "--duration", "4"]
+    line = [KAIROS, "record", "--out", tmp_path / "bag", "--duration", "8"]
     line += ["--topics", "/arm_6/.*", "--compression", "zstd", "--metadata-version", "7"]
     record = subprocess.Popen(line, stderr=subprocess.PIPE, text=True)
     talkers.wait_for_reader()
     talkers.say(range(50))
-    _, said = record.communicate(timeout=30)
+    _, said = record.communicate(timeout=PATIENCE_S)
     talkers.close()
     assert record.returncode == 0
     assert "50 messages of 1 topics" in said

@@ -24,6 +24,14 @@ patiently = partial(until, timeout_s=240.0)
 """Eight processes load, beside whatever else this machine does."""
 
 
+def command(pid):
+    """Command line of a process; empty where it has just ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text()
+    except OSError:
+        return ""
+
+
 class Hosts:
     """`kairos fleet up --host` of two hosts; the third one is never started. A context manager that
     ends them.
@@ -78,7 +86,7 @@ class Hosts:
         children = [
             int(pid) for file in task.glob("*/children") for pid in file.read_text().split()
         ]
-        found = [pid for pid in children if word in Path(f"/proc/{pid}/cmdline").read_text()]
+        found = [pid for pid in children if word in command(pid)]
         return found[0] if found else None
 
     def status(self):

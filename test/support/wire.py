@@ -22,7 +22,7 @@ from kairos_ros.msg import (
     ServerStatus,
 )
 from lifecycle_msgs.msg import Transition
-from lifecycle_msgs.srv import ChangeState
+from lifecycle_msgs.srv import ChangeState, GetState
 from rcl_interfaces.msg import Log
 from rclpy.action import ActionClient
 from rclpy.client import Client
@@ -138,6 +138,7 @@ class Wire:
         subscribe(ServerStatus, "/kairos/server_status", self._on_server, qos.ROSTER)
         subscribe(DiagnosticArray, "/diagnostics", self._on_diagnostics, qos.DIAGNOSTICS)
         self._lifecycle = self.node.create_client(ChangeState, "/kairos/serving/change_state")
+        self._state = self.node.create_client(GetState, "/kairos/serving/get_state")
         self._spinner = Spinner(self.node)
         self.executor = self._spinner.executor
         self.close = self._spinner.close
@@ -163,11 +164,14 @@ class Wire:
         values = self.reports[name].values if name in self.reports else []
         return next((v.value for v in values if v.key == key), "")
 
-    def serving_since(self, server: str = "", patience_s: float = PATIENCE_S) -> str:
-        """Waits until a serving node other than `server` is active, and returns its id."""
+    def serving_since(self, server: str = "", patience_s: float = 2 * PATIENCE_S) -> str:
+        """Waits until a serving node other than `server` is active, and returns its id. What was
+        heard before the call counts for nothing: it may be of a node that has ended. A policy of
+        torch's takes a minute to load on a busy machine."""
+        heard = len(self.fleet)
 
         def active() -> str:
-            newest = self.fleet[-1] if self.fleet else FleetState()
+            newest = self.fleet[-1] if len(self.fleet) > heard else FleetState()
             return newest.server if newest.active and newest.server != server else ""
 
         return until(active, patience_s, what="for an active serving node")
@@ -178,7 +182,7 @@ class Wire:
     def transition(self, transition: int) -> bool:
         """Asks the serving node for a lifecycle transition, as a lifecycle manager does."""
         assert self._lifecycle.wait_for_service(PATIENCE_S)
-        time.sleep(0.5)  # the server may not have found our reader yet: its answer would be lost
+        answered(self._state, GetState.Request())  # whose reader was announced after ours
         request = ChangeState.Request(transition=Transition(id=transition))
         return done(self._lifecycle.call_async(request)).success
 

@@ -73,7 +73,7 @@ def told(starter_for_module, wire, tmp_path_factory):
     chunks: list[ActionChunk] = []
     for arm in ARMS:
         wire.node.create_subscription(
-            ActionChunk, f"/{arm}/action_chunk", chunks.append, qos.EXCHANGE
+            ActionChunk, f"/{arm}/action_chunk", chunks.append, qos.EVENTS
         )
     wire.serving_since()
     # the robot, or the serving node, with those of this test, the recorder and the dashboard

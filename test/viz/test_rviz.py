@@ -43,6 +43,7 @@ from kairos_ros.core.robot_state import RobotState
 from kairos_ros.host.share import share
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.viz.cameras import TILE, mosaic_message
+from kairos_ros.nodes.viz.node import BROKEN_TOLD_EVERY_S
 from kairos_ros.nodes.viz.parameters import arm_entries
 from kairos_ros.nodes.viz.scene import SceneBuilder
 from kairos_ros.nodes.viz.subscriptions import (
@@ -290,7 +291,7 @@ def test_an_unsafe_verdict_turns_the_zone_red(screen, wire):
         return zone and all(round(m.color.r, 3) == round(colours.UNSAFE[0], 3) for m in zone)
 
     until(red, what="for a red zone")
-    assert any("UNSAFE 90 %" in text for text in screen.texts("verdict"))
+    until(lambda: any("UNSAFE 90 %" in text for text in screen.texts("verdict")), what="for words")
     in_executor(wire.executor, lambda: wire.node.destroy_publisher(publisher))
 
 
@@ -301,7 +302,7 @@ def test_its_diagnostics_tell_what_it_draws_and_what_that_costs(screen, wire):
 
 def test_who_looks_anew_is_shown_everything_within_a_moment(screen, wire, displays):
     other = Screen(wire, displays)
-    until(lambda: {"pad", "arm", "zone", "serving"} <= {ns for _, ns, _ in other.shown})
+    until(lambda: {"pad", "arm", "zone", "serving"} <= {ns for _, ns, _ in [*other.shown]})
     other.close()
 
 
@@ -436,9 +437,9 @@ def test_cameras_come_as_one_picture_and_a_broken_one_does_not_spoil_it():
 
 @pytest.mark.parametrize("encoded", HOSTILE.values(), ids=HOSTILE.keys())
 def test_a_hostile_picture_stays_dark_and_is_told(encoded):
-    began = time.monotonic()
+    began = time.thread_time()  # of the processor: a busy machine takes longer
     message, broken = mosaic_message({"arm_1  top": encoded, "arm_2  top": jpeg()})
-    assert time.monotonic() - began < 2.0
+    assert time.thread_time() - began < 2.0
     assert list(broken) == ["arm_1  top"]
     right = message.data[3 * (message.width * 100 + 360) :][:3]
     assert right[0] > 150
@@ -539,7 +540,7 @@ def test_a_picture_is_kept_for_seconds_and_only_while_somebody_looks(told, look)
 
 
 def test_the_viz_node_outlives_pictures_that_would_end_it_and_says_so(start, wire, told):
-    node = start(viz(camera_rate_hz=10.0))
+    node, began_s = start(viz(camera_rate_hz=10.0)), time.monotonic()
     seen = []
     images = wire.node.create_subscription(ImageMessage, "/kairos/cameras", seen.append, qos.EVENTS)
     told.announce()
@@ -549,8 +550,15 @@ def test_the_viz_node_outlives_pictures_that_would_end_it_and_says_so(start, wir
         told.camera.publish(CompressedImage(format="jpeg", data=encoded))
         told.announce()
         time.sleep(0.5)
-    until(lambda: "cameras cannot be shown" in report().message, what="for its diagnostics")
-    assert report().level == DiagnosticStatus.WARN
+
+    def warned():
+        """Again, as the last picture is kept for some seconds only."""
+        told.announce()
+        told.camera.publish(CompressedImage(format="jpeg", data=HOSTILE["no picture"]))
+        newest = report()
+        return newest and "cameras cannot be shown" in newest.message and newest
+
+    assert until(warned, what="for its diagnostics").level == DiagnosticStatus.WARN
     count = "broken camera pictures since the start"
     assert int(wire.diagnostic("kairos: viz", count)) > 0
 
@@ -558,12 +566,13 @@ def test_the_viz_node_outlives_pictures_that_would_end_it_and_says_so(start, wir
         told.announce()
         told.camera.publish(CompressedImage(format="jpeg", data=jpeg()))
         time.sleep(0.1)
-        return seen[-1].data[3 * (TILE[0] * 100 + 120)] > 180
+        return seen and seen[-1].data[3 * (TILE[0] * 100 + 120)] > 180
 
     until(bright, what="for a picture")
     until(lambda: report().level == DiagnosticStatus.OK, what="for the warning to end")
     assert node.process.poll() is None
-    assert node.output().count("cameras cannot be shown") <= 2
+    most = 1 + (time.monotonic() - began_s) / BROKEN_TOLD_EVERY_S
+    assert 0 < node.output().count("cameras cannot be shown") <= most
     in_executor(wire.executor, lambda: wire.node.destroy_subscription(images))
     node.stop()
 
@@ -585,7 +594,7 @@ def test_the_last_picture_of_an_ended_task_is_not_shown_for_now(start, wire, tol
         return seen[-1].data[3 * (TILE[0] * 100 + 120)] < 60
 
     until(bright, what="for a picture")
-    until(dark, 20.0, "for it to go")
+    until(dark, what="for it to go")
     in_executor(wire.executor, lambda: wire.node.destroy_subscription(images))
 
 

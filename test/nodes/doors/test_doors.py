@@ -196,21 +196,21 @@ def test_a_name_belongs_to_one_client(where, connect, bystander):
 
 
 def test_there_are_as_many_clients_as_are_allowed(where, bystander):
-    more = [raw(where) for _ in range(MAX_CLIENTS - 1)]
+    more = [until(lambda: _admitted(where)) for _ in range(MAX_CLIENTS - 1)]
     with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
         raw(where)
     assert b"--max-clients" in refused.value.response.body
     for connection in more:
         connection.close()
-    until(lambda: _connects(where))
+    until(lambda: _admitted(where)).close()
 
 
-def _connects(where: str) -> bool:
+def _admitted(where: str):
+    """A connection; None while there are too many, as those that have just been closed may be."""
     try:
-        raw(where).close()
+        return raw(where)
     except websockets.exceptions.InvalidStatus:
-        return False
-    return True
+        return None
 
 
 def test_handshakes_that_are_none_hurt_nobody(where, bystander):
@@ -234,7 +234,7 @@ def test_a_grpc_client_of_lerobot_is_told_what_to_run_instead(where, process, by
     stub = services_pb2_grpc.AsyncInferenceStub(channel)
     try:
         with pytest.raises(grpc.RpcError) as told:
-            stub.Ready(services_pb2.Empty(), timeout=10.0)
+            stub.Ready(services_pb2.Empty(), timeout=60.0)
     finally:
         channel.close()
     assert told.value.code() is grpc.StatusCode.UNIMPLEMENTED
@@ -318,7 +318,7 @@ def guarded(starter_for_module, server, tmp_path_factory):
     tokens.write_text(f"secret_1 {'a' * 24}\nsecret_2 {'b' * 24}  # the other one\n")
     tokens.chmod(0o600)
     options = ["--tokens", str(tokens), "--tls-cert", str(cert), "--tls-key", str(key)]
-    return doors(starter_for_module.run, folder, *options, "--idle-s", "1.5"), cert
+    return doors(starter_for_module.run, folder, *options, "--idle-s", "5"), cert
 
 
 def test_with_tokens_and_tls_a_client_is_who_its_token_says(guarded, monkeypatch):
@@ -334,7 +334,7 @@ def test_with_tokens_and_tls_a_client_is_who_its_token_says(guarded, monkeypatch
             WebsocketClientPolicy(at + name, api_key=given)
         assert refused.value.response.status_code == 401
     closed = gone(client._ws)  # it has nothing to ask
-    assert (closed.rcvd.code, closed.rcvd.reason) == (1001, "no request for 1.5 s")
+    assert (closed.rcvd.code, closed.rcvd.reason) == (1001, "no request for 5 s")
     with pytest.raises((OSError, websockets.exceptions.InvalidMessage)):
         raw(at.replace("wss", "ws"))
     assert process.stop(signal.SIGINT) == 0

@@ -100,7 +100,7 @@ def robot_from(wire, port: int) -> str:
     peer = f"127.0.0.1:{port}"
 
     def found() -> str:
-        known = [name for name in wire.reports if name.startswith("kairos: ")]
+        known = [name for name in [*wire.reports] if name.startswith("kairos: ")]
         own = [name for name in known if wire.diagnostic(name, "client") == peer]
         return own[0].removeprefix("kairos: ") if own else ""
 

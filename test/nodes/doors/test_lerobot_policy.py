@@ -15,6 +15,7 @@ import websockets.exceptions
 import websockets.sync.client
 from kairos_ros.msg import RobotStatus
 from openpi_robot import address
+from ports import free_ports
 from wire import until
 
 from kairos_ros.bringup.plan import serving
@@ -467,10 +468,10 @@ def test_a_killed_server_ends_the_episode_and_the_next_one_runs_on_its_successor
 ):
     policy = make("arm_10", answer_s=5.0)
     run(policy, 3)
+    before = wire.serving_since()
     server.send(signal.SIGKILL)
     with pytest.raises(RuntimeError, match=r"arm_10: no action within --policy.answer_s=5: "):
         run(policy, 60, first=3)
-    before = wire.serving_since()
     starter_for_module.start(SERVED)
     wire.serving_since(before)
     policy.reset()
@@ -481,7 +482,7 @@ def test_a_killed_server_ends_the_episode_and_the_next_one_runs_on_its_successor
 def test_doors_that_end_are_an_error_and_the_next_episode_connects_again(
     starter_for_module, wire, where
 ):
-    process = starter_for_module.run([KAIROS, "doors", "--listen", "127.0.0.1:0"])
+    process = starter_for_module.run([KAIROS, "doors", "--listen", f"127.0.0.1:{free_ports()}"])
     at = address(process)
     policy = KairosPolicy(configured(at, robot="arm_11", control_rate_hz=RATE_HZ))
     run(policy, 3)

@@ -24,9 +24,11 @@ STATE = {"state": [0.5, 0.0, 0.0]}
 
 
 def pendulum(name: str) -> NodeSpec:
-    """A robot whose task never succeeds, so that it ends when its actions are used up."""
-    body = ["env_id=Pendulum-v1"]
-    return NodeSpec("robot_node", "robot", name, {"adapter_options": body})
+    """A robot whose task never succeeds, so that it ends when its actions are used up. It asks for
+    each round once also where it or its server gets no processor for a while."""
+    patient = {"max_pause_s": 30.0, "request_timeout_s": 10.0}
+    body = {"adapter_options": ["env_id=Pendulum-v1"]}
+    return NodeSpec("robot_node", "robot", name, body | patient)
 
 
 @pytest.fixture(scope="module")
@@ -140,7 +142,7 @@ def test_a_robot_whose_name_is_taken_is_refused_and_served_once_the_name_is_free
 def test_chunks_for_others_are_dropped_counted_and_never_executed(start, wire, operator, name):
     start(pendulum(name))
     chunks = wire.node.create_publisher(ActionChunk, f"/{name}/action_chunk", qos.EXCHANGE)
-    goal = operator.give(instruction="swing", max_actions=150)
+    goal = operator.give(instruction="swing", max_actions=300)
     executed(wire, name, 10)
     mine = wire.status_of(name)
     wild = {"round": 1, "kind": ActionChunk.ACTIONS, "horizon": 2, "action_dim": 1}
@@ -160,7 +162,7 @@ def test_chunks_for_others_are_dropped_counted_and_never_executed(start, wire, o
     warned = (f"kairos: {name}", DiagnosticStatus.WARN)
     assert any((who, level) == warned and "dropped" in text for who, level, text in [*wire.said])
     result = operator.result(goal)
-    assert (result.outcome, result.actions) == ("max_actions", 150)
+    assert (result.outcome, result.actions) == ("max_actions", 300)
     assert result.dropped == len(stray)
     until(lambda: wire.status_of(name).chunks_dropped == len(stray))
 

@@ -83,6 +83,7 @@ def test_a_goal_in_free_words_is_planned_before_the_judges_are_asked(planned, wi
     time.sleep(1.0)
     begun = planned.give(instruction="please open the top drawer", scene="drawer-open-v3", seed=3)
     until(lambda: wire.status_of("arm_1").actions_executed > 20, what="for the arm to move")
+    until(lambda: asked, what="for a request")
     assert {request.instruction for request in asked} == {"open the drawer"}
     assert {s.instruction for s in statuses if s.task == "1"} <= {"", "open the drawer"}
     assert not [event for event in events if "overdue" in event.reason]

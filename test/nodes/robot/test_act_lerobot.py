@@ -17,7 +17,7 @@ import zmq
 from act_folder import save_act
 from picture_probe import Rounds
 from PIL import Image
-from wire import Operator, until
+from wire import Operator
 
 from bench.support.simulated_so101 import SimulatedArm
 from kairos_ros.bringup.arms import arm_plan
@@ -116,13 +116,13 @@ def operator(start_for_module, arm, cameras, wire, rounds, logs, tmp_path_factor
     ids=["tail_agreement", "static"],
 )
 def test_the_arm_does_what_act_says(operator, rounds, logs, horizon, reason):
-    answered = len(rounds.answered)
     result = operator.result(
         operator.give(instruction="reach", max_actions=60, horizon_policy=horizon)
     )
     assert (result.outcome, result.actions) == ("max_actions", 60)
-    served = until(lambda: len(pairs := rounds.served()) > answered and pairs[answered:])
+    served = rounds.of_newest(result.rounds)
     for request, chunk in served:
+        assert request.horizon_policy == horizon
         assert sorted(request.image_keys) == ["front", "wrist"]
         assert (chunk.chunk_size, chunk.action_dim) == (CHUNK, 6)
         assert reason in chunk.horizon_reason

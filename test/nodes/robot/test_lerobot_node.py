@@ -42,8 +42,13 @@ def node(start_for_module, arm, wire):
     return started["robot_node"]
 
 
+@pytest.fixture(scope="module")
+def rounds(wire):
+    return Rounds(wire.node, [NAME])
+
+
 @pytest.fixture
-def operator(node, wire):
+def operator(node, rounds, wire):
     operator = Operator(wire, NAME)
     yield operator
     operator.close()
@@ -54,8 +59,7 @@ def resting(arm):
     return until(lambda: (at := arm.motors("position")) == arm.motors("goal") and at)
 
 
-def test_a_task_is_served_and_the_arm_moves(operator, arm, wire):
-    rounds = Rounds(wire.node, [NAME])
+def test_a_task_is_served_and_the_arm_moves(operator, rounds, arm):
     folded = resting(arm)
     goal = done(operator.give(instruction="rise", max_actions=25))
     assert goal.status == GoalStatus.STATUS_SUCCEEDED  # a behaviour tree goes on
@@ -63,7 +67,7 @@ def test_a_task_is_served_and_the_arm_moves(operator, arm, wire):
     assert (result.outcome, result.actions) == ("max_actions", 25)
     assert (result.ended, result.success) == (True, False)
     assert resting(arm)["shoulder_lift"] > folded["shoulder_lift"] + 200
-    check_history(rounds)
+    check_history(rounds, result.rounds)
 
 
 def test_a_pulled_cable_ends_the_task_and_nothing_moves_before_a_new_one(operator, arm, wire):

@@ -89,16 +89,17 @@ def test_the_engine_is_given_what_the_body_saw_in_the_last_control_periods(
             looks_of.setdefault(task, []).append(event.state)
     assert all(np.ptp([state[0] for state in looks]) > 1e-3 for looks in looks_of.values())
 
+    most = 0
     for request, chunk in rounds.served():
         looks = looks_of[request.task]
-        newest = next(i for i, s in enumerate(looks) if np.array_equal(s, request.state))
-        expected = [looks[max(0, newest - 2)], looks[max(0, newest - 1)], looks[newest]]
         sent = [*(seen.state for seen in request.earlier), request.state]
-        assert np.array_equal(sent, expected)
+        last_three = ([looks[max(0, i - back)] for back in (2, 1, 0)] for i in range(len(looks)))
+        assert any(np.array_equal(sent, three) for three in last_three)
         # 0 is the newest, 2 and 3 are the ones before; 1 is the row
         told = np.reshape(chunk.actions, (-1, 4))[:, [3, 2, 0]]
-        assert np.array_equal(told, np.tile([state[0] for state in expected], (len(told), 1)))
-    assert len({seen.state[0] for seen in request.earlier} | {request.state[0]}) == 3
+        assert np.array_equal(told, np.tile([state[0] for state in sent], (len(told), 1)))
+        most = max(most, len({state[0] for state in sent}))
+    assert most == 3, "it moves"
 
 
 @pytest.fixture(scope="module")

@@ -5,7 +5,6 @@ the bag, and with an engine behind a link that compresses pictures.
 """
 
 import os
-import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -15,6 +14,7 @@ import numpy as np
 import pytest
 from far_worker import Cloud
 from picture_probe import ENVIRONMENT, JPEG_ERROR, Rounds, save_probe, seen, told
+from ports import free_ports
 from wire import Operator, until
 
 from kairos_ros.bringup import plan as bringup
@@ -28,9 +28,10 @@ GAIN = 1.0
 EXACT = 1e-3
 """Of mean colours 0..1, where nothing is compressed again."""
 KAIROS = Path(sys.prefix, "bin", "kairos")
+SUPPORT = Path(__file__).parents[2] / "support"
 RENDER = f"""
 import sys
-sys.path.insert(0, {str(Path(__file__).parents[2] / "support" / "policies")!r})
+sys.path[:0] = {[str(SUPPORT), str(SUPPORT / "policies")]!r}
 from picture_probe import mean_colour
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.sim.sim import SimAdapter
@@ -137,9 +138,7 @@ def test_pictures_that_a_link_compressed_are_still_those_of_the_robot(
     policy, operators, rounds, truth, wire, start_for_module, tmp_path, monkeypatch
 ):
     monkeypatch.setenv("PYTHONPATH", ENVIRONMENT["PYTHONPATH"])
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
+    port = free_ports()
     here = SimpleNamespace(there="127.0.0.1", prefix=[])
     cloud = Cloud.with_keys(here, tmp_path, f"probe={policy}")
     cloud.start(port=port)

@@ -1,7 +1,6 @@
 """A robot node under a lifecycle manager: without a body, with one, and taking goals."""
 
 import signal
-import time
 
 import pytest
 from action_msgs.msg import GoalStatus
@@ -10,7 +9,7 @@ from kairos_ros.msg import RobotStatus
 from lifecycle_msgs.msg import State, Transition
 from managed import Managed
 from rclpy.action import ActionClient
-from wire import done, in_executor, meet, until
+from wire import PATIENCE_S, done, in_executor, meet, until
 
 from kairos_ros.bringup import plan as bringup
 
@@ -83,9 +82,10 @@ def test_a_robot_has_a_body_while_it_is_configured_and_takes_goals_while_it_is_a
         ended = done(result)
         assert (ended.status, ended.result.outcome) == (GoalStatus.STATUS_ABORTED, "canceled")
         until(lambda: not arm.client.server_is_ready())
-        executed = arm.statuses[-1].actions_executed
-        time.sleep(0.5)
-        assert arm.statuses[-1].actions_executed == executed
+        until(lambda: arm.statuses[-1].state == RobotStatus.IDLE)
+        executed, heard = arm.statuses[-1].actions_executed, len(arm.statuses)
+        until(lambda heard=heard: len(arm.statuses) > heard + 2, what="for further statuses")
+        assert {one.actions_executed for one in arm.statuses[heard:]} == {executed}
         assert arm.statuses[-1].state == RobotStatus.IDLE
 
         assert arm.change(Transition.TRANSITION_CLEANUP)
@@ -117,9 +117,10 @@ def test_a_manager_that_shuts_a_robot_down_in_a_task_ends_both(start, wire):
     until(lambda: arm.statuses and arm.moves(30))
     assert arm.change(Transition.TRANSITION_ACTIVE_SHUTDOWN)
     assert done(result).result.outcome == "canceled"
-    assert node.process.wait(10) == 0
+    assert node.process.wait(PATIENCE_S) == 0
     until(lambda: arm.statuses[-1].state == RobotStatus.LEAVING)
-    assert "/arm_3" not in {where for _, where in wire.node.get_node_names_and_namespaces()}
+    there = lambda: {where for _, where in wire.node.get_node_names_and_namespaces()}  # noqa: E731
+    until(lambda: "/arm_3" not in there(), what="for the node to be gone")
 
 
 def test_a_bug_in_a_transition_ends_the_node_and_is_told(start_node, tmp_path):
@@ -132,5 +133,5 @@ def test_a_bug_in_a_transition_ends_the_node_and_is_told(start_node, tmp_path):
     (info / "entry_points.txt").write_text(named)
     options = ("-r", "__ns:=/arm_4", "-p", "adapter:=broken")
     node = start_node("robot_node", *options, env={"PYTHONPATH": str(tmp_path)})
-    assert node.process.wait(30) == 1
+    assert node.process.wait(PATIENCE_S) == 1
     assert "LookupError: a bug" in node.output()

@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 from action_msgs.msg import GoalStatus
 from kairos_ros.msg import ActionChunk, ExecutionInfo, RobotStatus
-from robot_peer import chunk_for
+from robot_peer import PATIENT, chunk_for
 from wire import done, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:Constant:UserWarning")  # of the scripted expert
 
 
 def test_an_arm_reaches_its_target_with_chunks_from_its_peer(start_robot, peer):
-    robot = start_robot()
+    robot = start_robot(*PATIENT)
     peer.answer = lambda request: [chunk_for(request, horizon_reason="all of it")]
     handle = peer.give(task_kind="reach", horizon_policy="static:10")
     answer = peer.result(handle)
@@ -27,9 +27,7 @@ def test_an_arm_reaches_its_target_with_chunks_from_its_peer(start_robot, peer):
     assert result.actions == sum(result.round_executed) > 10
     assert result.rounds == len(result.round_latency_s) > 1
     assert 0 < result.first_wait_s <= result.stalled_s <= result.duration_s
-    assert result.refusals == result.guarded == 0
-    # on a busy machine an answer may come after the robot has asked once more
-    assert result.dropped <= sum(r.attempt > 0 for r in peer.requests)
+    assert result.refusals == result.guarded == result.dropped == 0
 
     asked = [r for r in peer.requests if r.attempt == 0]
     first = asked[0]
@@ -39,16 +37,16 @@ def test_an_arm_reaches_its_target_with_chunks_from_its_peer(start_robot, peer):
     second = asked[1]
     assert second.execution.round == 1
     assert 0 < second.execution.actions_remaining <= 5  # asked while round 1 was executed
-    until(lambda: peer.statuses[-1].state == RobotStatus.IDLE)
-    assert (peer.statuses[-1].tasks_done, peer.statuses[-1].tasks_succeeded) == (1, 1)
+    told = lambda: (s := peer.statuses[-1]) and (s.state, s.tasks_done, s.tasks_succeeded)  # noqa: E731
+    until(lambda: told() == (RobotStatus.IDLE, 1, 1), what="for the status after the task")
     assert {s.state for s in peer.statuses} >= {RobotStatus.IDLE, RobotStatus.RUNNING}
-    assert any(info.started for info in peer.heard[ExecutionInfo])
-    assert peer.feedback
+    until(lambda: any(info.started for info in peer.heard[ExecutionInfo]))
+    until(lambda: peer.feedback)
     assert "torch" not in Path(f"/proc/{robot.process.pid}/maps").read_text()
 
 
 def test_chunks_of_others_are_dropped_counted_and_visible_and_the_task_goes_on(start_robot, peer):
-    start_robot()
+    start_robot(*PATIENT)
     stray = [
         {"robot": "arm_0"},
         {"session": "before"},
@@ -69,9 +67,9 @@ def test_chunks_of_others_are_dropped_counted_and_visible_and_the_task_goes_on(s
 
     peer.answer = answer
     assert peer.result(peer.give()).result.success
-    dropped = len(stray) + len(peer.requests)
+    dropped = lambda: len(stray) + len(peer.requests)  # noqa: E731
     late = (0, 1)  # the good one of the last round, where the task ended before it came
-    until(lambda: peer.statuses[-1].chunks_dropped - dropped in late)
+    until(lambda: peer.statuses[-1].chunks_dropped - dropped() in late)
     until(lambda: int(peer.diagnostic("dropped, malformed") or 0) == 3)
     for reason in ("other_robot", "other_session", "other_task", "old_round", "never_requested"):
         assert int(peer.diagnostic(f"dropped, {reason}")) >= 1
@@ -83,7 +81,7 @@ def test_simulated_time_without_a_clock_is_a_warning_and_stops_nothing(start_rob
     assert peer.result(peer.give(max_actions=30)).result.actions == 30
     heartbeats = len(peer.statuses)
     until(lambda: len(peer.statuses) > heartbeats + 2)
-    assert peer.diagnostic("state")
+    until(lambda: peer.diagnostic("state"))
     until(lambda: "use_sim_time is true and nobody publishes /clock" in robot.output())
 
 
@@ -99,17 +97,18 @@ def test_a_chunk_with_nan_is_never_executed(start_robot, peer):
     assert goal.status == GoalStatus.STATUS_ABORTED
     assert result.actions == 0
     assert result.dropped >= 1
-    until(lambda: int(peer.diagnostic("dropped, not_finite") or 0) == result.dropped)
+    # one may come after the end of the task
+    until(lambda: int(peer.diagnostic("dropped, not_finite") or 0) >= result.dropped)
 
 
 def test_a_silent_server_makes_the_arm_hold_and_keep_asking_until_it_is_back(start_robot, peer):
-    start_robot("request_timeout_s:=0.2", "diagnostics.holding_error_s:=1.0")
+    start_robot("request_timeout_s:=0.2", "diagnostics.holding_error_s:=1.0", "max_pause_s:=30.0")
     handle = peer.give()
-    until(lambda: len(peer.requests) >= 3)
-    assert {r.round for r in peer.requests} == {1}
-    assert [r.attempt for r in peer.requests] == list(range(len(peer.requests)))
+    requests = until(lambda: len(heard := [*peer.requests]) >= 3 and heard)
+    assert {r.round for r in requests} == {1}
+    assert [r.attempt for r in requests] == list(range(len(requests)))
     until(lambda: any("holding for want of actions" in s.message for s in peer.diagnostics))
-    assert peer.statuses[-1].state == RobotStatus.HOLDING
+    until(lambda: peer.statuses[-1].state == RobotStatus.HOLDING)
     before, after = peer.requests[0].state, peer.requests[-1].state
     np.testing.assert_allclose(before[:3], after[:3], atol=0.01)  # the hand stayed
 
@@ -128,7 +127,7 @@ def test_a_network_that_takes_its_time_is_told(start_robot, peer):
 
     peer.answer = late
     handle = peer.give()
-    until(lambda: any("the network takes 0." in s.message for s in peer.diagnostics))
+    until(lambda: any("the network takes " in s.message for s in [*peer.diagnostics]))
     peer.answer = lambda request: [chunk_for(request)]
     assert peer.result(handle).result.success
 
@@ -144,7 +143,7 @@ def test_a_server_that_comes_late_is_asked_as_soon_as_it_is_there(start_robot, p
 
 
 def test_refetches_and_refusals_are_followed(start_robot, peer):
-    start_robot()
+    start_robot(*PATIENT)
 
     def answer(request):
         if request.round == 1 and request.attempt == 0:

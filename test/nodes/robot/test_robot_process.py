@@ -5,7 +5,7 @@ import signal
 import pytest
 from action_msgs.msg import GoalStatus
 from kairos_ros.msg import RobotStatus
-from robot_peer import chunk_for
+from robot_peer import PATIENT, chunk_for
 from wire import PATIENCE_S, done, until
 
 pytestmark = pytest.mark.filterwarnings("ignore:Constant:UserWarning")  # of the scripted expert
@@ -18,15 +18,16 @@ def test_a_killed_robot_comes_back_with_a_new_session_and_its_old_chunks_are_dro
     peer.give()
     old = until(lambda: peer.requests)[0]
     robot.stop(signal.SIGKILL)
-    peer.requests.clear()
 
-    start_robot()
+    start_robot(*PATIENT)
     until(lambda: peer.statuses[-1].session != old.session)
     peer.answer = lambda request: [chunk_for(old), chunk_for(request)]
     result = peer.result(peer.give()).result
     assert result.success
-    assert result.dropped == len(peer.requests)
-    assert peer.requests[0].session != old.session
+    asked = lambda: [r for r in peer.requests if r.session != old.session]  # noqa: E731
+    late = (0, 1)  # the good one of the last round, where the task ended before it came
+    until(lambda: peer.statuses[-1].chunks_dropped - len(asked()) in late)
+    assert len(asked()) > 1
 
 
 @pytest.mark.parametrize("sig", [signal.SIGINT, signal.SIGTERM])

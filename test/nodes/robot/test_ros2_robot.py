@@ -5,7 +5,9 @@ import signal
 import sys
 import time
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
+from statistics import median
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -37,9 +39,10 @@ DIAGNOSTIC = f"kairos: {ROBOT}"
 class Cell:
     """The processes of one arm's plan, and what its driver is told and tells."""
 
-    def __init__(self, wire, start) -> None:
+    def __init__(self, wire, start, contract: Path) -> None:
         self.wire, self.start = wire, start
-        self.plan = arm_plan("so101", {"policy": THINKS_NOTHING, "horizon": "static:15"})
+        given = {"policy": THINKS_NOTHING, "horizon": "static:15", "contract": str(contract)}
+        self.plan = arm_plan("so101", given)
         self.trajectories: list[JointTrajectory] = []
         self.states: list[JointState] = []
         listen = wire.node.create_subscription
@@ -48,6 +51,9 @@ class Cell:
         listen(JointState, f"/{DRIVER}/joint_states", self.states.append, qos.TELEMETRY)
         self._silence = wire.node.create_client(SetBool, f"/{DRIVER}/fault/silent")
         self._reject = wire.node.create_client(SetBool, f"/{DRIVER}/fault/reject")
+        self.policy_states: list[PolicyState] = []
+        listen(PolicyState, f"/{ROBOT}/policy_state", self.policy_states.append, qos.EVENTS)
+        self.rounds = Rounds(wire.node, [ROBOT])
         self.nodes = {spec.name: start(spec) for spec in self.plan}
         wire.serving_since()
         self.operator = Operator(wire, ROBOT)
@@ -74,8 +80,14 @@ class Cell:
 
 
 @pytest.fixture(scope="module")
-def cell(wire, start_for_module):
-    cell = Cell(wire, start_for_module)
+def cell(wire, start_for_module, tmp_path_factory):
+    """By the shipped contract, with a driver that may get no processor for a while."""
+    text = contract_path("so101").read_text()
+    patient = text.replace("stale_after_s: 0.25", "stale_after_s: 2.0")
+    assert patient != text
+    contract = tmp_path_factory.mktemp("contract") / "so101.yaml"
+    contract.write_text(patient)
+    cell = Cell(wire, start_for_module, contract)
     yield cell
     cell.operator.close()
 
@@ -85,7 +97,7 @@ def test_joint_states_are_the_drivers_own_under_the_urdfs_names_before_any_task(
     ours = cell.wire.node.create_subscription(
         JointState, f"/{ROBOT}/joint_states", heard.append, qos.TELEMETRY
     )
-    until(lambda: len(heard) > 10 and cell.states, what="for joint states")
+    until(lambda: len(heard) > 30 and cell.states, what="for joint states")
     told, driver = heard[-1], cell.states[-1]
     urdf = read_urdf((share() / "models" / "arms" / "so101.urdf").read_text())
     assert list(told.name) == [joint.name for joint in urdf.joints.values() if joint.moves]
@@ -93,27 +105,21 @@ def test_joint_states_are_the_drivers_own_under_the_urdfs_names_before_any_task(
     assert [at[name] for name in told.name] == pytest.approx(list(told.position), abs=1e-3)
     assert max(map(abs, told.position)) > 0.5, "an arm at 0 has no units"
     seconds = [one.header.stamp.sec + one.header.stamp.nanosec / 1e9 for one in heard]
-    assert 1 / 60 < (seconds[-1] - seconds[0]) / (len(heard) - 1) < 1 / 15
+    assert 1 / 60 < median(b - a for a, b in pairwise(seconds)) < 1 / 15
     in_executor(cell.wire.executor, lambda: cell.wire.node.destroy_subscription(ours))
 
 
 def test_the_policys_state_has_its_own_names_beside_them(cell):
-    heard = []
-    ours = cell.wire.node.create_subscription(
-        PolicyState, f"/{ROBOT}/policy_state", heard.append, qos.EVENTS
-    )
     cell.operator.result(cell.task(max_actions=20))
-    until(lambda: heard, what="for the policy's state")
-    assert list(heard[-1].names) == list(read_contract(contract_path("so101")).state_features)
-    assert len(heard[-1].values) == 9
-    in_executor(cell.wire.executor, lambda: cell.wire.node.destroy_subscription(ours))
+    told = until(lambda: cell.policy_states, what="for the policy's state")[-1]
+    assert list(told.names) == list(read_contract(contract_path("so101")).state_features)
+    assert len(told.values) == 9
 
 
 def test_a_task_is_served_end_to_end(cell):
     until(lambda: cell.states, what="for the driver")
     seen = len(cell.states)
     before = cell.states[-1].position
-    rounds = Rounds(cell.wire.node, [ROBOT])
     result = cell.operator.result(cell.task(max_actions=60))
     assert result.actions == 60
     assert len(result.round_executed) >= 4
@@ -122,7 +128,7 @@ def test_a_task_is_served_end_to_end(cell):
     told = cell.trajectories[-1]
     assert list(told.joint_names) == list(cell.states[-1].name)
     assert all(-2.75 <= at <= 2.85 for at in told.points[0].positions)
-    check_history(rounds)
+    check_history(cell.rounds, result.rounds)
 
 
 def test_the_contract_fits_the_running_driver_and_who_commands_it_is_told(cell, start_for_module):
@@ -130,7 +136,7 @@ def test_the_contract_fits_the_running_driver_and_who_commands_it_is_told(cell, 
     checked = start_for_module.__self__.run(
         [kairos, "robot", "check", "so101", "--live", "--within", "40"]
     )
-    assert checked.process.wait(60.0) == 0, checked.output()
+    assert checked.process.wait(120.0) == 0, checked.output()
     assert "the drivers fit" in checked.output()
     assert re.search(f"note: (/{ROBOT}/driver_link_|a node whose name)", checked.output())
 
@@ -170,8 +176,8 @@ def test_an_idle_arm_whose_driver_falls_silent_is_a_warning_until_the_driver_is_
         cell.silence(False)
     until(lambda: level() == DiagnosticStatus.OK, what="for the arm to recover by itself")
     assert int(cell.wire.diagnostic(DIAGNOSTIC, "body tolerated, stale joint states")) >= 1
-    assert {level for level, text in logged if text.startswith(why)} == {"WARN"}
-    assert ("INFO", "the body can be used again") in logged
+    until(lambda: {lv for lv, text in [*logged] if text.startswith(why)} == {"WARN"})
+    until(lambda: ("INFO", "the body can be used again") in logged)
     news = {(name, level) for name, level, _ in cell.wire.said - before}
     assert (DIAGNOSTIC, DiagnosticStatus.ERROR) not in news
     assert cell.operator.result(cell.task(max_actions=10)).actions == 10

@@ -25,10 +25,10 @@ from kairos_ros.robot.body_log import read_body_log
 
 KAIROS = Path(sys.prefix, "bin", "kairos")
 EMULATED = Path(__file__).parents[3] / "config" / "fleets" / "emulated.yaml"
-LOAD_S = 3
+LOAD_S = 6
 """That every engine takes to load: time for whatever happens meanwhile."""
 ROBOTS = ("swing_1", "swing_2", "drive_1")
-LONGEST_GAP_S = 2.5
+LONGEST_GAP_S = 5.0
 """Between two executed actions while a plan changes, on a machine that is busy with other tests. An
 arm that was stopped, or waits for an engine to load, has longer ones."""
 
@@ -130,7 +130,7 @@ def fleet(wire, tmp_path_factory):
     fleet = PlannedFleet(tmp_path_factory.mktemp("fleet"), wire)
     operators = []
     try:
-        wire.serving_since()
+        wire.serving_since(patience_s=150.0)  # eight processes start
         for robot in ROBOTS:
             operators.append(Operator(wire, robot))
             operators[-1].give(instruction="go", max_duration_s=600.0)
@@ -153,11 +153,15 @@ def test_a_planned_fleet_is_as_its_plan_says(fleet, capfd):
     # on a busy machine, robots may seem to ask too often for five seconds
     until(agrees, what="for the fleet to agree with its plan")
     assert "plan and fleet agree" in capfd.readouterr().out
-    robots = {r.robot: r for r in fleet.wire.fleet[-1].robots}
+
+    def kept():
+        told = fleet.wire.fleet[-1].robots
+        return told and not any(one.over_rate for one in told) and told
+
+    robots = {r.robot: r for r in until(kept, what="for robots that keep to their rates")}
     assert robots["drive_1"].planned_engine == "gpu2/emulated-drive"
     for robot in robots.values():
         assert 0.999 < robot.request_period_s / robot.planned_period_s < 1.126
-        assert not robot.over_rate
     assert "follows fleet " in fleet.wire.reports["kairos serving: plan"].message
 
 
@@ -168,11 +172,12 @@ def test_a_model_moves_while_the_arms_go_on(fleet, capfd):
     began_s, before = time.monotonic(), fleet.plan
     apply_command(file)
     said = capfd.readouterr().out
+    until(lambda: fleet.plan != before, what="for the state by the new plan")
     assert f"the fleet runs by {fleet.plan} now" in said
-    assert fleet.plan != before
     assert fleet.gap_s(began_s) < LONGEST_GAP_S
     until(lambda: agrees(file), what="for the fleet to agree with the file")
-    assert set(fleet.engines()) == {"gpu0/emulated-swing", "gpu1/emulated-drive"}
+    wanted = {"gpu0/emulated-swing", "gpu1/emulated-drive"}
+    until(lambda: set(fleet.engines()) == wanted, what=f"for {wanted}")
 
 
 def test_a_new_engine_that_dies_again_and_again_leaves_the_old_plan(fleet, capfd):
@@ -215,10 +220,12 @@ def test_a_replica_is_added_while_the_arms_go_on_and_an_interrupted_apply_change
             assert apply.returncode == 1
             assert f"the change was called off: it was interrupted; the fleet runs by {before}, " \
                 "as before" in said  # fmt: skip
-    assert "called off: whoever asked for it has gone; the fleet runs by" in fleet.said()
+    gone = "called off: whoever asked for it has gone; the fleet runs by"
+    until(lambda: gone in fleet.said(), what="for the log")
     until(agrees, what="for the fleet to agree with its plan")
     apply_command(file)
-    assert fleet.engines()["gpu2/emulated-swing"] in ("ready", "busy")
+    added = lambda: fleet.engines().get("gpu2/emulated-swing") in ("ready", "busy")  # noqa: E731
+    until(added, what="for the state of the new engine")
     until(lambda: agrees(file), what="for the fleet to agree with the file")
     assert fleet.gap_s(began_s) < LONGEST_GAP_S
 
@@ -256,8 +263,8 @@ def test_robots_come_and_go_with_the_plan_and_nobody_else_stops(fleet):
         assert line, said
     apply.send_signal(signal.SIGINT)  # too late
     said += apply.communicate(timeout=60)[0].decode()
-    assert f"the fleet runs by {fleet.plan} now" in said
     assert apply.returncode == 0
+    until(lambda: f"the fleet runs by {fleet.plan} now" in said, what="for the new plan")
     until(lambda: {r.robot for r in fleet.wire.fleet[-1].robots}
           == {"swing_1", "drive_1", "drive_2"}, what="for the robots of the new plan")  # fmt: skip
     assert {r: fleet.wire.status_of(r).session for r in sessions} == sessions
@@ -270,8 +277,9 @@ def test_a_standby_serves_at_once_and_takes_the_place_of_an_engine_that_stays_do
     data = yaml.safe_load(Path(fleet.file(3)).read_text())["robot_fleet"]
     data[0]["num_robots"], data[1]["num_robots"] = 1, 2
     apply_command(fleet.file(3, robot_fleet=data, server_cluster=cluster))
-    (spare,) = (name for name, state in fleet.engines().items() if state == "standby")
-    assert spare == "gpu3/emulated-drive"
+    spare = "gpu3/emulated-drive"
+    standing_by = lambda: [name for name, state in fleet.engines().items() if state == "standby"]  # noqa: E731
+    until(lambda: standing_by() == [spare], what="for the standby")
     known = set(fleet.workers())
     policy = next(e.policy for e in fleet.wire.fleet[-1].engines if e.engine == spare)
     drives = [
@@ -312,7 +320,7 @@ def test_a_robot_that_is_started_elsewhere_joins_or_is_told_why_not(fleet, start
     finally:
         drives.close()
         strange.close()
-    assert "drive_far joins for drive, served by" in fleet.said()
+    until(lambda: "drive_far joins for drive, served by" in fleet.said(), what="for the log")
     assert fleet.engines().keys() == engines
     assert fleet.gap_s(began_s, ["swing_1", "drive_1"]) < LONGEST_GAP_S
     with pytest.raises(typer.Exit):

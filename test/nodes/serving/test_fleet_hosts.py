@@ -40,12 +40,16 @@ def hosts(wire, tmp_path_factory):
 
 def test_every_host_runs_its_part_and_status_names_the_one_that_is_missing(hosts):
     hosts.go_on()
-    patiently(lambda: hosts.status()["hosts"]["b"] == "there", what="for host b")
-    status = hosts.status()
-    engines = {one["engine"]: (one["host"], one["state"]) for one in status["engines"]}
-    assert engines.keys() == {"gpu0/emulated-swing", "gpu1/emulated-swing"}
-    assert [host for host, _ in engines.values()] == ["a", "b"]
-    assert all(state in ("ready", "busy") for _, state in engines.values())
+
+    def complete():
+        """But for host c."""
+        status = hosts.status()
+        up = all(one["state"] in ("ready", "busy") for one in status["engines"])
+        return status["hosts"]["b"] == "there" and up and status
+
+    status = patiently(complete, what="for host b and the engines")
+    engines = {one["engine"]: one["host"] for one in status["engines"]}
+    assert engines == {"gpu0/emulated-swing": "a", "gpu1/emulated-swing": "b"}
     assert (
         "was not heard; start its part with `kairos fleet up FILE --host c`" in status["hosts"]["c"]
     )
@@ -56,7 +60,7 @@ def test_every_host_runs_its_part_and_status_names_the_one_that_is_missing(hosts
     routes = {one.robot: one.planned_engine for one in hosts.state.robots}
     assert {routes[robot] for robot in SWINGS} == {"gpu1/emulated-swing"}, "of host b"
     assert hosts.child("b", "worker")
-    assert hosts.child("b", "monitor_replica_2")
+    patiently(lambda: hosts.child("b", "monitor_replica_2"), what="for the second monitor")
     assert not hosts.child("b", "serving_node")
     assert not hosts.child("a", "monitor")
 
@@ -88,11 +92,11 @@ def test_an_engine_of_another_host_is_added_while_the_arms_go_on(hosts, capfd):
     before = hosts.state.plan
     apply_command(str(hosts.file), gpus=GPUS + 1)
     assert "starts on b" in capfd.readouterr().out
-    assert hosts.state.plan != before
+    patiently(lambda: hosts.state.plan != before, what="for the state by the new plan")
     patiently(lambda: f"host b runs by {hosts.state.plan}" in hosts.said("b"), what="for host b")
-    assert {one.engine for one in hosts.state.engines if one.state in ("ready", "busy")} == {
-        "gpu0/emulated-swing", "gpu1/emulated-swing", "gpu2/emulated-swing"
-    }  # fmt: skip
+    up = lambda: {one.engine for one in hosts.state.engines if one.state in ("ready", "busy")}  # noqa: E731
+    wanted = {"gpu0/emulated-swing", "gpu1/emulated-swing", "gpu2/emulated-swing"}
+    patiently(lambda: up() == wanted, what=f"for {wanted}")
     hosts.go_on()
 
 

@@ -4,7 +4,7 @@ import signal
 import time
 
 from kairos_ros.msg import ActionChunk
-from wire import WireRobot
+from wire import WireRobot, until
 
 from kairos_ros.bringup.plan import serving
 
@@ -22,6 +22,8 @@ def test_robots_that_spoke_while_the_serving_node_stood_still_are_not_given_up(s
     server.send(signal.SIGCONT)
     answers = [robot.ask(2, attempt=500) for robot in robots]
     assert [answer.kind for answer in answers] == [ActionChunk.ACTIONS] * len(robots)
+    heard = len(wire.fleet)
+    until(lambda: len(wire.fleet) > heard + 2, what="for further states")
     assert wire.counter("robot_lost") == 0
 
     for robot in robots:

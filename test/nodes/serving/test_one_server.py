@@ -12,7 +12,7 @@ from announced import AnnouncedServer
 from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.msg import ActionChunk, ChunkRequest, ServerStatus
 from lifecycle_msgs.msg import Transition
-from wire import Operator, WireRobot, in_executor, until
+from wire import PATIENCE_S, Operator, WireRobot, in_executor, until
 
 from kairos_ros.bringup.plan import NodeSpec, serving
 from kairos_ros.core.server_status import ServerState
@@ -49,7 +49,7 @@ def serve(start, wire):
         node = start(serving(policy=policy, horizon="static:10", **parameters))
 
         def told():
-            new = [s for s in wire.servers.values() if s.server not in before]
+            new = [s for s in [*wire.servers.values()] if s.server not in before]
             return [s.server for s in new if s.state == state]
 
         return node, until(told, what=f"for a server in state {state}")[0]
@@ -128,22 +128,23 @@ def test_a_second_server_with_another_policy_serves_nobody_says_so_and_takes_ove
     until(lambda: wire.servers[theirs].state == ServerStatus.ACTIVE)
     result = bob.result(bob.give(instruction="swing", max_actions=30))
     assert (result.outcome, result.actions) == ("max_actions", 30)
-    policies = {chunk.policy for chunk in heard if chunk.server == theirs}
+    by = lambda server: {chunk.policy for chunk in [*heard] if chunk.server == server}  # noqa: E731
+    policies = until(lambda: by(theirs), what="for chunks of the second server")
     assert policies == {wire.servers[theirs].policy}
-    assert policies.isdisjoint(chunk.policy for chunk in heard if chunk.server == ours)
+    assert policies.isdisjoint(by(ours))
 
 
 def test_a_task_goes_on_with_the_standby_of_a_server_that_stands_still_and_of_one_that_dies(
     start, serve, wire, operator, tmp_path
 ):
     first, ours = serve(ONE)
-    start(pendulum("bob", tmp_path, control_rate_hz=10.0))
+    start(pendulum("bob", tmp_path, control_rate_hz=10.0, max_pause_s=30.0))
     bob = operator("bob")
+    second, theirs = serve(ONE, ServerStatus.STANDBY, standby_after_s=2.5)
+    assert "stands by: /kairos/serving on" in wire.servers[theirs].reason
+    until(lambda: wire.servers[ours].silent_after_s == pytest.approx(2.5))
     goal = bob.give(instruction="swing", max_actions=400)
     moved(wire, "bob", 10)
-    second, theirs = serve(ONE, ServerStatus.STANDBY, standby_after_s=1.0)
-    assert "stands by: /kairos/serving on" in wire.servers[theirs].reason
-    until(lambda: wire.servers[ours].silent_after_s == pytest.approx(1.0))
     until(lambda: "kairos serving: server that stands by" in wire.reports)
     stands_by = wire.reports["kairos serving: server that stands by"]
     assert stands_by.level == DiagnosticStatus.OK
@@ -312,13 +313,13 @@ def test_a_robot_that_knows_no_server_asks_nobody_and_says_so(start, wire, opera
 def test_a_lifecycle_shutdown_ends_the_process_cleanly_and_says_so(serve, wire):
     node, server = serve(ONE)
     assert wire.transition(Transition.TRANSITION_ACTIVE_SHUTDOWN)
-    assert node.process.wait(20) == 0
+    assert node.process.wait(PATIENCE_S) == 0
     assert "finalized: this process ends" in node.output()
     assert "Traceback" not in node.output()
-    assert wire.servers[server].state == ServerStatus.LEAVING
+    until(lambda: wire.servers[server].state == ServerStatus.LEAVING)
 
 
 def test_one_that_was_never_configured_can_be_shut_down_as_well(serve, wire):
     node, _ = serve(ONE, ServerStatus.INACTIVE, autostart=False)
     assert wire.transition(Transition.TRANSITION_UNCONFIGURED_SHUTDOWN)
-    assert node.process.wait(20) == 0
+    assert node.process.wait(PATIENCE_S) == 0

@@ -6,8 +6,8 @@ from dataclasses import replace
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.msg import ActionChunk, RobotState
+from managed import parameters_of
 from rclpy.parameter import Parameter
-from rclpy.parameter_client import AsyncParameterClient
 from wire import WireRobot, done, until
 
 from kairos_ros.bringup.plan import serving
@@ -62,8 +62,7 @@ def test_a_robot_that_ignores_its_planned_rate_gets_no_more_and_is_named(start, 
     for robot in (keeps, ignores):
         robot.leave()
 
-    parameters = AsyncParameterClient(wire.node, "/kairos/serving")
-    until(parameters.services_are_ready)
+    parameters = parameters_of(wire, "/kairos/serving")
 
     def refused(text: str) -> str:
         (result,) = done(parameters.set_parameters([Parameter("plan", value=text)])).results
@@ -86,8 +85,7 @@ def test_a_staged_plan_is_not_followed_before_it_is_the_plan(start, wire):
     other = replace(PLAN, engines=(engine,), periods_s={})
     start(serving(plan=PLAN.text))
     wire.serving_since()
-    parameters = AsyncParameterClient(wire.node, "/kairos/serving")
-    until(parameters.services_are_ready)
+    parameters = parameters_of(wire, "/kairos/serving")
 
     def take(**values: str) -> None:
         asked = [Parameter(name, value=value) for name, value in values.items()]
@@ -119,7 +117,7 @@ def test_a_staged_plan_is_not_followed_before_it_is_the_plan(start, wire):
 def test_a_standby_beside_a_planned_serving_node_is_not_taken_for_it(start, wire):
     start(serving(plan=PLAN.text))
     wire.serving_since()
-    start(serving(policy=POLICY, standby_after_s=1.0))
+    start(serving(policy=POLICY, standby_after_s=3.0))  # the other one may get no processor
     until(lambda: not wire.fleet[-1].plan, what="for the fleet state of the standby")
     client = FleetClient("test_client")
     try:

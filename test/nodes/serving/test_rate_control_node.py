@@ -5,9 +5,9 @@ import time
 import pytest
 from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import ExecutionInfo, RobotState
+from managed import parameters_of
 from rclpy.action import ActionClient
 from rclpy.parameter import Parameter
-from rclpy.parameter_client import AsyncParameterClient
 from wire import WireRobot, done, in_executor, meet, until
 
 from kairos_ros.bringup.plan import serving
@@ -15,6 +15,8 @@ from kairos_ros.bringup.robot import one_robot
 
 POLICY = "emulated:latency_ms=200,chunk=20,state=3,dim=1"
 """With batches of one: five rounds per second, 4.5 at the target."""
+LEAST_PERIOD_S = 0.7 / 2.25
+"""Of each of two robots."""
 
 pytestmark = pytest.mark.slow
 
@@ -44,18 +46,19 @@ def test_an_arm_keeps_to_the_period_that_it_is_told_and_one_that_does_not_is_nam
             round_ += 1
         return round_
 
-    parameters = AsyncParameterClient(wire.node, "/kairos/serving")
-    until(parameters.services_are_ready)
+    parameters = parameters_of(wire, "/kairos/serving")
     on = [Parameter("rate_control", value=True)]
     assert done(parameters.set_parameters(on)).results[0].successful
     next_round = bob_asks(2, 3.0)
-    until(lambda: seen(wire, "arm_1").request_period_s == pytest.approx(1 / 2.25, rel=0.3))
+    # each may have half of what the engine can do, which is less on a busy machine
+    until(lambda: seen(wire, "arm_1").request_period_s > LEAST_PERIOD_S)
     before, began_s = seen(wire, "arm_1"), time.monotonic()
     next_round = bob_asks(next_round, 4.0)
     after, took_s = seen(wire, "arm_1"), time.monotonic() - began_s
     rounds = after.rounds_served - before.rounds_served
-    assert 0 < rounds <= took_s / (0.7 / 2.25) + 2
-    assert after.asked_early == 0
+    assert 0 < rounds <= took_s / LEAST_PERIOD_S + 2
+    assert not after.over_rate
+    assert after.asked_early <= rounds / 4, "but for requests that came late, before one in time"
     assert seen(wire, "bob").asked_early > 3
     until(lambda: "bob" in wire.reports["kairos serving: rates"].message)
     assert "arm_1" not in wire.reports["kairos serving: rates"].message

@@ -100,8 +100,8 @@ def test_a_link_cut_for_5_s_is_noticed_and_used_again(wire, robots, link, cut):
     link.change(cut=cut)
     began = time.monotonic()
     pause_s = longest_pause_s(wire, robots, 5.0)
-    assert wire.counter("link_down") > downs
-    assert engine(wire, "cloud").state in ("down", "unreachable")
+    until(lambda: wire.counter("link_down") > downs, what="for the loss to be counted")
+    until(lambda: engine(wire, "cloud").state in ("down", "unreachable"), what="for its state")
     link.change(cut="")
     back = time.monotonic()
     served_from(robots, "cloud", "for the cloud to serve again")
@@ -138,11 +138,16 @@ def test_a_slow_link_is_measured_and_used_only_where_it_is_sooner(wire, robots, 
 def test_a_cloud_worker_killed_mid_batch_is_missed_by_nobody(wire, robots, cloud):
     served_from(robots, "cloud", "for a chunk from the cloud")
     downs, queued_again = wire.counter("link_down"), wire.counter("requeued")
-    until(lambda: engine(wire, "cloud").state == "busy", what="for a batch under way")
+    cloud.started[-1].send_signal(signal.SIGSTOP)  # so that a batch is under way when it is killed
+    heard = len(wire.fleet)
+    until(
+        lambda: len(wire.fleet) > heard + 2 and engine(wire, "cloud").state != "ready",
+        what="for a batch under way",
+    )
     cloud.started[-1].send_signal(signal.SIGKILL)
     until(lambda: wire.counter("link_down") > downs, what="for the loss to be noticed")
     served(robots)
-    assert wire.counter("requeued") > queued_again
+    until(lambda: wire.counter("requeued") > queued_again, what="for the batch to be counted")
     cloud.start()
     served_from(robots, "cloud", "for the new worker to serve")
 
@@ -154,7 +159,7 @@ def test_a_worker_with_another_policy_is_refused_counted_and_never_asked(wire, r
     until(lambda: engine(wire, "other").state == "refused", what="for the refusal")
     other.kill()
     other.wait()
-    assert wire.counter("refused_engine") == refused + 1
+    assert wire.counter("refused_engine") > refused
     assert "'other' serves emulated-" in engine(wire, "other").last_error
     served(robots)
     assert all(answer.engine != "other" for robot in robots for answer in robot.answers)
@@ -164,7 +169,7 @@ def test_an_edge_engine_that_dies_leaves_its_robots_to_the_cloud(wire, robots, s
     served(robots)
     restarts = engine(wire, "edge").restarts
     os.kill(worker_of(server), signal.SIGSTOP)  # hung: the edge is out for 3 s and more
-    until(lambda: engine(wire, "edge").restarts == restarts + 1, what="for the edge to be missed")
+    until(lambda: engine(wire, "edge").restarts > restarts, what="for the edge to be missed")
     served(robots)
     served_from(robots, "cloud", "for a chunk from the cloud")
 

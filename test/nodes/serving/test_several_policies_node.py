@@ -11,6 +11,7 @@ from threading import Barrier
 import pytest
 import yaml
 from kairos_ros.msg import ActionChunk, ServerStatus
+from ports import free_ports
 from wire import Operator, WireRobot, until, until_served, workers_of
 
 from kairos_ros.bringup.fleet import fleet_plan
@@ -20,7 +21,6 @@ from kairos_ros.core.errors import KairosError
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.host import obstacles
 from kairos_ros.fleet.reading import read_fleet
-from kairos_ros.lab.testbed.cloud import free_port
 from kairos_ros.nodes.policy_swaps import change_swaps
 from kairos_ros.robot.body_log import read_body_log
 
@@ -43,12 +43,17 @@ def robots(wire):
         robot.leave()
 
 
+def status_of(wire, server):
+    active = lambda: (s := wire.servers.get(server)) and s.state == ServerStatus.ACTIVE and s  # noqa: E731
+    return until(active, what="for the status of the server")
+
+
 def test_one_node_serves_several_policies_and_says_which_it_has(start, wire, robots):
     start(serving(policies=[f"pick={PICK}", f"place={PLACE}"], horizon="static:7"))
-    wire.serving_since("")
+    server = wire.serving_since()
     first = robots("arm_1", state=[0.25, 0.0]).join()
     second = robots("arm_2", state=[0.5, 0.0, 0.0], policy="place").join()
-    (status,) = [s for s in wire.servers.values() if s.state == ServerStatus.ACTIVE]
+    status = status_of(wire, server)
     told = {one.name: one for one in status.policies}
     assert list(told) == ["pick", "place"]
     assert (told["place"].state_dim, told["place"].action_dim) == (3, 4)
@@ -78,7 +83,7 @@ def test_one_node_serves_several_policies_and_says_which_it_has(start, wire, rob
 def test_one_worker_elsewhere_serves_all_policies_that_both_sides_name(
     start, wire, robots, tmp_path
 ):
-    at = f"tcp://127.0.0.1:{free_port()}"
+    at = f"tcp://127.0.0.1:{free_ports()}"
     options = ["--listen", at, "--insecure-loopback"]
     for name, policy in (("pick", PICK), ("place", PLACE), ("stack", PLACE)):
         options += ["--policy", f"{name}={policy}"]
@@ -87,7 +92,7 @@ def test_one_worker_elsewhere_serves_all_policies_that_both_sides_name(
     try:
         elsewhere = f"gpu={at},policy=pick|place,insecure_loopback"
         start(serving(policies=["pick", "place"], engines=[elsewhere], horizon="static:7"))
-        wire.serving_since("")
+        wire.serving_since()
         first = robots("arm_1", state=[0.25, 0.0], policy="pick").join()
         second = robots("arm_2", state=[0.5, 0.0, 0.0], policy="place").join()
         answers = [until_served(first, 1), until_served(second, 1)]
@@ -104,6 +109,8 @@ NEW = OLD + ",offset=10"
 ROBOTS = "arm_1", "arm_2"
 ACTIONS = 150
 """Of a task: 5 s at 30 Hz."""
+RATE_HZ = 10.0
+"""Where something has to happen in the middle of a task: 15 s."""
 
 
 def executed(bodies, robot):
@@ -122,8 +129,9 @@ def executed(bodies, robot):
 @pytest.mark.slow
 def test_a_swap_in_the_middle_of_tasks_moves_no_arm_by_the_wrong_policy(start, wire, tmp_path):
     start(serving(policies=[f"old={OLD}", f"new={NEW}"], horizon="static:10"))
-    wire.serving_since("")
+    wire.serving_since()
     body = {"adapter_options": ["env_id=Pendulum-v1"], "body_log": str(tmp_path), "policy": "old"}
+    body |= {"control_rate_hz": RATE_HZ, "max_pause_s": 30.0}  # a pause may drop an answer
     for robot in ROBOTS:
         start(NodeSpec("robot_node", "robot", robot, body))
     operators = {robot: Operator(wire, robot) for robot in ROBOTS}
@@ -137,12 +145,12 @@ def test_a_swap_in_the_middle_of_tasks_moves_no_arm_by_the_wrong_policy(start, w
     try:
         first = give("arm_1"), give("arm_2", policy="new")
         for robot in ROBOTS:
-            moved(robot, 30)
+            moved(robot, 10)
         swap_command("old=new")
         assert all(wire.status_of(robot).task for robot in ROBOTS), "in the middle of the tasks"
         ended = [operators["arm_1"].result(first[0]), operators["arm_2"].result(first[1])]
         second = give("arm_1"), give("arm_2")
-        moved("arm_1", ACTIONS + 30)
+        moved("arm_1", ACTIONS + 10)
         restore_command("old")
         ended += [operators[r].result(f) for r, f in zip(ROBOTS, second, strict=True)]
         ended.append(operators["arm_1"].result(give("arm_1")))
@@ -167,7 +175,7 @@ def test_a_swap_while_both_engines_start_again_moves_no_arm_by_the_wrong_policy(
     start, wire, tmp_path
 ):
     server = start(serving(policies=[f"old={OLD}", f"new={NEW}"], horizon="static:10"))
-    wire.serving_since("")
+    wire.serving_since()
     body = {"adapter_options": ["env_id=Pendulum-v1"], "body_log": str(tmp_path), "policy": "old"}
     start(NodeSpec("robot_node", "robot", "arm_1", body))
     operator = Operator(wire, "arm_1")
@@ -203,7 +211,7 @@ def test_a_swap_while_both_engines_start_again_moves_no_arm_by_the_wrong_policy(
 def test_swaps_that_several_clients_make_at_once_are_all_kept_or_refused(start, wire):
     names = "abcde"
     start(serving(policies=[f"{n}={OLD},offset={i}" for i, n in enumerate(names)]))
-    wire.serving_since("")
+    wire.serving_since()
 
     def at_once(*swaps):
         """Makes all these swaps, after every client has read what there was before."""
@@ -263,7 +271,7 @@ def test_a_fleet_file_with_two_action_models_runs_and_each_robot_has_its_own(sta
     fleet = read_fleet(file, Known(("sim",)), obstacles)
     for spec in fleet_plan(fleet, tmp_path):
         start(spec)
-    wire.serving_since("")
+    server = wire.serving_since()
     operators = {task: Operator(wire, f"{task}_1") for task in BODIES}
     try:
         given = {
@@ -277,7 +285,7 @@ def test_a_fleet_file_with_two_action_models_runs_and_each_robot_has_its_own(sta
         BODIES, "max_actions"
     )
     assert not any(result.refusals for result in ended.values())
-    (status,) = [s for s in wire.servers.values() if s.state == ServerStatus.ACTIVE]
+    status = status_of(wire, server)
     weights = {one.name: one.policy for one in status.policies}
     last = {r.robot: (r.policy_name, r.policy) for r in wire.fleet[-1].robots}
     assert last == {f"{task}_1": (task, weights[task]) for task in BODIES}

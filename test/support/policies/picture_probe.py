@@ -8,6 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 from kairos_ros.msg import ActionChunk, ChunkRequest
+from wire import until
 
 from kairos_ros.nodes import qos
 
@@ -50,7 +51,8 @@ def save_probe(
 
 
 class Rounds:
-    """What robots asked and were answered on their topics."""
+    """What robots asked and were answered on their topics. Of what is made before the operator of
+    a robot, that robot has heard when it takes goals."""
 
     def __init__(self, node, robots) -> None:
         self.asked: dict[tuple, ChunkRequest] = {}
@@ -59,10 +61,10 @@ class Rounds:
         """Robot, session and task of rounds that got no actions."""
         for robot in robots:
             node.create_subscription(
-                ChunkRequest, f"/{robot}/chunk_request", self._on_request, qos.EXCHANGE
+                ChunkRequest, f"/{robot}/chunk_request", self._on_request, qos.EVENTS
             )
             node.create_subscription(
-                ActionChunk, f"/{robot}/action_chunk", self._on_chunk, qos.EXCHANGE
+                ActionChunk, f"/{robot}/action_chunk", self._on_chunk, qos.EVENTS
             )
 
     def _on_request(self, request):
@@ -82,12 +84,23 @@ class Rounds:
             if key in self.asked and key[0] == (robot or key[0])
         ]
 
+    def of_newest(self, last: int) -> list[tuple[ChunkRequest, ActionChunk]]:
+        """`served` of the newest task of the only robot, once its last round was heard: the result
+        of a task may overtake it."""
 
-def check_history(rounds: Rounds) -> None:
+        def heard():
+            pairs = self.served()
+            newest = max((int(request.task) for request, _ in pairs), default=0)
+            pairs = [pair for pair in pairs if int(pair[0].task) == newest]
+            return any(request.round == last for request, _ in pairs) and pairs
+
+        return until(heard, what=f"for round {last} of the task")
+
+
+def check_history(rounds: Rounds, last: int) -> None:
     """Of an emulated engine that reads two observations, whose action 2 is the first number of the
-    earlier one: a robot that moves sent two, and they differ."""
-    served = rounds.served()
-    assert served
+    earlier one: a robot that moves sent two, and they differ. last: round of its newest task."""
+    served = rounds.of_newest(last)
     moved = 0
     for request, chunk in served:
         (before,) = request.earlier

@@ -14,6 +14,8 @@ from wire import Spinner, done, in_executor, meet
 from kairos_ros.nodes import qos
 from kairos_ros.robot.adapters.sim.metaworld_scenes import expert
 
+PATIENT = ("request_timeout_s:=30.0", "request_timeout_max_s:=30.0", "max_pause_s:=30.0")
+"""Parameters of a robot that asks for each round once, however long it or its peer stands still."""
 REACH = {"instruction": "move the gripper to the target", "scene": "reach-v3", "seed": 3}
 
 
