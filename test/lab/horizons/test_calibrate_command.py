@@ -43,7 +43,7 @@ def test_static_horizons_alone_are_a_calibration_of_a_policy_that_has_none(tmp_p
 def test_a_plan_that_fails_with_a_longer_lead_is_not_used_with_it(tmp_path, pytestconfig, capsys):
     """Two plans of the shipped policy, of which one does not bear a long lead."""
     policy, out = pytestconfig.rootpath / "models/metaworld_flow", tmp_path / "horizons.json"
-    write_calibration(out, replace(read_calibration(policy / NAME), critics={}))
+    write_calibration(out, replace(read_calibration(policy / NAME), critics={}, how={"lead": 2}))
 
     def limit(leads, tasks="", **options):
         calibrate_command(
