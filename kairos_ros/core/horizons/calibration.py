@@ -192,7 +192,7 @@ class Calibrated:
     """Executes what the calibration plans for this task and round; where the task has a critic, it
     decides after the planned rounds. Tasks that the calibration does not know have its plan for
     these, or else the horizons of a policy without a calibration, as have tasks with a longer lead
-    than their plan bears. A HorizonPolicy.
+    than their plan holds for. A HorizonPolicy.
 
     Raises PolicyError for chunks of another length than it was calibrated for.
     """

@@ -30,7 +30,13 @@ from kairos_ros.core.horizons.evidence import PairedOutcomes
 from kairos_ros.core.horizons.policies import CALIBRATED, TUNED
 from kairos_ros.lab.horizons import cells, teaching
 from kairos_ros.lab.horizons.search import SearchOptions, judged
-from kairos_ros.lab.horizons.task_runs import Outcome, TaskRuns, compared, mean_rounds
+from kairos_ros.lab.horizons.task_runs import (
+    Outcome,
+    TaskRuns,
+    compared,
+    mean_rounds,
+    planned_tasks,
+)
 from kairos_ros.lab.metrics.cells import Key, run_cells, source_version
 from kairos_ros.lab.training.bench import policy_under_test
 from kairos_ros.serving.calibration_file import write_calibration
@@ -99,19 +105,12 @@ def add_critics(
             "a critic is tested against static:tuned, and this calibration has none; run 'kairos "
             "calibrate --static-only' first"
         )
-    names_of = {names[0]: names for names in calibration.tasks}
-    if unknown := [scene for scene in scenes if scene not in names_of]:
-        raise ConfigError(
-            f"no plan of {', '.join(unknown)} in the calibration, which a critic would replace; it "
-            f"has {', '.join(names_of)}"
-        )
-    for scene in scenes:
+    for scene, names in planned_tasks(calibration, scenes).items():
         runs = TaskRuns(
             policy, under_test.policy_id, scene, lead, disturbance, work, processes, report
         )
-        error = unspent_error(calibration, search, names_of[scene])
+        error = unspent_error(calibration, search, names)
         settings = asdict(options) | {"disturbance": disturbance, "lead": lead}
-        names = names_of[scene]
         critic, how = _learn(runs, calibration, names, search, options, error)
         earlier = {n: c for n, c in calibration.critics.items() if n != names}
         told = dict(calibration.how.get("critics", {})) | {scene: settings | how}

@@ -14,7 +14,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.core.horizons.policies import CALIBRATED, UNCALIBRATED
 from kairos_ros.lab.horizons import cells
-from kairos_ros.lab.horizons.task_runs import TaskRuns, compared, mean_rounds
+from kairos_ros.lab.horizons.task_runs import TaskRuns, compared, mean_rounds, planned_tasks
 from kairos_ros.lab.training.bench import policy_under_test
 from kairos_ros.serving.calibration_file import write_calibration
 
@@ -51,13 +51,7 @@ def limit_leads(
             f"leads must ascend from more than {made_with} actions, the lead of the calibration; "
             f"not {', '.join(map(str, leads)) or 'nothing'}"
         )
-    names_of = {names[0]: names for names in calibration.tasks}
-    if unknown := [scene for scene in scenes if scene not in names_of]:
-        raise ConfigError(
-            f"no plan of {', '.join(unknown)} in the calibration; it has {', '.join(names_of)}"
-        )
-    for scene in scenes:
-        names = names_of[scene]
+    for scene, names in planned_tasks(calibration, scenes).items():
         plan = replace(calibration.tasks[names], longest_lead=None)
         critics = {n: critic for n, critic in calibration.critics.items() if n == names}
         file = (work / f"{scene}_leads.json").resolve()

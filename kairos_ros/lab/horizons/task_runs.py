@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.core.horizons.evidence import PairedOutcomes
 from kairos_ros.lab.horizons import cells
 from kairos_ros.lab.metrics.cells import Key, run_cells, source_version
@@ -86,6 +88,18 @@ _NOTHING_HAPPENS = {
     "surprise": "",
     "warm_up_seed": 0,
 }
+
+
+def planned_tasks(
+    calibration: HorizonCalibration, scenes: Sequence[str]
+) -> dict[str, tuple[str, ...]]:
+    """Scene -> names of the task in the calibration. Raises ConfigError for one without a plan."""
+    names_of = {names[0]: names for names in calibration.tasks}
+    if unknown := [scene for scene in scenes if scene not in names_of]:
+        raise ConfigError(
+            f"no plan of {', '.join(unknown)} in the calibration; it has {', '.join(names_of)}"
+        )
+    return {scene: names_of[scene] for scene in scenes}
 
 
 def compared(

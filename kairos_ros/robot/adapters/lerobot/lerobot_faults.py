@@ -50,7 +50,7 @@ def reason_of(error: BaseException) -> str:
 
 def _reason(error: BaseException) -> str:
     text = str(error)
-    if isinstance(error, LateReplyError) or (isinstance(error, IndexError) and _of_a_sdk(error)):
+    if isinstance(error, LateReplyError) or (isinstance(error, IndexError) and _of_an_sdk(error)):
         return LATE
     if "no status packet" in text or "motor check failed" in text:
         return SILENT
@@ -68,6 +68,6 @@ def _reason(error: BaseException) -> str:
     return ""
 
 
-def _of_a_sdk(error: BaseException) -> bool:
+def _of_an_sdk(error: BaseException) -> bool:
     frames = [frame for frame, _ in traceback.walk_tb(error.__traceback__)]
     return bool(frames) and str(frames[-1].f_globals["__name__"]).startswith(SERVO_SDKS)
