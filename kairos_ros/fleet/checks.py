@@ -140,6 +140,9 @@ def _models(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
             path: FieldPath = (name, "components", component.value, "model")
             if one.model in fleet.models:
                 path = ("models", one.model)
+                if fleet.models[one.model] == SYSTEM1:
+                    yield Problem(path, f"write model: {SYSTEM1} at the component that asks it")
+                    continue
             elif fleet.models and not _says_where(one.model):
                 hint = did_you_mean(one.model, fleet.models)
                 listed = ", ".join(fleet.models)

@@ -332,6 +332,7 @@ class TaskClass(_Section):
                     slo_ns=round(one.slo_ms * 1e6),
                     fallback=one.fallback,
                     period_ns=round(1e9 / one.freq_hz) if isinstance(one, _Judge) else 0,
+                    asks_system1=one.model == Component.SYSTEM1,
                 )
                 for component, one in self.components.used.items()
             },

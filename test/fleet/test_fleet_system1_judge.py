@@ -16,6 +16,7 @@ from kairos_ros.fleet.host import obstacles
 from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.nodes.parameters import STRINGS
 from kairos_ros.nodes.serving.parameters import SERVING_PARAMETERS, engine_options
+from kairos_ros.robot.supervision.rules_text import parse_rules
 
 FACTORY = Path(__file__).parents[2] / "config" / "fleets" / "factory.yaml"
 ASKED = {"monitor": "system1", "system2": "system1"}
@@ -26,8 +27,8 @@ def fleet_of(tmp_path):
     """A factory with these models, by task and component; `./NAME` is a policy folder of that
     type."""
 
-    def fleet(push=None, open_drawer=None, options=None):
-        data = yaml.safe_load(FACTORY.read_text())
+    def fleet(push=None, open_drawer=None, options=None, models=None):
+        data = yaml.safe_load(FACTORY.read_text()) | ({"models": models} if models else {})
         for task, models in (("push", push or {}), ("open_drawer", open_drawer or {})):
             for component, model in models.items():
                 data[task]["components"][component] = {**data[task]["components"][component]}
@@ -63,6 +64,20 @@ def test_the_policy_is_asked_and_its_engine_has_memory_for_it(fleet_of, tmp_path
     assert monitor["model"] == planner["model"] == "system1"
     assert monitor["timeout_s"] == 1.0, "its slo_ms"
     assert "timeout_s" not in nodes(specs, "safety_node")[0]
+
+
+def test_robots_know_who_is_asked(fleet_of, tmp_path):
+    fleet = fleet_of({"system1": "./pi05"} | ASKED)
+    asked = [
+        {name for name, one in parse_rules(robot["rules"]).components.items() if one.asks_system1}
+        for robot in nodes(fleet_plan(fleet, tmp_path), "robot_node")
+    ]
+    assert asked == [{"monitor", "system2"}, {"monitor", "system2"}, set(), set()]
+
+
+def test_a_name_for_the_policy_itself_is_refused(fleet_of):
+    with pytest.raises(FaultyFileError, match="write model: system1 at the component"):
+        fleet_of({"system1": "./pi05", "monitor": "itself"}, models={"itself": "system1"})
 
 
 def test_of_several_policies_each_task_asks_its_own(fleet_of, tmp_path):
