@@ -19,6 +19,7 @@ from kairos_ros.fleet.places import (
     IN_PROCESS,
     SYSTEM1,
     model_of,
+    options_of,
     policy_names,
     policy_of,
 )
@@ -152,7 +153,7 @@ def _serving(fleet: "FleetFile", folder: Path, served: ServedPlan | None) -> Nod
     options: dict[str, dict[str, bool | int | str]] = {}
     for one in (task.components.system1 for task in tasks):
         options[one.model] = {"language_mib": LANGUAGE_MIB} if one.model in asked else {}
-        options[one.model] |= one.options
+        options[one.model] |= options_of(one.options, folder)
     if len(policies) > 1:
         named = [f"{name}={policy}" for name, policy in policies.items()]
         own = [

@@ -12,6 +12,7 @@ from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
 from kairos_ros.document.faults import FaultyFileError
 from kairos_ros.engine.registry import with_own_options
 from kairos_ros.fleet.checks import Known, unlocated
+from kairos_ros.fleet.deployment import policies_of
 from kairos_ros.fleet.host import obstacles
 from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.nodes.parameters import STRINGS
@@ -99,6 +100,17 @@ def test_its_memory_can_be_chosen(fleet_of, tmp_path):
     assert language_mib(specs) == {"": 4096}
     with pytest.raises(FaultyFileError, match="a whole number, 1 to 1000000"):
         fleet_of(both, both, {"language_mib": 0})
+
+
+def test_the_folder_of_a_tokenizer_counts_from_the_file(fleet_of, tmp_path):
+    both = {"system1": "./pi05"} | ASKED
+    with pytest.raises(FaultyFileError, match=r"there is no folder .*/words"):
+        fleet_of(both, both, {"tokenizer": "./words"})
+    (tmp_path / "words").mkdir()
+    fleet = fleet_of(both, both, {"tokenizer": "./words"})
+    (serving,) = nodes(fleet_plan(fleet, tmp_path), "serving_node")
+    assert serving["tokenizer"] == str(tmp_path / "words")
+    assert policies_of(fleet, tmp_path)["pi05"]["tokenizer"] == str(tmp_path / "words")
 
 
 def test_such_a_file_runs_here_unless_the_policy_cannot_be_asked(fleet_of, tmp_path):
