@@ -102,10 +102,8 @@ class Servers:
             return ""
         served = self.models
         down = [f"{name}: {one.trouble}" for name, one in self.by_name.items() if not one.up]
-        more = f" and {len(served) - MOST_NAMED} more" if len(served) > MOST_NAMED else ""
-        there_are = (
-            f"there are {', '.join(served[:MOST_NAMED])}{more}" if served else "no server is up"
-        )
+        named = [*served[:MOST_NAMED], *(["..."] if len(served) > MOST_NAMED else [])]
+        there_are = f"there are {', '.join(named)}" if named else "no server is up"
         return f"no server has model {model!r}; " + "; ".join([there_are, *down])
 
     def might_have(self, model: str) -> bool:
@@ -167,9 +165,7 @@ class Servers:
                     await server.probe_now.wait()
             server.probe_now.clear()
             while server.failures:
-                doublings = min(server.failures - 1, MOST_DOUBLINGS)
-                pause_s = min(FIRST_PROBE_S * 2.0**doublings, LAST_PROBE_S)
-                await asyncio.sleep(pause_s)
+                await asyncio.sleep(pause_s(server.failures))
                 await self._probe(server)
             await self._probe(server)
 
@@ -215,3 +211,9 @@ class Servers:
             raise BackendError(f"{backend.name} answered {reply.status} to a probe")
         if reply.status == 200:
             self.answered(backend.name, model, completion(said))
+
+
+def pause_s(failures: int) -> float:
+    """Before a server that has failed so often in a row is probed again."""
+    doublings = min(failures - 1, MOST_DOUBLINGS)  # a server may be down for days
+    return min(FIRST_PROBE_S * 2.0**doublings, LAST_PROBE_S)
