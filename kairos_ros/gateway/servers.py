@@ -173,7 +173,7 @@ class Servers:
         """Whether it lists its models, and, if it has failed or is doubted, answers a call."""
         name, instance = server.backend.name, server.instance
         try:
-            models = await server.backend.models()
+            models = await self._models(server)
             if (server.failures or server.doubted) and models:
                 await self._call(server.backend, sorted(models)[0])
                 server.proved_ns = time.monotonic_ns()
@@ -200,6 +200,16 @@ class Servers:
             instance.models = models
             server.reported = {}
         self._changed()
+
+    async def _models(self, server: Server) -> frozenset[str]:
+        """Asks a server that was well twice: this process may have been late itself. Raises
+        BackendError."""
+        try:
+            return await server.backend.models()
+        except BackendError:
+            if not server.up or server.failures:
+                raise
+            return await server.backend.models()
 
     async def _call(self, backend: Backend, model: str) -> None:
         """Raises BackendError, TimeoutError."""

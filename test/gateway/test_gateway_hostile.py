@@ -10,8 +10,9 @@ import pytest
 from served_gateway import ask, component, gateway, state
 from wire import until
 
-from kairos_ros.gateway import connection, server
+from kairos_ros.gateway import backend, connection, server
 from kairos_ros.gateway import gateway as gateways
+from kairos_ros.gateway import servers as servers_
 from kairos_ros.gateway.servers import FIRST_PROBE_S, LAST_PROBE_S, pause_s
 
 pytestmark = pytest.mark.slow
@@ -32,6 +33,31 @@ def test_a_server_that_loses_many_calls_at_once_is_asked_again_soon(servers):
 def test_a_server_that_is_down_for_days_is_still_asked():
     assert pause_s(1) == FIRST_PROBE_S
     assert pause_s(100_000) == LAST_PROBE_S
+
+
+def test_one_late_list_of_models_does_not_make_a_server_down(servers, monkeypatch):
+    monkeypatch.setattr(servers_, "PROBED_EVERY_S", 0.1)
+    monkeypatch.setattr(backend, "PROBE_S", 0.5)
+    one = servers()
+    with gateway(one) as client:
+        one.late_lists = 1
+        until(lambda: not one.late_lists)
+        for _ in range(20):
+            assert ask(client).status_code == 200
+            time.sleep(0.05)  # 1 s in all: the list is given up meanwhile
+        one.late_lists = 1000
+        until(lambda: ask(client).status_code == 503)
+
+
+def test_a_call_that_waited_for_its_turn_does_not_make_the_server_one_that_hangs(servers):
+    one = servers(takes_s=2.0)
+    with gateway(one, places=1, timeout_s=3.0) as client, ThreadPoolExecutor(2) as pool:
+        first = pool.submit(ask, client, "first", "arm_0")
+        until(lambda: len(one.asked) == 1)
+        assert ask(client, "second", "arm_1").status_code == 504
+        assert first.result().status_code == 200
+        assert one.asked == ["first", "second"], "it was with the server for a second only"
+        assert state(client)["servers"][0]["failures"] == 0
 
 
 def test_names_that_nobody_can_ask_for_are_not_listed(servers):

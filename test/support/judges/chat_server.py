@@ -20,6 +20,7 @@ class ChatServer:
         self.models, self.takes_s = list(models), takes_s
         self.faults, self.asked = deque(), []
         self.lists_models = True
+        self.late_lists = 0  # of the next lists of models; they wait as calls do
         self.cannot = ""
         self.most_at_once = self._now = 0
         self._lock = threading.Lock()
@@ -30,6 +31,9 @@ class ChatServer:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
+                if owner.late_lists:
+                    owner.late_lists -= 1
+                    owner.go_on.wait(60.0)
                 if not owner.lists_models:
                     return owner._send(self, 500, b"{}")
                 listed = [{"id": name} for name in owner.models]
