@@ -16,7 +16,8 @@ LARGEST_ANSWER = 4 << 20
 PICTURE_TOKENS = 256
 """Taken for a picture until a server has counted: what models make of one differs."""
 BYTES_PER_TOKEN = 4
-MOST_TOKENS = 10_000_000
+MOST_TOKENS = 131_072
+"""That an answer is believed to have."""
 MODEL_BYTES = 256
 
 
