@@ -28,7 +28,14 @@ from kairos_ros.planning.plan import GPU
 from kairos_ros.robot.supervision.rules_text import rules_text
 
 if TYPE_CHECKING:
-    from kairos_ros.fleet.fleet_file import FleetFile, Monitor, RobotGroup, Safety, TaskClass
+    from kairos_ros.fleet.fleet_file import (
+        FleetFile,
+        Monitor,
+        RobotGroup,
+        Safety,
+        System2,
+        TaskClass,
+    )
     from kairos_ros.planning.plan import Plan, ServerPlan
 
 NODES: Mapping[Component, str] = {
@@ -242,6 +249,8 @@ def _judge_parameters(
         parameters["freq_hz"] = float(judge.freq_hz)
         if judge.cameras:
             parameters["cameras"] = judge.cameras
+    elif skills := cast("System2", one).skills:
+        parameters["skills"] = skills
     return parameters
 
 

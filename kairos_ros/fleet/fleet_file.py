@@ -272,6 +272,14 @@ class System1(_Model):
 class System2(_Model):
     """Planner."""
 
+    skills: Annotated[
+        list[Text] | None,
+        Field(
+            min_length=2,
+            max_length=64,
+            description="what may be planned; the instructions of the policy that ships without it",
+        ),
+    ] = None
     fallback: Literal[*FALLBACKS[Component.SYSTEM2]]  # type: ignore[valid-type]  # mypy reads no unpacked tuple
 
 

@@ -28,7 +28,7 @@ def fleet_of(tmp_path):
     """A factory with these models, by task and component; `./NAME` is a policy folder of that
     type."""
 
-    def fleet(push=None, open_drawer=None, options=None, models=None):
+    def fleet(push=None, open_drawer=None, options=None, models=None, skills=None):
         data = yaml.safe_load(FACTORY.read_text()) | ({"models": models} if models else {})
         for task, models in (("push", push or {}), ("open_drawer", open_drawer or {})):
             for component, model in models.items():
@@ -40,6 +40,8 @@ def fleet_of(tmp_path):
                     (tmp_path / model / "config.json").write_text(json.dumps(config))
             if options:
                 data[task]["components"]["system1"]["options"] = options
+        if skills:
+            data["push"]["components"]["system2"]["skills"] = skills
         path = tmp_path / "fleet.yaml"
         path.write_text(yaml.safe_dump(data, sort_keys=False))
         return read_fleet(path, Known(adapters={"sim"}))
@@ -65,6 +67,14 @@ def test_the_policy_is_asked_and_its_engine_has_memory_for_it(fleet_of, tmp_path
     assert monitor["model"] == planner["model"] == "system1"
     assert monitor["timeout_s"] == 1.0, "its slo_ms"
     assert "timeout_s" not in nodes(specs, "safety_node")[0]
+
+
+def test_a_planner_chooses_from_the_skills_that_the_file_names(fleet_of, tmp_path):
+    fleet = fleet_of({"system1": "./pi05"} | ASKED, skills=["pick up the cup", "pour"])
+    planners = nodes(fleet_plan(fleet, tmp_path), "planner_node")
+    assert [planner.get("skills") for planner in planners] == [["pick up the cup", "pour"], None]
+    with pytest.raises(FaultyFileError, match=r"system2\.skills"):
+        fleet_of({"system1": "./pi05"} | ASKED, skills=["pour"])
 
 
 def test_robots_know_who_is_asked(fleet_of, tmp_path):
