@@ -49,15 +49,24 @@ def fleet_run(content: BagContent, length_s: float) -> FleetRun:
         _task(number, task, content, length_s) for number, task in zip(numbers, given, strict=True)
     )
     robots = {s.robot for s in content.statuses} | {t.key.robot for t in content.tasks}
-    starts = [task.given_s for task in tasks]
     return FleetRun(
         robots=tuple(sorted(robots, key=_natural)),
         length_s=length_s,
         tasks=tasks,
         spans=timeline.spans(length_s),
-        open_s=((min(starts), max(starts)),) if len(starts) > 1 else ((0.0, length_s),),
+        open_s=(_open_s(tasks) if tasks else (0.0, length_s),),
         rounds=tuple(record for task in content.tasks for record in _rounds(task)),
     )
+
+
+def _open_s(tasks: Sequence[TaskRecord]) -> tuple[float, float]:
+    """From the first task that was given until the last one was, and as long as every robot worked
+    where that is longer: people give each robot a task or two, and all of them at once."""
+    last_s: dict[str, float] = {}
+    for task in tasks:
+        last_s[task.robot] = max(task.ended_s, last_s.get(task.robot, 0.0))
+    given_s = [task.given_s for task in tasks]
+    return min(given_s), max(*given_s, min(last_s.values()))
 
 
 def task_name(task: BagTask) -> str:
