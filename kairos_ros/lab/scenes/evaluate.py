@@ -13,6 +13,7 @@ from typing import Any
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import parse_horizon
 from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.lab.metrics.cells import appendable
 from kairos_ros.lab.scenes.arms import SceneArms, SceneView
 from kairos_ros.lab.scenes.trial import run_episodes
 from kairos_ros.lab.training.card import write_figure
@@ -113,8 +114,8 @@ def evaluate_scenes(
             for horizon in missing:
                 cell = _run(engine, arms, scene, horizon, decides[horizon], settings, progress)
                 cells[scene, horizon] = cell
-                with (out / CELLS).open("a") as file:
-                    file.write(json.dumps(common | asdict(cell)) + "\n")
+                with appendable(out / CELLS) as file:
+                    file.write(json.dumps(common | asdict(cell)).encode() + b"\n")
                 report(_line(cell.score))
     scores = tuple(cells[scene, horizon].score for scene in scenes for horizon in decides)
     result = Evaluation(settings.first_seed, settings.episodes, 0.0, scores)
