@@ -136,7 +136,7 @@ class SceneArms:
     def _hear(self, pipe: Connection) -> Any:
         if not pipe.poll(ANSWERS_WITHIN_S):
             raise KairosError(
-                f"a simulator of {self._scene} has not answered for {ANSWERS_WITHIN_S:g} s; it hangs"
+                f"a simulator of {self._scene} has not answered for {ANSWERS_WITHIN_S:g} s"
             )
         try:
             heard = pipe.recv()

@@ -64,7 +64,7 @@ def test_arms_of_another_process_go_where_they_are_told_and_one_that_hangs_is_to
         monkeypatch.setattr(scene_arms, "ENDS_WITHIN_S", 0.1)
         (simulator,) = multiprocessing.active_children()
         os.kill(simulator.pid, signal.SIGSTOP)
-        with pytest.raises(KairosError, match="metaworld/reach-v3 has not answered for 0.5 s"):
+        with pytest.raises(KairosError, match=r"reach-v3 has not answered for 0\.5 s"):
             arms.go({0: 4}, {})
     assert not simulator.is_alive()
 
