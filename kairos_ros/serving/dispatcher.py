@@ -423,6 +423,7 @@ class Dispatcher:
             engine=slot.name,
             request_period_ns=self.rates.tell(now_ns, session),
             horizon_floor=self._load_horizons.floor(now_ns, session),
+            surprised_horizon=self.options.surprised_horizon,
         )
         assert slot.description is not None
         horizon = self.options.horizon_of(request.horizon_policy, slot.policy, slot.description)
