@@ -119,3 +119,9 @@ def policy_id(folder: Path, kind: str) -> str:
         with part.open("rb") as stream:
             digest.update(part.name.encode() + hashlib.file_digest(stream, "sha256").digest())
     return f"{kind}-{digest.hexdigest()[:12]}"
+
+
+def may_hold(folder: Path, policy: str) -> bool:
+    """Whether the policy in this folder has this id; also where the folder holds none."""
+    known = (folder / CONFIG).is_file()
+    return not known or policy == policy_id(folder, policy.rpartition("-")[0])

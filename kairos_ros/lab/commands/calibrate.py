@@ -1,7 +1,7 @@
 """`kairos calibrate`: the options, and nothing that costs an import."""
 
-from collections.abc import Callable, Iterator
-from functools import cache
+from collections.abc import Iterator
+from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -202,15 +202,6 @@ def calibrate_command(
     typer.echo(f"wrote {out}")
 
 
-def _policy_in(folder: Path) -> Callable[[str], bool]:
-    """Whether a policy is the one in this folder; where that holds none, every one is."""
-    from kairos_ros.engine.policies.policy_source import CONFIG, policy_id
-
-    if not (folder / CONFIG).is_file():
-        return lambda policy: True
-    return cache(lambda policy: policy == policy_id(folder, policy.rpartition("-")[0]))
-
-
 def _recorded(
     policy: Path,
     bags: list[Path],
@@ -219,6 +210,7 @@ def _recorded(
     options: "SearchOptions",
     keep: "HorizonCalibration | None",
 ) -> "HorizonCalibration":
+    from kairos_ros.engine.policies.policy_source import may_hold
     from kairos_ros.lab.horizons import recorded as of_bags
     from kairos_ros.recording.runs.run_source import bag_name, find_runs, read_run
 
@@ -243,7 +235,7 @@ def _recorded(
                 typer.echo(f"left out {line}")
             yield run
 
-    recorded = of_bags.read_outcomes(runs(), success, labels, _policy_in(policy))
+    recorded = of_bags.read_outcomes(runs(), success, labels, cache(partial(may_hold, policy)))
     if len(unread) == len(paths):
         raise next(iter(unread.values()))
     if recorded.others and not recorded.policy:

@@ -218,8 +218,8 @@ def _name(study: str, policy: str) -> str:
 
 
 def _kind(path: Path) -> str:
-    """One of `EPISODES`, `FACTORY`, `GATEWAY`, `RATE`, or nothing; what is wrong with it, the
-    reader of the file says."""
+    """One of `EPISODES`, `FACTORY`, `GATEWAY`, `RATE`, or nothing: of simulated fleets. What is
+    wrong with the file, its reader says. Raises ConfigError for another kind."""
     import yaml
 
     try:
@@ -227,7 +227,13 @@ def _kind(path: Path) -> str:
     except (OSError, ValueError, yaml.YAMLError):
         return ""
     kind = content.get("kind", "") if isinstance(content, dict) else ""
-    return kind if kind in (FACTORY, GATEWAY, RATE, *EPISODES) else ""
+    known = (FACTORY, GATEWAY, RATE, *EPISODES)
+    if kind not in ("", *known):
+        raise ConfigError(
+            f"{path}: kind: there is no kind {kind!r}, only {', '.join(known)}, or none for a "
+            "study of simulated fleets"
+        )
+    return str(kind)
 
 
 def _run_episodes(

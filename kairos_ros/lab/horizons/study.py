@@ -1,8 +1,8 @@
 """`kairos study horizon`: success and executed horizon of every horizon policy, on paired episodes.
 
 Each cell is a few episodes of one task under one rule and one condition. Finished cells are kept
-in `cells.jsonl`; then `horizon.csv` (tidy, a row per task and rule and one over all tasks),
-`horizon.png` and `finding.md` are written from them.
+in `cells.jsonl`; then `cells.csv` (tidy, a row per task and rule and one over all tasks),
+`figure.png` and `finding.md` are written from them.
 """
 
 import csv
@@ -164,14 +164,14 @@ def run_horizon_study(
         tuned = outcomes.pop(TUNED, None)
         horizons = _tuned_horizons(folder / study.tuned, tasks) if study.tuned else {}
         results.append(Measured(condition.name, tuple(tasks), static, outcomes, tuned, horizons))
-    write_table(out / "horizon.csv", results)
+    write_table(out / "cells.csv", results)
     text = finding(results)
     if study.paper:
         text += beside_paper(results[0], study.paper, study.differs)
     (out / "finding.md").write_text(text)
     from kairos_ros.lab.horizons.figure import write_figure
 
-    write_figure(out / "horizon.png", results)
+    write_figure(out / "figure.png", results)
     report(text)
     return results
 

@@ -2,7 +2,7 @@
 
 The hand is pushed aside in every episode, or in none; both sides of a pair have the same scene, the
 same push and the same noise of the policy. Finished cells are kept in `cells.jsonl`; then
-`surprise.csv` (a row per push, horizon policy and task, and one over all tasks) and `finding.md`
+`cells.csv` (a row per push, horizon policy and task, and one over all tasks) and `finding.md`
 are written from them.
 """
 
@@ -120,7 +120,7 @@ def run_surprise_study(
             rows += _rows(push_m, name, chosen.tasks, *sides)
             table.append(_line(name, *sides))
         text += [_head(push_m, study, len(chosen.tasks), chosen.episodes), *table, ""]
-    _write(out / "surprise.csv", rows)
+    _write(out / "cells.csv", rows)
     finding = "\n".join([*text, f"`kairos study {config.stem} --size {size}`", ""])
     (out / "finding.md").write_text(finding)
     report(finding)

@@ -103,7 +103,7 @@ def run_cells(
     missing = missing_cells(file, keys, code)
     if missing:
         done = _here(missing, run) if processes == 1 else _elsewhere(missing, run, processes)
-        with _appendable(file) as stream, closing(done):
+        with appendable(file) as stream, closing(done):
             for left, (key, value, took_s) in zip(reversed(range(len(missing))), done, strict=True):
                 row = {"cell": key, "code": code, "took_s": round(took_s, 3), "result": value}
                 stream.write(json.dumps(row).encode() + b"\n")
@@ -113,8 +113,11 @@ def run_cells(
     return [results[cell_name(key)].value for key in keys]
 
 
-def _appendable(file: Path) -> BinaryIO:
-    """A run that was killed in the middle of a line must not spoil the next one."""
+def appendable(file: Path) -> BinaryIO:
+    """A file of lines to append to, without the end of a line in which a run was killed.
+
+    Raises ConfigError where it cannot be written.
+    """
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         stream = file.open("ab+")

@@ -104,6 +104,7 @@ def draw_cdf(
 
     matplotlib.use("Agg")
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import LogLocator, NullLocator
 
     figure, axes = plt.subplots(figsize=(7.2, 4.4), layout="constrained")
     for number, (name, values) in enumerate(curves.items()):
@@ -116,6 +117,8 @@ def draw_cdf(
         axes.set_xlim(right=x_limit)
     if log_x:
         axes.set_xscale("log")
+        axes.xaxis.set_major_locator(LogLocator(subs=(1, 1.5, 2, 3, 5, 7)))
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter("{x:g}")
     axes.grid(alpha=0.25)
     axes.spines[["top", "right"]].set_visible(False)

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.engine.policies.policy_source import may_hold
 from kairos_ros.lab.horizons.cells import policy_folder
 from kairos_ros.lab.paper.beside import (
     Row,
@@ -40,7 +41,13 @@ def run(
     study.size(size, config)
     if not (folder / NAME).is_file():
         raise ConfigError(f"{folder} holds no {NAME}; run 'kairos calibrate {folder}'")
-    static = read_calibration(folder / NAME).static
+    calibration = read_calibration(folder / NAME)
+    if not may_hold(folder, calibration.policy_id):
+        raise ConfigError(
+            f"{folder / NAME} is of policy {calibration.policy_id}, and the folder holds another "
+            f"one; run 'kairos calibrate {folder}'"
+        )
+    static = calibration.static
     if static is None:
         raise ConfigError(
             f"{folder / NAME} has no static:tuned; run 'kairos calibrate {folder} --static-only'"

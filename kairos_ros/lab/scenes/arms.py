@@ -16,6 +16,9 @@ from kairos_ros.core.exchange import Observation
 from kairos_ros.robot.adapter import TaskGoal
 
 ENDS_WITHIN_S = 10.0
+ANSWERS_WITHIN_S = 600.0
+"""Of every process: time to make its simulators, or to lay out or move each of them once. One that
+takes longer hangs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,10 @@ class SceneArms:
         }
 
     def _hear(self, pipe: Connection) -> Any:
+        if not pipe.poll(ANSWERS_WITHIN_S):
+            raise KairosError(
+                f"a simulator of {self._scene} has not answered for {ANSWERS_WITHIN_S:g} s"
+            )
         try:
             heard = pipe.recv()
         except EOFError:

@@ -13,6 +13,7 @@ from typing import Any
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import parse_horizon
 from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.lab.metrics.cells import appendable
 from kairos_ros.lab.scenes.arms import SceneArms, SceneView
 from kairos_ros.lab.scenes.trial import run_episodes
 from kairos_ros.lab.training.card import write_figure
@@ -109,12 +110,12 @@ def evaluate_scenes(
             continue
         progress(f"{scene}: making {settings.processes * settings.arms} arms")
         with SceneArms(scene, view, settings.processes, settings.arms) as arms:
-            _check(scene, arms, engine.description.action_dim, engine.description.state_dim)
+            _check(scene, arms, view, engine.description.action_dim, engine.description.state_dim)
             for horizon in missing:
                 cell = _run(engine, arms, scene, horizon, decides[horizon], settings, progress)
                 cells[scene, horizon] = cell
-                with (out / CELLS).open("a") as file:
-                    file.write(json.dumps(common | asdict(cell)) + "\n")
+                with appendable(out / CELLS) as file:
+                    file.write(json.dumps(common | asdict(cell)).encode() + b"\n")
                 report(_line(cell.score))
     scores = tuple(cells[scene, horizon].score for scene in scenes for horizon in decides)
     result = Evaluation(settings.first_seed, settings.episodes, 0.0, scores)
@@ -155,8 +156,8 @@ def _run(
     return Cell(score, tuple(episode.seed for episode in episodes if episode.success))
 
 
-def _check(scene: str, arms: SceneArms, action_dim: int, state_dim: int) -> None:
-    """Raises ConfigError where the scene's robot is not the policy's."""
+def _check(scene: str, arms: SceneArms, view: SceneView, action_dim: int, state_dim: int) -> None:
+    """Raises ConfigError where the scene's robot is not the policy's or has none of its cameras."""
     about = arms.about
     for what, theirs, ours in (
         ("actions", about.action_dim, action_dim),
@@ -167,6 +168,11 @@ def _check(scene: str, arms: SceneArms, action_dim: int, state_dim: int) -> None
                 f"{scene} has {what} of {theirs} numbers, the policy's have {ours}; evaluate a "
                 f"policy of this robot (pictures of the scene: {', '.join(about.images)})"
             )
+    if view.images and not set(view.images) & set(about.images):
+        raise ConfigError(
+            f"{scene} has pictures {', '.join(about.images) or 'of nothing'}, the policy reads "
+            f"{', '.join(view.images)}; say with --rename which is which"
+        )
 
 
 def _read(file: Path, common: Mapping[str, Any]) -> dict[tuple[str, str], Cell]:

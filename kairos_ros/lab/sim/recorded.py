@@ -14,6 +14,7 @@ from pathlib import Path
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import TUNED
 from kairos_ros.core.profile import EngineProfile
+from kairos_ros.engine.policies.policy_source import may_hold
 from kairos_ros.lab.sim.sim_engine import NO_CAP, capacity_per_s, linear_profile
 from kairos_ros.recording.runs.trace import Trace
 from kairos_ros.recording.runs.trace_file import read_traces
@@ -74,7 +75,7 @@ def traces_version(folder: Path) -> str:
 
 def recorded_traces(folder: Path) -> Mapping[str, tuple[Trace, ...]]:
     """By horizon policy, the same tasks in the same order. Raises ConfigError where there are none,
-    and where the tasks are not the same."""
+    where the tasks are not the same, and where they are of another policy than the folder's."""
     return _read(folder / TRACES, traces_version(folder))
 
 
@@ -86,4 +87,10 @@ def _read(file: Path, version: str) -> Mapping[str, tuple[Trace, ...]]:
     tasks = {h: [(t.kind, t.seed) for t in of] for h, of in found.items()}
     if not found or len(set(map(tuple, tasks.values()))) > 1:
         raise ConfigError(f"{file}: every horizon policy must have traces of the same tasks")
+    for policy in {trace.policy for of in found.values() for trace in of}:
+        if not may_hold(file.parent, policy):
+            raise ConfigError(
+                f"{file} has traces of policy {policy}, and its folder holds another one; record "
+                f"its own with 'kairos trace record {file.parent}'"
+            )
     return {h: tuple(of) for h, of in found.items()}

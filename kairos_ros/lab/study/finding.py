@@ -122,7 +122,7 @@ def _verdict(verdict: Verdict, pairs: Sequence[Reduction]) -> str:
         return f"the same{where}"
     if verdict == "unclear":
         low, high = min(min(r.by_seed) for r in chosen), max(max(r.by_seed) for r in chosen)
-        return f"{-100 * low:.1f} % higher to {100 * high:.1f} % lower depending on the seed{where}"
+        return f"{_tenths(-low)} % higher to {_tenths(high)} % lower depending on the seed{where}"
     seeds = "on every seed" if len(chosen[0].by_seed) > 1 else "on one seed"
     return f"{_range([r.median for r in chosen])} {seeds}{where}"
 
@@ -227,7 +227,12 @@ def _spread(found: Reduction) -> str:
 
 def _tenths(share: float) -> str:
     """In percent; never -0.0."""
-    return f"{round(100 * share, 1) + 0.0:.1f}"
+    return _number(round(100 * share, 1) + 0.0, 1)
+
+
+def _number(percent: float, digits: int) -> str:
+    """Where the baseline is zero, whatever is not is ∞ above it."""
+    return f"{percent:.{digits}f}".replace("inf", "∞")
 
 
 def _range(medians: Sequence[float], digits: int = 0) -> str:
@@ -236,8 +241,8 @@ def _range(medians: Sequence[float], digits: int = 0) -> str:
         digits = 1
     word = "lower" if low >= 0 else "higher"
     if low < 0 < high:
-        return f"from {-low:.{digits}f} % higher to {high:.{digits}f} % lower"
-    a, b = sorted((f"{abs(v):.{digits}f}" for v in (low, high)), key=float)
+        return f"from {_number(-low, digits)} % higher to {_number(high, digits)} % lower"
+    a, b = (_number(v, digits) for v in sorted((abs(low), abs(high))))
     return f"{a} % {word}" if a == b else f"{a} to {b} % {word}"
 
 

@@ -185,11 +185,11 @@ def test_plot_only_draws_what_has_run_and_runs_nothing(config, tmp_path, monkeyp
         study_command(str(config), out, "quick", plot_only=True)
     monkeypatch.setattr(horizon_study, "run_cell", lambda key: finished)
     study_command(str(config), out, "quick")
-    (out / "horizon.csv").unlink()
+    (out / "cells.csv").unlink()
     monkeypatch.setattr(horizon_study, "run_cell", lambda key: pytest.fail("a cell ran"))
     monkeypatch.setattr(horizon_study, "source_version", lambda parts: "newer")
     study_command(str(config), out, "quick", plot_only=True)
-    assert len((out / "horizon.csv").read_text().splitlines()) == 7
+    assert len((out / "cells.csv").read_text().splitlines()) == 7
     assert len((out / "cells.jsonl").read_text().splitlines()) == 3
 
 
@@ -214,7 +214,7 @@ def test_every_rule_is_held_against_the_tuned_static_horizons(config, tmp_path, 
     assert "| -2.00 (-2.00 to -2.00) |" in row
     assert "| **`static:tuned`** | 10.0 | 4.00 | 100.0 |" in text
     assert "| reach-v3 | `static:50`: 100.0, 4.0 | 50.0, 2.0, -50.0 (" in text
-    rows = csv.DictReader((tmp_path / "out" / "horizon.csv").open())
+    rows = csv.DictReader((tmp_path / "out" / "cells.csv").open())
     assert "static:tuned" in {row["rule"] for row in rows}
 
 
@@ -228,13 +228,13 @@ def test_a_study_of_the_shipped_policy_writes_table_figure_and_finding_and_conti
     [measured] = run_horizon_study(config, out, lines.append, size="tiny")
     assert [line.split(" (")[1] for line in lines[:3]] == [f"{n} cells left)" for n in (2, 1, 0)]
     assert measured.static["static:10"].horizon <= 10 < measured.static["static:50"].horizon <= 50
-    rows = list(csv.DictReader((out / "horizon.csv").open()))
+    rows = list(csv.DictReader((out / "cells.csv").open()))
     assert [(r["task"], r["rule"]) for r in rows[:2]] == [
         ("all", "static:10"),
         ("reach-v3", "static:10"),
     ]
     assert "tail_agreement:t=1.5" in (out / "finding.md").read_text()
-    assert (out / "horizon.png").stat().st_size > 5000
+    assert (out / "figure.png").stat().st_size > 5000
     cells = [json.loads(line) for line in (out / "cells.jsonl").read_text().splitlines()]
     assert len(cells) == 3
 

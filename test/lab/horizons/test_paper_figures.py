@@ -1,5 +1,6 @@
 """Figures of 000 from episodes: numbers that can be computed by hand, one real branch."""
 
+import shutil
 from dataclasses import replace
 from pathlib import Path
 
@@ -61,6 +62,14 @@ def test_the_best_horizons_are_those_of_the_calibration(tmp_path):
 def test_a_policy_without_calibration_is_told_how_to_get_one(tmp_path):
     with pytest.raises(ConfigError, match="kairos calibrate"):
         best_horizon.run(STUDIES["fig3"], tmp_path, policy=str(tmp_path))
+
+
+def test_a_calibration_of_another_policy_is_refused(tmp_path):
+    shutil.copy(SHIPPED / "horizon_calibration.json", tmp_path)
+    (tmp_path / "config.json").write_text("{}")
+    (tmp_path / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(ConfigError, match=r"is of policy flow_mlp-.* holds another one"):
+        best_horizon.run(STUDIES["fig3"], tmp_path / "out", policy=str(tmp_path))
 
 
 def test_consecutive_rounds_are_compared_with_and_without_the_one_that_the_end_cuts(tmp_path):

@@ -43,7 +43,7 @@ def test_the_table_is_of_paired_episodes_with_and_without_the_rule(config, tmp_p
     out = tmp_path / "out"
     monkeypatch.setattr(surprise_study, "run_cell", _cell)
     study_command(str(config), out, "quick")
-    rows = list(csv.DictReader((out / "surprise.csv").open()))
+    rows = list(csv.DictReader((out / "cells.csv").open()))
     assert [(row["policy"], row["task"]) for row in rows[:3]] == [
         ("static:tuned", "all"),
         ("static:tuned", "reach-v3"),

@@ -82,6 +82,13 @@ def test_horizon_policies_with_other_tasks_cannot_be_compared(folder):
         recorded_traces(folder)
 
 
+def test_traces_of_another_policy_than_the_folders_are_refused(folder):
+    (folder / "config.json").write_text("{}")
+    (folder / "model.safetensors").write_bytes(b"weights")
+    with pytest.raises(ConfigError, match="holds another one; record its own with"):
+        recorded_traces(folder)
+
+
 def test_the_shipped_policy_has_six_hundred_traces_of_twelve_tasks_under_each_horizon_policy():
     traces = recorded_traces(SHIPPED)
     assert {"static:tuned", "static:10", "tail_agreement", "calibrated"} <= set(traces)

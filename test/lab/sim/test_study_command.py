@@ -123,6 +123,13 @@ def test_a_wrong_call_says_what_is_allowed(command, arguments, message):
     assert message in str(result.exception)
 
 
+def test_a_kind_of_study_that_there_is_not_is_said(command, file):
+    file.write_text("kind: live_delay\n" + STUDY)
+    result = command(file)
+    assert isinstance(result.exception, ConfigError)
+    assert "mine.yaml: kind: there is no kind 'live_delay', only factory" in str(result.exception)
+
+
 CELL = Cell(workload="pi05-libero", horizon="static", tasks=15, load=1.4)
 
 

@@ -91,6 +91,14 @@ def test_the_finding_says_what_helped_what_hurt_and_what_the_paper_gives(study, 
     assert "50.0 % (50.0 to 50.0) | 2 | 31.8 % lower |" in text
 
 
+def test_what_is_above_a_baseline_of_zero_is_said_to_be_infinitely_more(study, frame):
+    frame.loc[frame.policy == "FIFO", "latency_mean_s"] = 0.0
+    text = finding(study, frame)
+    assert "Average latency of a task ∞ % higher on every seed everywhere" in text
+    assert "| 0.00 | 5.25 | -∞ % (-∞ to -∞) |" in text
+    assert "inf" not in text
+
+
 def test_the_headline_spans_all_workloads_and_does_not_hide_the_bad_one(study, frame):
     assert headline(study, frame) == (
         "ours against FIFO: average latency of a task from 25 % higher to 50 % lower at load 1.5"

@@ -1,6 +1,9 @@
 """`kairos evaluate --scenes` against `lerobot-eval`: one policy, the same seeds, the same end."""
 
 import json
+import multiprocessing
+import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -14,8 +17,9 @@ pytest.importorskip("lerobot")
 pytest.importorskip("metaworld")
 pytest.importorskip("matplotlib")
 
-from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.lab.commands.train import evaluate_command
+from kairos_ros.lab.scenes import arms as scene_arms
 from kairos_ros.lab.scenes.arms import SceneArms, SceneView
 from kairos_ros.lab.scenes.evaluate import Cell, rows
 from kairos_ros.lab.scenes.trial import horizons_of
@@ -44,7 +48,7 @@ def test_the_fleets_loop_and_lerobots_execute_the_same_actions_to_the_same_end(t
     assert np.ptp(ours["4"][1], axis=0).max() > 0.01, "it acts on what it sees"
 
 
-def test_arms_of_another_process_go_where_they_are_told():
+def test_arms_of_another_process_go_where_they_are_told_and_one_that_hangs_is_told(monkeypatch):
     ahead = np.array([[0.0, 1.0, 0.0, 0.0]] * 3, np.float32)
     view = SceneView(("observation.state",), (), max_actions=5)
     with SceneArms("metaworld/reach-v3", view, processes=1, per_process=1) as arms:
@@ -55,6 +59,14 @@ def test_arms_of_another_process_go_where_they_are_told():
         assert stood.looks[-1].state[1] > begun.looks[-1].state[1] + 0.001
         ended = arms.go({}, {0: ahead})[0]
         assert (ended.executed, ended.over, ended.success) == (2, True, False)
+
+        monkeypatch.setattr(scene_arms, "ANSWERS_WITHIN_S", 0.5)
+        monkeypatch.setattr(scene_arms, "ENDS_WITHIN_S", 0.1)
+        (simulator,) = multiprocessing.active_children()
+        os.kill(simulator.pid, signal.SIGSTOP)
+        with pytest.raises(KairosError, match=r"reach-v3 has not answered for 0\.5 s"):
+            arms.go({0: 4}, {})
+    assert not simulator.is_alive()
 
 
 def test_horizons_may_be_separated_by_commas_though_their_options_are_too():

@@ -49,7 +49,8 @@ class EyesSettings:
             raise ConfigError("set exactly one of --eyes-minutes and --eyes-steps")
         if self.episodes < HELD_BACK:
             raise ConfigError(
-                f"{self.episodes} pictured episodes are too few: one of {HELD_BACK} is held back"
+                f"--pictured {self.episodes} is too few: one episode of {HELD_BACK} is held back, "
+                f"so a task needs {HELD_BACK} or more"
             )
 
 
