@@ -322,3 +322,21 @@ def test_spans_and_robots_are_those_of_the_statuses():
         ("arm_10", 2.0, 5.0, "executing"),
         ("arm_2", 1.0, 5.0, "idle"),
     ]
+
+
+def test_the_time_that_counts_lasts_while_tasks_are_given_or_every_robot_works():
+    def task(robot, given_s, ended_s):
+        key = TaskKey(robot, "s", str(given_s))
+        goal = replace(GOAL, at_s=given_s, key=key)
+        return [goal, replace(ENDED, at_s=ended_s, key=key, goal=goal, first_request_s=given_s)]
+
+    def open_s(*tasks):
+        return fleet_run(sort_events([event for one in tasks for event in one]), 100.0).open_s
+
+    assert open_s(task("a", 1.0, 40.0), task("b", 2.0, 50.0)) == ((1.0, 40.0),)
+    assert open_s(task("a", 1.0, 10.0), task("a", 12.0, 20.0), task("b", 15.0, 90.0)) == (
+        (1.0, 20.0),
+    )
+    assert open_s(task("a", 1.0, 10.0), task("b", 15.0, 90.0)) == ((1.0, 15.0),)
+    assert open_s(task("a", 1.0, 10.0)) == ((1.0, 10.0),)
+    assert open_s() == ((0.0, 100.0),)
