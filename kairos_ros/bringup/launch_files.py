@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.bringup.plan import (
+    Kind,
     NodeSpec,
     body_text,
     command,
@@ -129,7 +130,7 @@ def launch_description(
                 respawn_delay=RESPAWN_S,
             )
             for spec in specs
-            if not spec.ros
+            if spec.kind is not Kind.NODE
         ]
         return told + [
             Node(
@@ -142,7 +143,7 @@ def launch_description(
                 **common.node_arguments(spec),
             )
             for spec in specs
-            if spec.ros and spec not in missing
+            if spec.kind is Kind.NODE and spec not in missing
         ]
 
     declared = [

@@ -11,6 +11,7 @@ import shutil
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,21 @@ OWN_CAMERAS = "1"
 VLM_NODES = ("safety", "monitor", "planner", "vlm")
 
 
+class Kind(StrEnum):
+    """What a process of a plan is."""
+
+    NODE = "node"
+    """Of ROS. All others are given nothing but their arguments."""
+    GATEWAY = "gateway"
+    WORKER = "worker"
+    """Of an engine."""
+    FLEET = "fleet"
+    """Runs a fleet file."""
+
+
 @dataclass(frozen=True, slots=True)
 class NodeSpec:
-    """One node process."""
+    """One process, nearly always a node."""
 
     executable: str
     name: str
@@ -47,8 +60,7 @@ class NodeSpec:
     package: str = "kairos_ros"
     arguments: tuple[str, ...] = ()
     """Of the command line, before those of ROS."""
-    ros: bool = True
-    """False: a program that is no node, and is given nothing but its arguments."""
+    kind: Kind = Kind.NODE
     host: str = ""
     """That runs it, where a fleet has several."""
 
@@ -215,7 +227,7 @@ def gateway(
         arguments=(
             *("gateway", *servers, "--listen", listen, "--order", order, "--dispatch", dispatch),
         ),
-        ros=False,
+        kind=Kind.GATEWAY,
     )
 
 
@@ -292,7 +304,7 @@ def command(spec: NodeSpec, names: FleetNames = ROOT) -> list[str]:
         raise ConfigError(missing_text(spec))
     ours = spec.package == "kairos_ros"
     program = program_path(spec.executable) if ours else str(shutil.which(spec.executable))
-    if not spec.ros:
+    if spec.kind is not Kind.NODE:
         return [program, *spec.arguments]
     line = [program, *spec.arguments, *fixed_frame(spec, names), "--ros-args"]
     line += ["-r", f"__node:={spec.name}", "-r", f"__ns:=/{namespace_in(names, spec)}"]
@@ -349,15 +361,15 @@ def read_plan(specs: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
     """What `plan_text` has written. Raises ConfigError for anything else."""
     try:
         return [_spec(**fields) for fields in specs]
-    except TypeError as error:
+    except (TypeError, ValueError) as error:
         raise ConfigError(f"this is no plan of nodes: {error}") from None
 
 
-def _spec(params_file: str | None, arguments: Sequence[str], **fields: Any) -> NodeSpec:
+def _spec(params_file: str | None, arguments: Sequence[str], kind: str, **fields: Any) -> NodeSpec:
     if not isinstance(fields.get("parameters", {}), Mapping):
         raise TypeError(f"parameters must be an object, not {fields['parameters']!r:.80}")
     file = Path(params_file) if params_file else None
-    return NodeSpec(params_file=file, arguments=tuple(arguments), **fields)
+    return NodeSpec(params_file=file, arguments=tuple(arguments), kind=Kind(kind), **fields)
 
 
 def program_path(name: str) -> str:

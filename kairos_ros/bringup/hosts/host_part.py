@@ -12,7 +12,7 @@ from os import getpid
 from typing import Any, Protocol
 
 from kairos_ros.bringup.fleet_change import PlannedFleet, planned_fleet
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.plan import Kind, NodeSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.address import is_loopback, tcp_address
 from kairos_ros.core.errors import ConfigError
@@ -68,8 +68,10 @@ def read_told_plan(text: str) -> ToldPlan:
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"this is no plan of a fleet: {type(error).__name__}") from None
     for spec in told.fleet.specs:
-        ours = spec.package == "kairos_ros" and spec.ros and not spec.arguments
-        if spec.host != told.host and not (ours and spec.executable in EVERYWHERE):
+        node = spec.kind is Kind.NODE and not spec.arguments
+        if spec.host != told.host and not (
+            node and spec.package == "kairos_ros" and spec.executable in EVERYWHERE
+        ):
             raise ConfigError(
                 f"the plan has {spec.executable!r:.80} on host {spec.host!r:.80}; hosts start "
                 f"{', '.join(EVERYWHERE)} and engine workers only"
@@ -120,7 +122,7 @@ def _worker(engine: PlannedEngine, options: Mapping[str, Option]) -> NodeSpec:
         worker_key(engine),
         namespace=COMMON,
         arguments=tuple(arguments),
-        ros=False,
+        kind=Kind.WORKER,
         host=engine.host,
     )
 

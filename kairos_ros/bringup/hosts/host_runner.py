@@ -17,7 +17,7 @@ from kairos_ros.bringup.hosts.host_part import (
 )
 from kairos_ros.bringup.hosts.own_part import check_part
 from kairos_ros.bringup.hosts.restarts import Restarts
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.plan import Kind, NodeSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.placement.host_status import TEXT, HostStatus, digest
@@ -72,7 +72,7 @@ class HostRunner:
         self._adapt()
         self._restarts.look(
             {key: spec for key, spec in self._runs.items()
-             if not spec.ros or spec.executable in RESTARTED}
+             if spec.kind is Kind.WORKER or spec.executable in RESTARTED}
         )  # fmt: skip
         if time.monotonic() >= self._due_s:
             self._due_s = time.monotonic() + TELL_S
