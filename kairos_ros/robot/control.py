@@ -14,7 +14,8 @@ from typing import cast
 import numpy as np
 
 from kairos_ros.core.errors import KairosError
-from kairos_ros.core.execution.loop import Act, Finished, Hold, Look, Loop, Send
+from kairos_ros.core.execution.effects import Act, Finished, Hold, Look, Send
+from kairos_ros.core.execution.loop import Loop
 from kairos_ros.core.execution.task import LIMITS, Task, TaskResult
 from kairos_ros.core.pipeline import Component
 from kairos_ros.core.robot_state import RobotState

@@ -10,8 +10,9 @@ from kairos_ros.msg import ChunkRequest
 from rclpy.serialization import deserialize_message, serialize_message
 
 from kairos_ros.core.exchange import Actions, Answer, Observation, Refetch
+from kairos_ros.core.execution.effects import Act, Look, Send
 from kairos_ros.core.execution.latency import LatencyEstimate
-from kairos_ros.core.execution.loop import Act, Look, Loop, LoopConfig, Send
+from kairos_ros.core.execution.loop import Loop, LoopConfig
 from kairos_ros.core.execution.server_binding import ServerBinding
 from kairos_ros.core.execution.task import Task
 from kairos_ros.core.server_status import ServedPolicy, ServerState, ServerStatus

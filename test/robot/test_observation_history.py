@@ -10,8 +10,9 @@ from kairos_ros.msg import ServerStatus as ServerStatusMessage
 
 from kairos_ros.core.errors import WireError
 from kairos_ros.core.exchange import Actions, Answer, Observation, Refetch
+from kairos_ros.core.execution.effects import Look, Send
 from kairos_ros.core.execution.latency import LatencyEstimate
-from kairos_ros.core.execution.loop import Look, Loop, LoopConfig, Send
+from kairos_ros.core.execution.loop import Loop, LoopConfig
 from kairos_ros.core.execution.server_binding import ServerBinding
 from kairos_ros.core.execution.task import Task
 from kairos_ros.core.server_status import ServerState, ServerStatus

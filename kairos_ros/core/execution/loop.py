@@ -22,10 +22,11 @@ from kairos_ros.core.exchange import (
     no_actions,
 )
 from kairos_ros.core.execution.early_request import Surprise
+from kairos_ros.core.execution.effects import Act, Effect, Finished, Hold, Look, Send
 from kairos_ros.core.execution.latency import LatencyEstimate, lead_actions
 from kairos_ros.core.execution.run import Attempt, Chunk, Run, unwanted
 from kairos_ros.core.execution.server_binding import ServerBinding
-from kairos_ros.core.execution.task import Task, TaskResult
+from kairos_ros.core.execution.task import Task
 
 Approve = Callable[[np.ndarray], np.ndarray | None]
 """Action guard: the action to execute, float32 [D], or None when it must not reach the arm."""
@@ -49,47 +50,6 @@ class LoopConfig:
     max_pause_ns: int = 500_000_000
     """Actions are not executed any more once the loop has stood still for longer than this, and
     than `MOST_PERIODS` control periods."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Observe, and keep what is seen."""
-
-    earlier: int
-    """Of the looks before, the newest so many stay; the others are of no use any more."""
-    instead: bool = False
-    """Of the newest one before: that goes, too, first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send this request, now."""
-
-    request: Request
-    observations: int = 1
-    """1: with an observation taken now. Else with the last so many looks."""
-    repeat: bool = True
-    """The oldest look, where there are fewer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """Execute this approved action in this control period."""
-
-    action: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Hold position for this control period."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    result: TaskResult
-
-
-Effect = Look | Send | Act | Hold | Finished
 
 
 class Loop:

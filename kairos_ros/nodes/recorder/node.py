@@ -8,8 +8,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,6 +29,7 @@ from kairos_ros.nodes.hidden_node import hidden_node
 from kairos_ros.nodes.managed import ManagedNode
 from kairos_ros.nodes.process import Stop, join_ros, stop_on_signals
 from kairos_ros.nodes.recorder.parameters import RECORDER_PARAMETERS
+from kairos_ros.nodes.recorder.recording_status import RecordingStatus, listed
 from kairos_ros.nodes.recorder.topics import Tap, compatible, fitting, offered, tap
 from kairos_ros.nodes.timers import every, warn_without_clock
 from kairos_ros.recording.definition import Definitions, installed_prefixes
@@ -46,40 +46,6 @@ LINGER_S = 1.0
 """A node that is stopped together with its fleet hears the robots' last messages."""
 MOST_PER_LOOK = 500
 """Messages of one topic before the others get their turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How a recording goes."""
-
-    topics: int
-    messages: int
-    megabytes: float
-    """Of message data."""
-    megabytes_per_s: float
-    dropped: Mapping[str, int]
-    """By topic: the queue to the disk was full."""
-    lost: Mapping[str, int]
-    """By topic: sent, but never came."""
-    others: Mapping[str, str]
-    """By topic: publishers of other types than the recorded one, also those that have gone."""
-    refused: Mapping[str, str]
-    """By topic: why it is not recorded."""
-
-    def __str__(self) -> str:
-        text = (
-            f"{self.megabytes:.1f} MB, {self.messages} messages of {self.topics} topics, "
-            f"{self.megabytes_per_s:.2f} MB/s, {sum(self.dropped.values())} dropped, "
-            f"{sum(self.lost.values())} lost"
-        )
-        worst = Counter(self.dropped) + Counter(self.lost)
-        if worst:
-            text += f" ({', '.join(f'{n} of {topic}' for topic, n in worst.most_common(3))})"
-        if self.others:
-            text += f"; not recorded are publishers of other types: {_list(self.others)}"
-        if self.refused:
-            text += f"; topics that are not recorded: {_list(self.refused)}"
-        return text
 
 
 NAME = "kairos: recorder"
@@ -103,7 +69,7 @@ class RecorderNode(ManagedNode):
         every(self, 1.0, self._publish_diagnostics)
         self.folder = Path(self.values["out"])
         self._has_bag = False
-        self.ended: Status | None = None
+        self.ended: RecordingStatus | None = None
         """What the last bag holds, that was ended."""
 
     def set_up(self) -> None:
@@ -196,12 +162,12 @@ class RecorderNode(ManagedNode):
         for topic, source in self._taps.values():
             self._take(topic, source)
 
-    def status(self) -> Status:
+    def status(self) -> RecordingStatus:
         """Rates are over the time since this was last asked."""
         now, written = time.monotonic(), self._spool.bytes
         then, before = self._before
         self._before = now, written
-        return Status(
+        return RecordingStatus(
             topics=len(self._topics),
             messages=self._spool.messages,
             megabytes=written / 1e6,
@@ -291,9 +257,9 @@ class RecorderNode(ManagedNode):
         if dropped + lost > self._diagnosed:
             warnings.append(f"{dropped + lost - self._diagnosed} messages missed in a second")
         if self._others:
-            warnings.append(f"publishers of other types: {_list(self._others)}")
+            warnings.append(f"publishers of other types: {listed(self._others)}")
         if self._refused:
-            warnings.append(f"topics that are not recorded: {_list(self._refused)}")
+            warnings.append(f"topics that are not recorded: {listed(self._refused)}")
         if warnings:
             status.level, status.message = DiagnosticStatus.WARN, "; ".join(warnings)
         if self.failure:
@@ -311,11 +277,6 @@ class RecorderNode(ManagedNode):
         }
         status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
         self._diagnostics.publish([status])
-
-
-def _list(topics: Mapping[str, str]) -> str:
-    told = [f"{name} ({text})" for name, text in list(topics.items())[:3]]
-    return ", ".join(told) + (f" and {len(topics) - 3} more" if len(topics) > 3 else "")
 
 
 def _message_class(kind: str) -> type:

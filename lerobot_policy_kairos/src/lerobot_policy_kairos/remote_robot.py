@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kairos_ros.core.exchange import Answer, Execution, Refusal, Request, no_actions
+from kairos_ros.core.execution.effects import Act, Effect, Finished, Look, Send
 from kairos_ros.core.execution.latency import LatencyEstimate
-from kairos_ros.core.execution.loop import Act, Effect, Finished, Look, Loop, LoopConfig, Send
+from kairos_ros.core.execution.loop import Loop, LoopConfig
 from kairos_ros.core.execution.server_binding import ServerBinding
 from kairos_ros.core.execution.task import Task
 from kairos_ros.core.fit import PolicyInterface, RobotInterface
