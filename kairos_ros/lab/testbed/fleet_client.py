@@ -22,7 +22,8 @@ from kairos_ros.nodes.qos import EVENTS, ROSTER, TELEMETRY
 from kairos_ros.nodes.vlm.side_node import SideNode
 from kairos_ros.recording.runs.run import ACTIVITIES, CANCELED, LOST, TaskRecord, Timeline
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
-from kairos_ros.telemetry.decode import chunk_answered, fleet_reported, robot_reported
+from kairos_ros.telemetry.decode import chunk_answered, robot_reported
+from kairos_ros.telemetry.decode_fleet import fleet_reported
 from kairos_ros.telemetry.events import ChunkAnswered, RobotReported
 
 MAX_ACTIONS = 500
