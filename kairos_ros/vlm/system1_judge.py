@@ -23,7 +23,7 @@ from kairos_ros.transport.language_messages import (
     complaint,
     read_said,
 )
-from kairos_ros.transport.messages import ping_message, read_error
+from kairos_ros.transport.message_codec import ping_message, read_error
 from kairos_ros.transport.sockets import connect_dealer
 from kairos_ros.vlm.endpoint.chat_request import question_text
 from kairos_ros.vlm.judge import Failure, FailureCode, Question, Verdict

@@ -33,10 +33,7 @@ from kairos_ros.engine.client.link_monitor import LinkMonitor, LinkTiming
 from kairos_ros.engine.client.remote_spec import RemoteSpec
 from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
 from kairos_ros.transport.frames import Message, encode
-from kairos_ros.transport.messages import (
-    EngineDescription,
-    InferRequest,
-    WorkerStatus,
+from kairos_ros.transport.message_codec import (
     ping_message,
     read_batch,
     read_description,
@@ -44,6 +41,7 @@ from kairos_ros.transport.messages import (
     read_result,
     read_status,
 )
+from kairos_ros.transport.messages import EngineDescription, InferRequest, WorkerStatus
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ import zmq
 from kairos_ros.core.address import tcp_address
 from kairos_ros.transport.frames import LIMITS, VERSION, decode, encode
 from kairos_ros.transport.key_file import KeyPair, PublicKey
-from kairos_ros.transport.messages import ping_message, read_status
+from kairos_ros.transport.message_codec import ping_message, read_status
 from kairos_ros.transport.sockets import CurveClient, connect_dealer
 
 CONNECTIONS = 20

@@ -35,15 +35,14 @@ from kairos_ros.engine.worker.process import (
     private_folder,
 )
 from kairos_ros.transport.frames import Message, decode, encode
-from kairos_ros.transport.messages import (
-    InferRequest,
-    InferResult,
+from kairos_ros.transport.message_codec import (
     infer_message,
     read_description,
     read_error,
     read_result,
     read_status,
 )
+from kairos_ros.transport.messages import InferRequest, InferResult
 
 pytestmark = pytest.mark.slow
 
