@@ -19,7 +19,7 @@ from kairos_ros.msg import ActionChunk, FleetState, RobotStatus
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import FLEET_BYTES, subscribe
 from kairos_ros.nodes.qos import EVENTS, ROSTER, TELEMETRY
-from kairos_ros.nodes.vlm.side_node import SideNode
+from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.recording.runs.run import ACTIVITIES, CANCELED, LOST, TaskRecord, Timeline
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.telemetry.decode import chunk_answered, robot_reported
@@ -70,8 +70,8 @@ class FleetClient:
         self._shown: dict[str, tuple[float, str]] = {}
         self._shown_last = 0.0
         self._origin = time.monotonic()
-        self._side = SideNode("demo")
-        self._node = self._side.node
+        self._standalone = StandaloneNode("demo")
+        self._node = self._standalone.node
         self._clients: dict[str, ActionClient] = {
             robot: ActionClient(self._node, ExecuteTask, f"/{robot}/execute_task")
             for robot in live.robots
@@ -85,7 +85,7 @@ class FleetClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._side.close()
+        self._standalone.close()
 
     def listen(
         self, topic: str, kind: type, callback: Callable[[Any], None], qos: QoSProfile = EVENTS
@@ -156,7 +156,7 @@ class FleetClient:
 
     def spin(self, for_s: float) -> None:
         """Handles what arrives; returns after the first message, at the latest after `for_s`."""
-        self._side.spin(for_s)
+        self._standalone.spin(for_s)
         for robot, task in list(self._assigned.items()):
             self._advance(robot, task)
 
