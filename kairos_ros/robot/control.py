@@ -14,7 +14,7 @@ from typing import cast
 import numpy as np
 
 from kairos_ros.core.errors import KairosError
-from kairos_ros.core.execution.effects import Act, Finished, Hold, Look, Send
+from kairos_ros.core.execution.effects import Act, Finished, Hold, Observe, Send
 from kairos_ros.core.execution.loop import Loop
 from kairos_ros.core.execution.task import LIMITS, Task, TaskResult
 from kairos_ros.core.pipeline import Component
@@ -36,8 +36,8 @@ from kairos_ros.robot.control_events import (
 )
 from kairos_ros.robot.control_report import ControlListener, Report, SupervisionListener
 from kairos_ros.robot.guard import ActionGuard
-from kairos_ros.robot.looks import Looks
 from kairos_ros.robot.motion_watch import MotionWatch
+from kairos_ros.robot.observation_history import ObservationHistory
 from kairos_ros.robot.supervision.state import is_warned
 from kairos_ros.robot.supervision.state_events import (
     CellVerdict,
@@ -89,7 +89,7 @@ class Controller:
         self._motion = motion
         self._did: np.ndarray | None = None  # in the period that ends; None: it held
         self._goal = TaskGoal("")  # of the running task
-        self._looks = Looks(adapter)
+        self._history = ObservationHistory(adapter)
         self._postponed: Start | None = None  # until nobody is in the cell
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._warnings: queue.SimpleQueue[CellVerdict] = queue.SimpleQueue()
@@ -292,10 +292,10 @@ class Controller:
 
     def _carry_out(self, effect: SupervisedEffect) -> None:
         match effect:
-            case Look(earlier, instead):
-                self._looks.keep(earlier, instead=instead)
+            case Observe(earlier, instead):
+                self._history.keep(earlier, instead=instead)
             case Send(request, observations, repeat):
-                sent, shows_ns = self._looks.put_into(request, observations, repeat=repeat)
+                sent, shows_ns = self._history.put_into(request, observations, repeat=repeat)
                 self._loop.observed(shows_ns)
                 self._listener.send(sent)
             case AskPlan():

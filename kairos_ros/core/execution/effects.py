@@ -11,11 +11,11 @@ from kairos_ros.core.execution.task import TaskResult
 
 
 @dataclass(frozen=True, slots=True)
-class Look:
-    """Observe, and keep what is seen."""
+class Observe:
+    """Observe, and keep the observation."""
 
     earlier: int
-    """Of the looks before, the newest so many stay; the others are of no use any more."""
+    """Of the observations before, the newest so many stay; the others are of no use any more."""
     instead: bool = False
     """Of the newest one before: that goes, too, first."""
 
@@ -26,9 +26,9 @@ class Send:
 
     request: Request
     observations: int = 1
-    """1: with an observation taken now. Else with the last so many looks."""
+    """1: with an observation taken now. Else with the last so many that were kept."""
     repeat: bool = True
-    """The oldest look, where there are fewer."""
+    """The oldest, where there are fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,4 +48,4 @@ class Finished:
     result: TaskResult
 
 
-Effect = Look | Send | Act | Hold | Finished
+Effect = Observe | Send | Act | Hold | Finished
