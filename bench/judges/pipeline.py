@@ -21,7 +21,7 @@ from rclpy.action import ActionClient
 from bench.support.process_cost import cpu_s, with_children
 from bench.support.report import Result, new_figure
 from bench.support.servers import environment
-from kairos_ros.bringup.plan import NodeSpec, recorder, robot, serving, vlm
+from kairos_ros.bringup.plan import ProcessSpec, recorder, robot, serving, vlm
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
 from kairos_ros.lab.metrics.figure_style import BASELINE, FAINT_INK, OURS
@@ -139,7 +139,7 @@ def _judges(running: Fleet) -> list[str]:
     return [key for key in running.processes if key in ("safety", "monitor", "planner")]
 
 
-def _plan(way: str, names: list[str]) -> list[NodeSpec]:
+def _plan(way: str, names: list[str]) -> list[ProcessSpec]:
     arm = {
         "adapter_options": [f"images={{{CAMERA}: [{PX}, {PX}]}}"],
         "request_images": False,

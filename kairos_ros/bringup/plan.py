@@ -33,7 +33,7 @@ OWN_CAMERAS = "1"
 VLM_NODES = ("safety", "monitor", "planner", "vlm")
 
 
-class Kind(StrEnum):
+class ProcessKind(StrEnum):
     """What a process of a plan is."""
 
     NODE = "node"
@@ -46,7 +46,7 @@ class Kind(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class NodeSpec:
+class ProcessSpec:
     """One process, nearly always a node."""
 
     executable: str
@@ -60,16 +60,16 @@ class NodeSpec:
     package: str = "kairos_ros"
     arguments: tuple[str, ...] = ()
     """Of the command line, before those of ROS."""
-    kind: Kind = Kind.NODE
+    kind: ProcessKind = ProcessKind.NODE
     host: str = ""
     """That runs it, where a fleet has several."""
 
 
-def serving(**parameters: Any) -> NodeSpec:
+def serving(**parameters: Any) -> ProcessSpec:
     """The edge serving node, active as soon as its engine is warm unless `autostart=False`. A
     standby (`standby_after_s`) has a name of its own."""
     shipped = {"policy": str(shipped_policy())}
-    return NodeSpec(
+    return ProcessSpec(
         "serving_node",
         "serving_standby" if parameters.get("standby_after_s") else "serving",
         namespace=COMMON,
@@ -78,7 +78,7 @@ def serving(**parameters: Any) -> NodeSpec:
     )
 
 
-def cloud_bridge(engines: str, *, edge: bool = True, **parameters: Any) -> NodeSpec:
+def cloud_bridge(engines: str, *, edge: bool = True, **parameters: Any) -> ProcessSpec:
     """The serving node with engines elsewhere, for what would wait longer at the edge.
 
     Args:
@@ -141,7 +141,7 @@ def calibrated(policy: str) -> dict[str, HorizonPolicy]:
     return calibration.policies() if calibration else {}
 
 
-def robot(name: str, **parameters: Any) -> NodeSpec:
+def robot(name: str, **parameters: Any) -> ProcessSpec:
     """One robot node in the namespace `/<name>`, which may be nested: `cell_1/arm_1`.
 
     Raises ConfigError where `name` is no valid ROS 2 namespace.
@@ -153,7 +153,7 @@ def robot(name: str, **parameters: Any) -> NodeSpec:
         )
     if "/" in name:
         parameters["name"] = name
-    return NodeSpec(
+    return ProcessSpec(
         "robot_node",
         "robot",
         namespace=name,
@@ -162,7 +162,7 @@ def robot(name: str, **parameters: Any) -> NodeSpec:
     )
 
 
-def body_text(spec: NodeSpec) -> str:
+def body_text(spec: ProcessSpec) -> str:
     """What a robot node of a plan moves, in a sentence."""
     options = dict(text.split("=", 1) for text in spec.parameters.get("adapter_options", ()))
     match spec.parameters.get("adapter", "sim"):
@@ -185,9 +185,9 @@ def images_option(cameras: str) -> str:
     return f"images={json.dumps(parse_cameras(cameras))}"
 
 
-def recorder(out: Path | str, **parameters: Any) -> NodeSpec:
+def recorder(out: Path | str, **parameters: Any) -> ProcessSpec:
     """The node that records the fleet into the new bag folder `out`, as /kairos/recorder."""
-    return NodeSpec(
+    return ProcessSpec(
         "recorder_node",
         "recorder",
         namespace=COMMON,
@@ -196,12 +196,12 @@ def recorder(out: Path | str, **parameters: Any) -> NodeSpec:
     )
 
 
-def vlm(component: str, **parameters: Any) -> NodeSpec:
+def vlm(component: str, **parameters: Any) -> ProcessSpec:
     """A node of the models around the policy, /kairos/<component>: safety, monitor or planner, or
     `vlm` for all of them in one (docs/pipelines.md). Raises ConfigError for any other."""
     if component not in VLM_NODES:
         raise ConfigError(f"component {component!r} is none of {', '.join(VLM_NODES)}")
-    return NodeSpec(
+    return ProcessSpec(
         f"{component}_node",
         component,
         namespace=COMMON,
@@ -216,24 +216,24 @@ def gateway(
     order: str = "latest_start",
     dispatch: str = "fewest_calls",
     port: int = 8380,
-) -> NodeSpec:
+) -> ProcessSpec:
     """The gateway before the models that judge and plan, `kairos gateway` of this host
     (docs/gateway.md)."""
     listen = f"127.0.0.1:{port}"
-    return NodeSpec(
+    return ProcessSpec(
         "kairos",
         "gateway",
         namespace=COMMON,
         arguments=(
             *("gateway", *servers, "--listen", listen, "--order", order, "--dispatch", dispatch),
         ),
-        kind=Kind.GATEWAY,
+        kind=ProcessKind.GATEWAY,
     )
 
 
-def viz(**parameters: Any) -> NodeSpec:
+def viz(**parameters: Any) -> ProcessSpec:
     """The node that draws the fleet for rviz, /kairos/viz (docs/rviz.md)."""
-    return NodeSpec(
+    return ProcessSpec(
         "viz_node",
         "viz",
         namespace=COMMON,
@@ -242,13 +242,13 @@ def viz(**parameters: Any) -> NodeSpec:
     )
 
 
-def rviz() -> NodeSpec:
+def rviz() -> ProcessSpec:
     """rviz itself, of a ROS 2 installation, with the displays of this fleet."""
     config = share() / "config" / "kairos.rviz"
-    return NodeSpec("rviz2", "rviz", package=RVIZ, arguments=("-d", str(config)))
+    return ProcessSpec("rviz2", "rviz", package=RVIZ, arguments=("-d", str(config)))
 
 
-def fixed_frame(spec: NodeSpec, names: FleetNames) -> tuple[str, ...]:
+def fixed_frame(spec: ProcessSpec, names: FleetNames) -> tuple[str, ...]:
     """Arguments that rviz needs for the fleet of a namespace, besides its node's namespace."""
     return ("-f", f"{names.prefix}fleet") if spec.package == RVIZ and names.prefix else ()
 
@@ -270,7 +270,7 @@ def plan(
     robot_parameters: Mapping[str, Any] | None = None,
     view: bool = False,
     cameras: str = "",
-) -> list[NodeSpec]:
+) -> list[ProcessSpec]:
     """One serving node and its robots, and last what draws and what records them, if wanted.
 
     Args:
@@ -295,7 +295,7 @@ def plan(
     return [*specs, recorder(record)] if record else specs
 
 
-def command(spec: NodeSpec, names: FleetNames = ROOT) -> list[str]:
+def command(spec: ProcessSpec, names: FleetNames = ROOT) -> list[str]:
     """The command line that runs `spec` without ros2 launch, in the fleet of `names`.
 
     Raises ConfigError for a program of another package that is not on PATH.
@@ -304,7 +304,7 @@ def command(spec: NodeSpec, names: FleetNames = ROOT) -> list[str]:
         raise ConfigError(missing_text(spec))
     ours = spec.package == "kairos_ros"
     program = program_path(spec.executable) if ours else str(shutil.which(spec.executable))
-    if spec.kind is not Kind.NODE:
+    if spec.kind is not ProcessKind.NODE:
         return [program, *spec.arguments]
     line = [program, *spec.arguments, *fixed_frame(spec, names), "--ros-args"]
     line += ["-r", f"__node:={spec.name}", "-r", f"__ns:=/{namespace_in(names, spec)}"]
@@ -315,17 +315,17 @@ def command(spec: NodeSpec, names: FleetNames = ROOT) -> list[str]:
     return line
 
 
-def namespace_in(names: FleetNames, spec: NodeSpec) -> str:
+def namespace_in(names: FleetNames, spec: ProcessSpec) -> str:
     """The namespace of a node in the fleet of `names`, without a slash at its ends."""
     return f"{names.prefix}{spec.namespace}".rstrip("/")
 
 
-def installed(spec: NodeSpec) -> bool:
+def installed(spec: ProcessSpec) -> bool:
     """Whether its program is there."""
     return spec.package == "kairos_ros" or shutil.which(spec.executable) is not None
 
 
-def missing_text(spec: NodeSpec) -> str:
+def missing_text(spec: ProcessSpec) -> str:
     """For people: what to do about a program that is not there."""
     return (
         f"{spec.executable} is not on PATH; install its package, or source the setup file of the "
@@ -333,12 +333,12 @@ def missing_text(spec: NodeSpec) -> str:
     )
 
 
-def plan_text(specs: Sequence[NodeSpec]) -> str:
+def plan_text(specs: Sequence[ProcessSpec]) -> str:
     """A plan as JSON, which `told_plan` reads."""
     return json.dumps([asdict(spec) for spec in specs], default=str, indent=1)
 
 
-def told_plan(*command: str, arguments: Mapping[str, str]) -> list[NodeSpec]:
+def told_plan(*command: str, arguments: Mapping[str, str]) -> list[ProcessSpec]:
     """The plan that `kairos COMMAND NAME:=VALUE ...` prints.
 
     For launch files whose plan needs more than the standard library and numpy: `ros2 launch` runs
@@ -357,7 +357,7 @@ def told_plan(*command: str, arguments: Mapping[str, str]) -> list[NodeSpec]:
     return read_plan(json.loads(done.stdout))
 
 
-def read_plan(specs: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
+def read_plan(specs: Sequence[Mapping[str, Any]]) -> list[ProcessSpec]:
     """What `plan_text` has written. Raises ConfigError for anything else."""
     try:
         return [_spec(**fields) for fields in specs]
@@ -365,11 +365,15 @@ def read_plan(specs: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
         raise ConfigError(f"this is no plan of nodes: {error}") from None
 
 
-def _spec(params_file: str | None, arguments: Sequence[str], kind: str, **fields: Any) -> NodeSpec:
+def _spec(
+    params_file: str | None, arguments: Sequence[str], kind: str, **fields: Any
+) -> ProcessSpec:
     if not isinstance(fields.get("parameters", {}), Mapping):
         raise TypeError(f"parameters must be an object, not {fields['parameters']!r:.80}")
     file = Path(params_file) if params_file else None
-    return NodeSpec(params_file=file, arguments=tuple(arguments), kind=Kind(kind), **fields)
+    return ProcessSpec(
+        params_file=file, arguments=tuple(arguments), kind=ProcessKind(kind), **fields
+    )
 
 
 def program_path(name: str) -> str:

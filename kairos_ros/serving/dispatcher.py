@@ -19,7 +19,7 @@ from kairos_ros.serving.batching import Batching, Effect
 from kairos_ros.serving.checks import chunk_problem
 from kairos_ros.serving.engines.batches import Running, SlotMemory
 from kairos_ros.serving.engines.engines import Engines, ServerTime
-from kairos_ros.serving.engines.memory import MemoryKeeper
+from kairos_ros.serving.engines.memory import MemoryBudget
 from kairos_ros.serving.engines.served_policies import ServedPolicies
 from kairos_ros.serving.engines.slot import EngineSlot
 from kairos_ros.serving.load_horizons import LoadHorizons
@@ -54,7 +54,7 @@ class Dispatcher:
         )
         self.rates = Rates(options, self.tasks, self._engines, self._sessions, self.counters)
         self._load_horizons = LoadHorizons(options, self.tasks, self._engines, self._sessions)
-        self.memory = MemoryKeeper(
+        self.memory = MemoryBudget(
             options.memory_budget_mib, self._engines, self._queue, self._sessions
         )
         self._lost = LostBatches(self.tasks, self._sessions, self._queue, self.counters)

@@ -49,7 +49,7 @@ def test_nav2s_manager_starts_pauses_resets_and_shuts_down_a_fleet_also_in_a_tas
         bringup.vlm("safety", autostart=False),
         bringup.viz(autostart=False),
         bringup.recorder(tmp_path / "bag", autostart=False),
-        bringup.NodeSpec("robot_node", "robot", "arm_1", {**arm.parameters, "autostart": False}),
+        bringup.ProcessSpec("robot_node", "robot", "arm_1", {**arm.parameters, "autostart": False}),
     ]
     nodes = [start(spec) for spec in specs]
     manager = Manager(wire, [f"{spec.namespace}/{spec.name}" for spec in specs])

@@ -111,9 +111,9 @@ class Loop:
     ) -> list[Effect]:
         """One control period. Ends with exactly one `Act` or `Hold`; `Act` passed `approve`.
 
-        Observations, for a `Send` or an `Observe`, are taken before that motion. Without `ask` nothing
-        is sent, without `move` the arm holds. After a pause it drops what it was about to do and
-        asks anew.
+        Observations, for a `Send` or an `Observe`, are taken before that motion. Without `ask`
+        nothing is sent, without `move` the arm holds. After a pause it drops what it was about to
+        do and asks anew.
         """
         run = self._run
         self._notice_pause(run, now_ns)

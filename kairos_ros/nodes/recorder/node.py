@@ -30,7 +30,13 @@ from kairos_ros.nodes.managed import ManagedNode
 from kairos_ros.nodes.process import Stop, join_ros, stop_on_signals
 from kairos_ros.nodes.recorder.parameters import RECORDER_PARAMETERS
 from kairos_ros.nodes.recorder.recording_status import RecordingStatus, listed
-from kairos_ros.nodes.recorder.topics import Tap, compatible, fitting, offered, tap
+from kairos_ros.nodes.recorder.topics import (
+    RawSubscription,
+    compatible,
+    fitting,
+    offered,
+    subscribe_raw,
+)
 from kairos_ros.nodes.timers import every, warn_without_clock
 from kairos_ros.recording.definition import Definitions, installed_prefixes
 from kairos_ros.recording.metadata import Topic
@@ -85,7 +91,7 @@ class RecorderNode(ManagedNode):
         )
         self._spool = Spool(bag, round(self.values["queue_mb"] * 1e6))
         self._sources = hidden_node(self)
-        self._taps: dict[str, tuple[Topic, Tap]] = {}
+        self._recorded: dict[str, tuple[Topic, RawSubscription]] = {}
         self._topics: dict[str, Topic] = {}
         """All that were ever recorded into this bag."""
         self._refused: dict[str, str] = {}
@@ -100,9 +106,9 @@ class RecorderNode(ManagedNode):
     def end_work(self) -> None:
         """Takes what is still there, and records nothing more until it is activated again."""
         self.look()
-        for _, have in self._taps.values():
+        for _, have in self._recorded.values():
             self._sources.destroy_subscription(have.subscription)
-        self._taps.clear()
+        self._recorded.clear()
 
     def take_down(self) -> None:
         """Ends the bag."""
@@ -132,12 +138,12 @@ class RecorderNode(ManagedNode):
         )
         for name in self._others.keys() - chosen.keys():
             del self._others[name]
-        for name in chosen.keys() - self._taps.keys():
+        for name in chosen.keys() - self._recorded.keys():
             self._subscribe(name, chosen[name])
 
     def adapt(self) -> None:
         """Subscribes anew where a publisher came that the subscription does not match."""
-        for name, (topic, have) in self._taps.items():
+        for name, (topic, have) in self._recorded.items():
             found = self._sources.get_publishers_info_by_topic(name)
             publishers, others = fitting(found, topic.type, topic.rihs01)
             self._tell_others(name, topic.type, others)
@@ -155,11 +161,14 @@ class RecorderNode(ManagedNode):
                 )
                 self._take(topic, have)
                 self._sources.destroy_subscription(have.subscription)
-                self._taps[name] = topic, tap(self._sources, name, have.message_type, profile)
+                self._recorded[name] = (
+                    topic,
+                    subscribe_raw(self._sources, name, have.message_type, profile),
+                )
 
     def look(self) -> None:
         """Takes what has come on any topic."""
-        for topic, source in self._taps.values():
+        for topic, source in self._recorded.values():
             self._take(topic, source)
 
     def status(self) -> RecordingStatus:
@@ -216,7 +225,7 @@ class RecorderNode(ManagedNode):
         if name not in self._topics:
             self._spool.add_topic(topic, definition)
             self._topics[name] = topic
-        self._taps[name] = topic, tap(self._sources, name, message_type, profile)
+        self._recorded[name] = topic, subscribe_raw(self._sources, name, message_type, profile)
         self._refused.pop(name, None)
         self.get_logger().debug(f"recording {name} ({kind})")
         self._tell_others(name, kind, others)
@@ -239,7 +248,7 @@ class RecorderNode(ManagedNode):
         else:
             self._others.pop(name, None)
 
-    def _take(self, topic: Topic, source: Tap) -> None:
+    def _take(self, topic: Topic, source: RawSubscription) -> None:
         for taken in source.take(MOST_PER_LOOK):
             self._spool.put(topic, taken.received_ns, taken.published_ns, taken.data, taken.number)
             if taken.lost:
@@ -269,7 +278,7 @@ class RecorderNode(ManagedNode):
             "messages": self._spool.messages,
             "megabytes": round(self._spool.bytes / 1e6, 3),
             "queued_megabytes": round(self._spool.queued_bytes / 1e6, 3),
-            "topics": len(self._taps),
+            "topics": len(self._recorded),
             "dropped": dropped,
             "lost": lost,
             "topics_with_other_types": len(self._met),

@@ -55,7 +55,7 @@ class Arm(Managed):
 
 def robot(name: str, **parameters):
     settings = {"adapter_options": PENDULUM, "autostart": False} | parameters
-    return bringup.NodeSpec("robot_node", "robot", name, settings)
+    return bringup.ProcessSpec("robot_node", "robot", name, settings)
 
 
 def test_a_robot_has_a_body_while_it_is_configured_and_takes_goals_while_it_is_active(start, wire):

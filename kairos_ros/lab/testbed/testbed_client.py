@@ -53,7 +53,7 @@ class _Assignment:
     result: Any = None
 
 
-class FleetClient:
+class TestbedClient:
     """Client of every robot's ExecuteTask action. A context manager; all times since `begin`."""
 
     def __init__(self, live: LiveFleet) -> None:
@@ -81,7 +81,7 @@ class FleetClient:
         self.listen("/kairos/robot_status", RobotStatus, self._on_status, ROSTER)
         self.listen("/kairos/fleet_state", FleetState, self._on_fleet, TELEMETRY)
 
-    def __enter__(self) -> "FleetClient":
+    def __enter__(self) -> "TestbedClient":
         return self
 
     def __exit__(self, *_: object) -> None:
