@@ -24,7 +24,6 @@ from kairos_ros.telemetry.exposition import CONTENT_TYPE
 
 BODY_WITHIN_S = 10.0
 """A client that takes longer to send its request is refused."""
-AGAIN_AFTER_S = 1
 READABLE = ("/health",)
 """Answered without a token."""
 

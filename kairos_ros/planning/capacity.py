@@ -78,10 +78,6 @@ class Capacity:
             )
         return known
 
-    def rate_within(self, slo_s: float, mean_s: float = np.inf) -> float:
-        """Of the batching that carries most."""
-        return max(self.limits(slo_s, mean_s), default=0.0)
-
     def at(self, rate_hz: float, limits_hz: Sequence[float]) -> OperatingPoint | None:
         """Of the batchings whose limit this rate keeps, that with the least mean latency."""
         found = []

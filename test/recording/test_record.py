@@ -28,7 +28,7 @@ from wire import PATIENCE_S, Operator, WireRobot, in_executor, until
 from kairos_ros.bringup.plan import ProcessSpec, recorder, serving
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.recorder.node import RecorderNode
-from kairos_ros.recording.extract import extract_traces
+from kairos_ros.recording.extract import extract
 from kairos_ros.recording.fleet_run import read_bag
 from kairos_ros.recording.metadata import QosReliability
 from kairos_ros.recording.reader import Bag
@@ -447,7 +447,7 @@ def test_a_bag_is_the_run_that_the_robots_told(fleet_bag):
 
 def test_a_bag_gives_traces_of_the_tasks_that_ended_with_all_updates(fleet_bag, tmp_path):
     folder, results = fleet_bag
-    traces = extract_traces(folder)
+    traces = extract(folder).traces
     assert [trace.seed for trace in traces] == [3, 4]
     for trace, result in zip(traces, results, strict=True):
         assert trace.actions == 100
