@@ -1,7 +1,7 @@
 """What a plan puts on this host: `kairos fleet up FILE --planned`, of several hosts with --host."""
 
 from kairos_ros.bringup.launch_files import COMMON_ARGUMENTS, launch_description
-from kairos_ros.bringup.plan import ProcessKind, ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.core.fleet_names import COMMON
 
 ARGUMENTS = {

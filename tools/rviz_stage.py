@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kairos_ros.bringup.plan import ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 
 UP_WITHIN_S = 180.0
 BETWEEN_TASKS_S = 0.3

@@ -21,7 +21,8 @@ from rclpy.action import ActionClient
 from bench.support.process_cost import cpu_s, with_children
 from bench.support.report import Result, new_figure
 from bench.support.servers import environment
-from kairos_ros.bringup.plan import ProcessSpec, recorder, robot, serving, vlm
+from kairos_ros.bringup.plan import recorder, robot, serving, vlm
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
 from kairos_ros.lab.metrics.figure_style import BASELINE, FAINT_INK, OURS

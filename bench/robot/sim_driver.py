@@ -22,7 +22,7 @@ from sensor_msgs.msg import CompressedImage, JointState
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from bench.support.process_cost import cpu_s, memory_mb
-from kairos_ros.bringup.plan import ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.host.domain import claim_domain
 from kairos_ros.lab.driver_node.messages import seconds

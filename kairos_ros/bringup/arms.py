@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
-from kairos_ros.bringup.plan import ProcessSpec, flag, recorder, robot, serving, viz
+from kairos_ros.bringup.plan import flag, recorder, robot, serving, viz
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.policies.saved_policy import policy_inputs
 from kairos_ros.host.share import share

@@ -8,7 +8,8 @@ from math import gcd, lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kairos_ros.bringup.plan import ProcessSpec, gateway, recorder, robot, serving, vlm
+from kairos_ros.bringup.plan import gateway, recorder, robot, serving, vlm
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import PERIODIC, Component
 from kairos_ros.core.placement.served_plan import ServedPlan

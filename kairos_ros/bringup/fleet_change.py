@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from kairos_ros.bringup.plan import ProcessSpec, plan_text, read_plan
+from kairos_ros.bringup.process_spec import ProcessSpec, plan_text, read_plan
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import COMMON

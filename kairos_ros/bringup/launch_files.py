@@ -5,13 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kairos_ros.bringup.plan import (
+from kairos_ros.bringup.plan import body_text, flag
+from kairos_ros.bringup.process_spec import (
     ProcessKind,
     ProcessSpec,
-    body_text,
     command,
     fixed_frame,
-    flag,
     installed,
     missing_text,
     namespace_in,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kairos_ros.bringup.plan import ProcessSpec, command
+from kairos_ros.bringup.process_spec import ProcessSpec, command
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames
 from kairos_ros.host.orphan import LAUNCHER_PID

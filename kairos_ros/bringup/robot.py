@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kairos_ros.bringup.plan import ProcessSpec, images_option, robot
+from kairos_ros.bringup.plan import images_option, robot
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.share import share
 

@@ -20,18 +20,16 @@ from kairos_ros.bringup.arms_arguments import ARGUMENTS
 from kairos_ros.bringup.foreground import run_folder
 from kairos_ros.bringup.launch_files import COMMON_ARGUMENTS, CommonValues, launch_description
 from kairos_ros.bringup.plan import (
-    ProcessSpec,
     body_text,
     cloud_bridge,
-    command,
     plan,
     robot,
     rviz,
     rviz_line,
     serving,
     share,
-    told_plan,
 )
+from kairos_ros.bringup.process_spec import ProcessSpec, command, told_plan
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.cli import app
 from kairos_ros.core.errors import ConfigError

@@ -14,7 +14,7 @@ from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import ToldPlan, hosts_of, part_of, read_told_plan
 from kairos_ros.bringup.hosts.judge_shares import shares
 from kairos_ros.bringup.hosts.part_check import check_part
-from kairos_ros.bringup.plan import ProcessKind, ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
 from kairos_ros.core.placement.host_status import SILENT_S, HostStatus, digest, read_host_status

@@ -13,7 +13,7 @@ from lifecycle_msgs.srv import GetState
 from rcl_interfaces.srv import GetParameters
 from wire import PATIENCE_S, answered, until
 
-from kairos_ros.bringup.plan import ProcessKind, command
+from kairos_ros.bringup.process_spec import ProcessKind, command
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.nodes.task_client import TaskClient
 

@@ -13,7 +13,7 @@ from kairos_ros.bringup.hosts.host_part import ToldPlan, part_of
 from kairos_ros.bringup.hosts.link_keys import check_keys
 from kairos_ros.bringup.hosts.part_check import check_part
 from kairos_ros.bringup.hosts.restarts import FIRST_S, Restarts
-from kairos_ros.bringup.plan import ProcessKind
+from kairos_ros.bringup.process_spec import ProcessKind
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.fleets.planned import up_planned
 from kairos_ros.core.errors import ConfigError

@@ -12,7 +12,8 @@ from kairos_ros.bringup.fleet import fleet_plan
 from kairos_ros.bringup.fleet_change import PlannedFleet, change
 from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.process_watch import ProcessWatch
-from kairos_ros.bringup.plan import command, gateway
+from kairos_ros.bringup.plan import gateway
+from kairos_ros.bringup.process_spec import command
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan

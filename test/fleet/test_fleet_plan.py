@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from kairos_ros.bringup.fleet import camera_rate_hz, fleet_plan
-from kairos_ros.bringup.plan import ProcessSpec, shipped_policy
+from kairos_ros.bringup.plan import shipped_policy
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.pipeline import Component
 from kairos_ros.fleet.checks import Known

@@ -8,7 +8,7 @@ from task_rules import rules
 from wire import answered, in_executor, until
 
 from kairos_ros.bringup import plan as bringup
-from kairos_ros.bringup.plan import ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.robot.supervision.rules_text import rules_text
 
 POLICY = "emulated:latency_ms=5,chunk=20,state=3,dim=1"

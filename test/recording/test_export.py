@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 from wire import Operator, until
 
-from kairos_ros.bringup.plan import ProcessSpec, recorder, serving
+from kairos_ros.bringup.plan import recorder, serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.commands.cli import app
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.recording.datasets.export import Choice, export

@@ -25,7 +25,8 @@ from sensor_msgs.msg import CompressedImage, JointState
 from std_msgs.msg import String
 from wire import PATIENCE_S, Operator, WireRobot, in_executor, until
 
-from kairos_ros.bringup.plan import ProcessSpec, recorder, serving
+from kairos_ros.bringup.plan import recorder, serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.recorder.node import RecorderNode
 from kairos_ros.recording.extract import extract

@@ -16,7 +16,8 @@ from kairos_ros.msg import ActionChunk, TaskEvent
 from otlp_receiver import OtlpReceiver, attributes
 from wire import Operator, until
 
-from kairos_ros.bringup.plan import ProcessSpec, recorder, serving
+from kairos_ros.bringup.plan import recorder, serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.nodes import qos
 
 KAIROS = Path(sys.prefix, "bin", "kairos")

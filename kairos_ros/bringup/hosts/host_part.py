@@ -12,7 +12,7 @@ from os import getpid
 from typing import Any, Protocol
 
 from kairos_ros.bringup.fleet_change import PlannedFleet, planned_fleet
-from kairos_ros.bringup.plan import ProcessKind, ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.address import is_loopback, tcp_address
 from kairos_ros.core.errors import ConfigError

@@ -17,7 +17,7 @@ from kairos_ros.bringup.hosts.host_part import (
 )
 from kairos_ros.bringup.hosts.part_check import check_part
 from kairos_ros.bringup.hosts.restarts import Restarts
-from kairos_ros.bringup.plan import ProcessKind, ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.placement.host_status import TEXT, HostStatus, digest

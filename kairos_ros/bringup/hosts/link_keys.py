@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from kairos_ros.bringup.plan import ProcessKind, ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.core.placement.served_plan import read_served_plan
 from kairos_ros.engine.client.planned_link import check_dialling, check_listening
 

@@ -10,7 +10,7 @@ from kairos_ros.bringup.fleet import REPLICA, fleet_plan
 from kairos_ros.bringup.fleet_files import runnable
 from kairos_ros.bringup.hosts.host_part import JUDGES, ToldPlan, part_of
 from kairos_ros.bringup.hosts.link_keys import check_keys
-from kairos_ros.bringup.plan import ProcessKind, ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.fleet.deployment import policies_of
 from kairos_ros.fleet.places import model_of

@@ -10,7 +10,7 @@ from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import JUDGES, RESTARTED, part_of
 from kairos_ros.bringup.hosts.judge_shares import JudgeShares
 from kairos_ros.bringup.hosts.restarts import Restarts
-from kairos_ros.bringup.plan import ProcessKind, ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.address import tcp_address
 from kairos_ros.core.errors import KairosError

@@ -8,7 +8,7 @@ from statistics import mean
 
 from rich.console import Console
 
-from kairos_ros.bringup.plan import ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.lab.demos.arm_figure import draw_task
 from kairos_ros.lab.demos.arm_recording import ArmRecorder, ArmRecording
 from kairos_ros.lab.testbed.display import EventDisplay, print_line

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.bringup import plan as bringup
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.host.interrupt import Interrupt
 from kairos_ros.lab.testbed.cloud import Cloud, Cut
@@ -53,7 +54,7 @@ class FleetTestbed:
     cloud: Cloud | None = None
     """Takes what would wait longer at the edge; entered and left with this."""
     robot_parameters: Mapping[str, Any] = field(default_factory=dict)
-    nodes: Sequence[bringup.ProcessSpec] = ()
+    nodes: Sequence[ProcessSpec] = ()
     """What to start instead, where it is not `robots` equal arms and their server."""
     rviz: bool = False
     """Start the viz node, too."""

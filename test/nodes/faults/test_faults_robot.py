@@ -14,7 +14,8 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.msg import ActionChunk, RobotStatus
 from wire import Bystander, Operator, Wire, WireRobot, in_executor, until
 
-from kairos_ros.bringup.plan import ProcessSpec, serving
+from kairos_ros.bringup.plan import serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.nodes import qos
 from kairos_ros.robot.name_owner import DOUBT_NS, TIE_NS

@@ -13,7 +13,8 @@ from kairos_ros.msg import ActionChunk, RobotStatus
 from lifecycle_msgs.msg import Transition
 from wire import Operator, Wire, WireRobot, until
 
-from kairos_ros.bringup.plan import ProcessSpec, robot, serving, share
+from kairos_ros.bringup.plan import robot, serving, share
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import RefusalCode
 
 REQUESTS = "kairos serving: requests"

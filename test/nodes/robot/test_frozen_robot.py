@@ -8,7 +8,7 @@ from announced import AnnouncedServer
 from kairos_ros.msg import ActionChunk, ChunkRequest
 from wire import Operator, in_executor, until
 
-from kairos_ros.bringup.plan import ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.nodes import qos
 from kairos_ros.robot.body_log import read_body_log
 

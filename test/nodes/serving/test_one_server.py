@@ -14,7 +14,8 @@ from kairos_ros.msg import ActionChunk, ChunkRequest, ServerStatus
 from lifecycle_msgs.msg import Transition
 from wire import PATIENCE_S, Operator, WireRobot, in_executor, until
 
-from kairos_ros.bringup.plan import ProcessSpec, serving
+from kairos_ros.bringup.plan import serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.server_status import ServerState
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.serving import announcement

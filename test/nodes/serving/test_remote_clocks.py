@@ -19,7 +19,8 @@ from far_worker import Checked, Cloud, engine, longest_pause_s
 from wan import PORT, wan
 from wire import Operator, until
 
-from kairos_ros.bringup.plan import ProcessSpec, serving
+from kairos_ros.bringup.plan import serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.lab.testbed.link_proxy import Conditions
 
 pytestmark = pytest.mark.slow

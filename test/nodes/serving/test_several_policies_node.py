@@ -15,7 +15,8 @@ from ports import free_ports
 from wire import Operator, WireRobot, until, until_served, workers_of
 
 from kairos_ros.bringup.fleet import fleet_plan
-from kairos_ros.bringup.plan import ProcessSpec, serving
+from kairos_ros.bringup.plan import serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.commands.engines.policy import restore_command, swap_command
 from kairos_ros.core.errors import KairosError
 from kairos_ros.fleet.checks import Known

@@ -9,7 +9,7 @@ import typer
 
 from kairos_ros.bringup.fleet_files import fleet_path, runnable
 from kairos_ros.bringup.foreground import FleetArgument, run_folder
-from kairos_ros.bringup.plan import ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.domain import stay_on_this_host
 from kairos_ros.host.extras import require

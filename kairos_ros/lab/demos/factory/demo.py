@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from kairos_ros.bringup.plan import ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.fleet.fleet_file import FleetFile
 from kairos_ros.lab.demos.experiment import point_latest
 from kairos_ros.lab.demos.factory.events import PlannedEvent

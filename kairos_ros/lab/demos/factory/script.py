@@ -7,7 +7,7 @@ from dataclasses import replace
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from kairos_ros.bringup.fleet import NODES
-from kairos_ros.bringup.plan import ProcessSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.lab.demos.factory.events import JUDGED_BY, EventKind, PlannedEvent, promise
 from kairos_ros.lab.demos.factory.history import TASK_OVER, FactoryEvent
