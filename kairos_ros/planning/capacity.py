@@ -34,7 +34,7 @@ class _Curve:
     tail: Floats
 
 
-class Capacity:
+class ModelCapacity:
     """Of one model on one kind of GPU; batchings that do not fit its memory are left out."""
 
     def __init__(self, profile: LoadProfile, memory_mib: float) -> None:
