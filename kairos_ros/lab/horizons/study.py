@@ -29,7 +29,7 @@ from kairos_ros.lab.horizons.cells import (
 from kairos_ros.lab.horizons.dominance import Measured, Outcomes, horizon_interval
 from kairos_ros.lab.horizons.finding import finding
 from kairos_ros.lab.horizons.matched import beside_paper
-from kairos_ros.lab.metrics.cells import Key, cell_name, read_cells, run_cells, source_version
+from kairos_ros.lab.metrics.cells import Key, cell_name, kept_results, run_cells, source_version
 from kairos_ros.lab.training.bench import policy_under_test
 from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
@@ -138,7 +138,7 @@ def run_horizon_study(
     code = source_version(CODE)
     file = out / "cells.jsonl"
     ran = iter(
-        _kept(file, keys, code, report)
+        kept_results(file, keys, code, report)
         if plot_only
         else run_cells(file, keys, run_cell, code=code, processes=processes, finished=tell)
     )
@@ -165,17 +165,6 @@ def run_horizon_study(
     write_figure(out / "horizon.png", results)
     report(text)
     return results
-
-
-def _kept(file: Path, keys: list[Key], code: str, report: Callable[[str], None]) -> list[Any]:
-    """Results of cells that have run. Raises ConfigError where one has not."""
-    results = read_cells(file)
-    names = [cell_name(key) for key in keys]
-    if missing := sum(name not in results for name in names):
-        raise ConfigError(f"{missing} of {len(keys)} cells are not in {file}; run them first")
-    if outdated := sum(results[name].code != code for name in names):
-        report(f"{outdated} cells were run by other code than this.")
-    return [results[name].value for name in names]
 
 
 def read_horizon_study(config: Path) -> HorizonStudy:

@@ -29,7 +29,7 @@ from kairos_ros.lab.horizons.cells import (
 )
 from kairos_ros.lab.horizons.dominance import Outcomes, difference, task_gap
 from kairos_ros.lab.horizons.study import StudySize
-from kairos_ros.lab.metrics.cells import Key, cell_name, read_cells, run_cells, source_version
+from kairos_ros.lab.metrics.cells import Key, kept_results, run_cells, source_version
 from kairos_ros.lab.training.bench import policy_under_test
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
@@ -86,17 +86,15 @@ def run_surprise_study(
     rules = _rules(study, folder)
     keys = _keys(study, chosen, folder, rules)
     file = out / "cells.jsonl"
+    code = source_version(CODE)
     if plot_only:
-        kept = read_cells(file)
-        if missing := sum(cell_name(key) not in kept for key in keys):
-            raise ConfigError(f"{missing} of {len(keys)} cells are not in {file}; run them first")
-        results = [kept[cell_name(key)].value for key in keys]
+        results = kept_results(file, keys, code, report)
     else:
         results = run_cells(
             file,
             keys,
             run_cell,
-            code=source_version(CODE),
+            code=code,
             processes=processes,
             finished=lambda left, key, row: report(
                 f"{key['task']} {key['rule'].partition('@')[0]} push={key['push_m']:g} "
