@@ -73,6 +73,7 @@ class Answers:
             engine=slot.name,
             request_period_ns=self._rates.tell(now_ns, session),
             horizon_floor=self._load_horizons.floor(now_ns, session),
+            surprised_horizon=self._options.surprised_horizon,
         )
         assert slot.description is not None
         horizon = self._options.horizon_of(request.horizon_policy, slot.policy, slot.description)

@@ -11,6 +11,7 @@ from kairos_ros.core.horizons.load_horizon import HorizonCurve, horizon_curves
 from kairos_ros.core.horizons.policies import (
     AUTO,
     CALIBRATED,
+    DEFAULT_SURPRISED_HORIZON,
     UNCALIBRATED,
     Explore,
     HorizonPolicy,
@@ -50,6 +51,8 @@ class ServingOptions:
     load_horizon: bool = False
     """Where the engines are short, more of each chunk is executed, as the calibration says that it
     is worth it."""
+    surprised_horizon: int = DEFAULT_SURPRISED_HORIZON
+    """Most actions of a chunk that a surprised arm asked for; 0: as ever."""
     calibration: HorizonCalibration | None = None
     """What `calibrated` and `static:tuned` stand for; None: they are refused."""
     policies: tuple[str, ...] = ("",)

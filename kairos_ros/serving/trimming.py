@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kairos_ros.core.errors import PolicyError, RefusalCode
 from kairos_ros.core.exchange import Actions, Refusal, WholeChunk
-from kairos_ros.core.horizons.policies import Horizon, HorizonContext
+from kairos_ros.core.horizons.policies import Horizon, HorizonContext, after_surprise
 from kairos_ros.serving.request_queue import PendingRequest
 from kairos_ros.transport.messages import EngineDescription, InferFailure, InferOutcome
 
@@ -33,6 +33,8 @@ class Served:
     request_period_ns: int = 0
     horizon_floor: int = 0
     """Actions to execute at least, as far as the chunk goes."""
+    surprised_horizon: int = 0
+    """Actions to execute at most of a chunk that a surprised arm asked for; 0: as ever."""
 
 
 def answer_outcome(
@@ -59,6 +61,7 @@ def answer_outcome(
         task_id=f"{request.id.robot} {request.id.session} {request.id.task}",
         state=request.observation.state,
         lead=session.lead,
+        surprised=request.execution.surprised,
     )
     try:
         horizon = entry.horizon_policy(outcome.updates, outcome.chunk, context)
@@ -66,6 +69,7 @@ def answer_outcome(
         return Refusal(RefusalCode.BAD_HORIZON_POLICY, str(error))
     session.allowed = horizon.length
     horizon = _at_least(served.horizon_floor, horizon, len(outcome.chunk))
+    horizon = after_surprise(horizon, served.surprised_horizon, context)
     session.answered, session.last_chunk = (request.id.round, request.id.attempt), outcome.chunk
     session.horizon, session.horizon_reason = horizon.length, horizon.reason
     session.queued_s, session.reason = served.queued_ns / 1e9, entry.reason

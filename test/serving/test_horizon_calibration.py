@@ -118,7 +118,8 @@ def test_a_served_task_keeps_the_longest_lead_that_it_has_had():
         return session.horizon_reason
 
     assert {reason("t", 1, 0), reason("t", 2, 5)} == {"calibrated as static 50"}
-    assert reason("t", 3, 40, surprised=True) == "calibrated as static 50", "these are given up"
+    early = reason("t", 3, 40, surprised=True)
+    assert early == "calibrated as static 50; 10 after a surprise", "these 40 are given up"
     assert reason("t", 4, 6).endswith("here 6")
     assert reason("t", 5, 2).endswith("here 6"), "a short chunk leaves less, and nothing is faster"
     assert reason("u", 1, 0) == "calibrated as static 50", "another task"
@@ -312,3 +313,32 @@ def test_by_default_a_calibration_of_another_policy_is_passed_over():
     dispatcher.add_engine("edge", "edge")
     dispatcher.engine_ready(0, "edge", ANOTHER, warmup_profile(ANOTHER))
     assert options.horizon_of("", "", ANOTHER) == "tail_agreement:t=0.8,h_min=5"
+
+
+def test_static_slack_is_the_longest_that_lost_at_most_one_of_64_tuning_episodes():
+    successes = {
+        "lever-pull-v3": {"5": 63, "10": 64, "20": 63, "50": 60},
+        "reach-v3": {"5": 64, "10": 64, "20": 64, "50": 64},
+        "all": {"5": 127, "10": 128, "20": 127, "50": 124},
+    }
+    how = {"episodes": 64, "successes": successes}
+    counted = replace(TUNED, static=replace(TUNED.static, how=how))
+    policy = parse_horizon("static:slack", counted.policies())
+
+    def answer(task):
+        horizon = policy(UPDATES, CHUNK, HorizonContext(task, 2))
+        return horizon.length, horizon.reason
+
+    assert answer("lever-pull-v3") == (20, "static 20, at most 2% below the best")
+    assert answer("reach-v3") == (50, "static 50, at most 2% below the best")
+    assert answer("open the box")[0] == 20
+    read = HorizonCalibration.from_dict(json.loads(json.dumps(counted.to_dict())))
+    assert parse_horizon("static:slack", read.policies())(
+        UPDATES, CHUNK, HorizonContext("lever-pull-v3", 2)
+    ).length == 20  # fmt: skip
+
+
+@pytest.mark.parametrize("calibration", [CALIBRATION, TUNED])
+def test_static_slack_needs_the_counts_of_the_tuning(calibration):
+    with pytest.raises(ConfigError, match="'static:slack' needs static horizons tuned"):
+        parse_horizon("static:slack", calibration.policies())

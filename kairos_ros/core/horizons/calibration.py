@@ -15,6 +15,7 @@ from kairos_ros.core.errors import ConfigError, PolicyError
 from kairos_ros.core.horizons.critic import ByRisk, Critic
 from kairos_ros.core.horizons.policies import (
     CALIBRATED,
+    SLACK,
     TUNED,
     UNCALIBRATED,
     Floats,
@@ -25,6 +26,9 @@ from kairos_ros.core.horizons.policies import (
 )
 
 FORMAT = 1
+SLACK_LOSS = 0.02
+"""Share of the tuning episodes that `static:slack` may lose to the best static horizon: one of 64.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +83,15 @@ class StaticHorizons:
         for h in (*self.tasks.values(), self.general):
             _check_horizon(h)
 
+    def with_slack(self) -> "StaticHorizons | None":
+        """The largest that lost no more than SLACK_LOSS of the tuning episodes to the best one;
+        None where the counts of a task are not kept."""
+        kept: Mapping[str, Mapping[Any, int]] = self.how.get("successes", {})
+        if not all(names[0] in kept for names in self.tasks) or "all" not in kept:
+            return None
+        tasks = {names: _largest_within(kept[names[0]], self.how) for names in self.tasks}
+        return StaticHorizons(tasks, _largest_within(kept["all"], self.how, len(tasks)))
+
 
 @dataclass(frozen=True, slots=True)
 class HorizonCalibration:
@@ -123,7 +136,10 @@ class HorizonCalibration:
         """The horizon policies that it stands for, by name, for `parse_horizon`."""
         found: dict[str, HorizonPolicy] = {CALIBRATED: Calibrated(self)}
         if self.static:
-            found[TUNED] = TunedStatic(self.static, self.chunk_size)
+            found[TUNED] = TunedStatic(self.static, self.chunk_size, "tuned")
+            if longer := self.static.with_slack():
+                why = f"at most {SLACK_LOSS:.0%} below the best"
+                found[SLACK] = TunedStatic(longer, self.chunk_size, why)
         return found
 
     def careful(self, names: tuple[str, ...]) -> int:
@@ -236,11 +252,11 @@ class Calibrated:
 class TunedStatic:
     """Executes the task's tuned static horizon in every round. A HorizonPolicy; reads no updates.
 
-    Raises PolicyError for chunks of another length than it was tuned for.
+    why: it is that horizon. Raises PolicyError for chunks of another length than it was tuned for.
     """
 
-    def __init__(self, static: StaticHorizons, chunk_size: int) -> None:
-        self._chunk_size = chunk_size
+    def __init__(self, static: StaticHorizons, chunk_size: int, why: str) -> None:
+        self._chunk_size, self._why = chunk_size, why
         self._general = static.general
         self._horizons = {name: h for names, h in static.tasks.items() for name in names}
 
@@ -249,7 +265,13 @@ class TunedStatic:
         h = self._horizons.get(context.task) or self._horizons.get(context.instruction)
         known = "" if h else UNKNOWN
         h = h or self._general
-        return _executed(h, self._chunk_size, f"static {h}, tuned{known}")
+        return _executed(h, self._chunk_size, f"static {h}, {self._why}{known}")
+
+
+def _largest_within(successes: Mapping[Any, int], how: Mapping[str, Any], tasks: int = 1) -> int:
+    """successes: horizon -> successful episodes of so many tasks together."""
+    least = max(successes.values()) - SLACK_LOSS * how["episodes"] * tasks
+    return max(int(h) for h, ok in successes.items() if ok >= least)
 
 
 UNKNOWN = ", a task that was not calibrated"

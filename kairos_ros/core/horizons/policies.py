@@ -8,7 +8,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar, Protocol, cast, runtime_checkable
 
 import numpy as np
@@ -17,13 +17,17 @@ from numpy.typing import NDArray
 from kairos_ros.core.errors import ConfigError, PolicyError
 from kairos_ros.core.spec import build_policy, split_spec
 
+DEFAULT_SURPRISED_HORIZON = 10
+"""Most actions of a chunk that a surprised arm asked for: something has moved it, so that what
+undisturbed episodes say of the round does not hold, and may still move it."""
+
 DEFAULT_H_MIN = 5
 """Fewest actions executed per round: the smallest static horizon that we evaluate."""
 
 ENTRY_POINT_GROUP = "kairos_ros.horizon"
 
 CALIBRATED = "calibrated"
-TUNED = "static:tuned"
+TUNED, SLACK = "static:tuned", "static:slack"
 """Horizon policies that a calibration of the served policy stands for (`calibration.py`)."""
 
 AUTO = "auto"
@@ -59,6 +63,8 @@ class HorizonContext:
     lead: int = 0
     """The most actions that the robot executed in this task from an observation until the chunk
     made from it; 0: it waited, or has not asked before."""
+    surprised: bool = False
+    """The robot asks early, because its arm did not move as the actions say (`surprise.py`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,9 +229,9 @@ def parse_horizon(
 ) -> HorizonPolicy:
     """Builds the policy named by, for example, `static:10`, `confidence:t=0.4,h_min=5` or `auto`.
 
-    `calibrated`: what `calibrated` and `static:tuned` stand for, where there is a calibration
-    (`HorizonCalibration.policies`). Names that are not built in are looked up in entry point group
-    `kairos_ros.horizon`.
+    `calibrated`: what `calibrated`, `static:tuned` and `static:slack` stand for, where there is a
+    calibration (`HorizonCalibration.policies`). Names that are not built in are looked up in entry
+    point group `kairos_ros.horizon`.
     Raises ConfigError, also for h_min=0: a robot that executes nothing never gets anywhere.
     """
     calibrated = calibrated or {}
@@ -239,14 +245,15 @@ def parse_horizon(
         return calibrated[CALIBRATED]
 
     name, options = split_spec(text)
-    if name == "static" and options in ({"": "tuned"}, {"h": "tuned"}):
-        if TUNED not in calibrated:
+    tuned = f"{name}:{next(iter(options.values()))}" if len(options) == 1 else ""
+    if tuned in (TUNED, SLACK):
+        if tuned not in calibrated:
             raise ConfigError(
-                "horizon policy 'static:tuned' needs static horizons tuned for the served policy; "
+                f"horizon policy {tuned!r} needs static horizons tuned for the served policy; "
                 "run 'kairos calibrate' (--static-only adds them to a calibration that has none), "
                 "or use another horizon policy"
             )
-        return calibrated[TUNED]
+        return calibrated[tuned]
 
     def auto() -> HorizonPolicy:
         return parse_horizon(CALIBRATED if CALIBRATED in calibrated else UNCALIBRATED, calibrated)
@@ -259,6 +266,13 @@ def parse_horizon(
     if getattr(policy, "h_min", 1) < 1:
         raise ConfigError(f"{text!r}: a robot must execute at least one action; use h_min>=1")
     return policy
+
+
+def after_surprise(horizon: Horizon, most: int, context: HorizonContext) -> Horizon:
+    """`horizon`; of an arm that was surprised its first `most` actions, 0 for no such limit."""
+    if not context.surprised or not 0 < most < horizon.length:
+        return horizon
+    return replace(horizon, length=most, reason=f"{horizon.reason}; {most} after a surprise")
 
 
 def stays(length: int, reason: str) -> bool:

@@ -72,8 +72,8 @@ def run_cell(key: Key) -> dict[str, list[int]]:
     """Outcome of every episode: success, rounds, actions, surprises.
 
     key: folder, task, rule, disturbance, lead, first_seed, episodes; push_m, push_periods and
-    knock_m_s (0: nothing happens); surprise (a surprise rule; empty: nothing is watched) and
-    warm_up_seed.
+    knock_m_s (0: nothing happens); surprise (a surprise rule; empty: nothing is watched),
+    surprised_horizon (as of the serving node) and warm_up_seed.
     """
     from kairos_ros.lab.training.events import Event, draw_knock, draw_push
     from kairos_ros.lab.training.rollout import run_episodes
@@ -99,6 +99,7 @@ def run_cell(key: Key) -> dict[str, list[int]]:
         key["lead"],
         events=events,
         watch=watch,
+        surprised_horizon=key["surprised_horizon"],
     )
     return {
         "success": [int(episode.success) for episode in episodes],

@@ -14,7 +14,13 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizons.policies import CALIBRATED, TUNED, parse_horizon
+from kairos_ros.core.horizons.policies import (
+    CALIBRATED,
+    DEFAULT_SURPRISED_HORIZON,
+    SLACK,
+    TUNED,
+    parse_horizon,
+)
 from kairos_ros.core.horizons.surprise import parse_surprise
 from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.lab.horizons.cells import (
@@ -84,11 +90,14 @@ class HorizonStudy(_Section):
     static: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2)]
     policies: list[str] = []
     tuned: str = ""
-    """Calibration file in the policy folder: its `static:tuned` is the baseline."""
+    """Calibration file in the policy folder: its `static:tuned` is the baseline; `static:slack`
+    among the policies is its, too."""
     calibrated: dict[str, str] = {}
     surprise: str = ""
     """A surprise rule, and the rules that run with it, too: as `RULE + surprise` in the tables."""
     watched: list[str] = []
+    surprised_horizon: Annotated[int, Field(ge=0)] = DEFAULT_SURPRISED_HORIZON
+    """Most actions of a chunk that a surprised arm asked for; 0: as ever."""
     warm_up_seed: Annotated[int, Field(ge=0)] = 0
     """Of the episodes in which the surprise rule learns how the arm responds, one per task."""
     paper: Annotated[dict[str, str], Field(max_length=2)] = {}
@@ -178,7 +187,8 @@ def read_horizon_study(config: Path) -> HorizonStudy:
         if unknown := [task for task in tasks if task not in SCENES]:
             raise ConfigError(f"{config}: no task {unknown[0]!r}; known are {', '.join(SCENES)}")
     for name in study.policies:
-        parse_horizon(name)
+        if name != SLACK or not study.tuned:  # that one comes from the calibration
+            parse_horizon(name)
     if study.surprise:
         parse_surprise(study.surprise).watch(HAND)
     names = [condition.name for condition in study.conditions]
@@ -242,7 +252,8 @@ def _unwatched(study: HorizonStudy) -> list[str]:
 def _rules(study: HorizonStudy, folder: Path) -> dict[str, tuple[str, str]]:
     """Name in the tables -> what the cell runs, and the surprise rule beside it; a calibration is
     named by its content."""
-    named = {TUNED: (TUNED, study.tuned)} if study.tuned else {}
+    of_tuning = [TUNED, *(one for one in study.policies if one == SLACK)] if study.tuned else []
+    named = {name: (name, study.tuned) for name in of_tuning}
     named |= {label: (CALIBRATED, name) for label, name in study.calibrated.items()}
     plain = [name for name in _unwatched(study) if name not in named]
     rules = named_rules(folder, plain, named)
@@ -272,6 +283,7 @@ def _keys(
             "rule": rule[0],
             "surprise": rule[1],
             "warm_up_seed": study.warm_up_seed if rule[1] else 0,
+            "surprised_horizon": study.surprised_horizon if rule[1] else 0,
             "disturbance": condition.noise,
             "lead": condition.lead,
             "push_m": condition.push_m,

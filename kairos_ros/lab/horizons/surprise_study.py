@@ -15,7 +15,7 @@ import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizons.policies import CALIBRATED, TUNED
+from kairos_ros.core.horizons.policies import CALIBRATED, DEFAULT_SURPRISED_HORIZON, TUNED
 from kairos_ros.core.horizons.surprise import parse_surprise
 from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.lab.horizons.cells import (
@@ -55,6 +55,8 @@ class SurpriseStudy(BaseModel):
     policies: Annotated[list[str], Field(min_length=1)]
     """Horizon policies, with and without the rule each."""
     surprise: str
+    surprised_horizon: Annotated[int, Field(ge=0)] = DEFAULT_SURPRISED_HORIZON
+    """Most actions of a chunk that a surprised arm asked for; 0: as ever."""
     pushes_m: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=1)]
     push_periods: Annotated[int, Field(ge=1)]
     sizes: dict[str, StudySize]
@@ -148,6 +150,7 @@ def _keys(
             "push_periods": study.push_periods,
             "surprise": surprise,
             "warm_up_seed": study.warm_up_seed,
+            "surprised_horizon": study.surprised_horizon,
             "first_seed": study.first_seed + at,
             "episodes": min(BLOCK, chosen.episodes - at),
         }

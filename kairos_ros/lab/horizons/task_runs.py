@@ -87,6 +87,7 @@ _NOTHING_HAPPENS = {
     "knock_m_s": 0.0,
     "surprise": "",
     "warm_up_seed": 0,
+    "surprised_horizon": 0,
 }
 
 

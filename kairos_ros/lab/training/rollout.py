@@ -10,7 +10,12 @@ import numpy as np
 import torch
 
 from kairos_ros.core.fit import camera_name
-from kairos_ros.core.horizons.policies import HorizonContext, HorizonPolicy
+from kairos_ros.core.horizons.policies import (
+    DEFAULT_SURPRISED_HORIZON,
+    HorizonContext,
+    HorizonPolicy,
+    after_surprise,
+)
 from kairos_ros.core.horizons.surprise import SurpriseWatch, Trigger
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
 from kairos_ros.engine.policies.policy import load_policy
@@ -151,6 +156,7 @@ class Arm:
     body: SimAdapter
     seed: int
     decide: HorizonPolicy
+    surprised_horizon: int = DEFAULT_SURPRISED_HORIZON
     rounds: int = 0
     actions: int = 0
     tail: np.ndarray | None = None
@@ -171,6 +177,8 @@ class Arm:
     watch: SurpriseWatch | None = None
     trigger: Trigger | None = None
     surprises: int = 0
+    surprised: bool = False
+    """Its next observation is taken early."""
 
     @property
     def over(self) -> bool:
@@ -224,6 +232,7 @@ def run_episodes(
     dress: Callable[[SimAdapter, int], None] = lambda arm, seed: None,
     events: Mapping[int, Event] | None = None,
     watch: Callable[[], SurpriseWatch] | None = None,
+    surprised_horizon: int = DEFAULT_SURPRISED_HORIZON,
 ) -> list[EpisodeResult]:
     """One episode per seed under the horizon policy `decide`, up to `len(bodies)` at a time.
 
@@ -240,12 +249,16 @@ def run_episodes(
     with the first delay again.
 
     `events`: seed -> what happens in its episode. `watch`: makes what follows the arm of one
-    episode, which asks early where it does not move as its chunk says.
+    episode, which asks early where it does not move as its chunk says, and then executes the first
+    `surprised_horizon` actions at most (`core.horizons.policies.after_surprise`).
     """
     results = []
     for at in range(0, len(seeds), len(bodies)):
         some = seeds[at : at + len(bodies)]
-        arms = [Arm(body, seed, decide) for body, seed in zip(bodies, some, strict=False)]
+        arms = [
+            Arm(body, seed, decide, surprised_horizon)
+            for body, seed in zip(bodies, some, strict=False)
+        ]
         for arm in arms:
             arm.body.reset(TaskGoal(SCENES[scene], scene, arm.seed))
             arm.event = events.get(arm.seed) if events else None
@@ -311,8 +324,10 @@ def one_round(
             task_id=f"{scene} {arm.seed}",
             state=states[row],
             lead=max((begun, *(one.begun for one in arm.log))),
+            surprised=arm.surprised,
         )
-        length = arm.decide(chunks.updates[:, row], chunk, context).length
+        horizon = arm.decide(chunks.updates[:, row], chunk, context)
+        length = after_surprise(horizon, arm.surprised_horizon, context).length
         rng = np.random.default_rng((arm.seed, arm.rounds, 1))
         noise = disturbance * rng.standard_normal((length, chunk.shape[1]))
         noise[:, -1] = 0.0  # the gripper is left alone
@@ -327,6 +342,7 @@ def one_round(
         last = max(begun, length - left)
         stopped = arm.act(actions[begun:last], clean[begun:last], watched=True)
         observed = length - left
+        arm.surprised = stopped is not None
         if stopped is not None:
             observed = last = begun + stopped
             left = min(lead, length - last)

@@ -8,7 +8,11 @@ from typing import Any
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.calibration import HorizonCalibration
-from kairos_ros.core.horizons.policies import AUTO, UNCALIBRATED
+from kairos_ros.core.horizons.policies import (
+    AUTO,
+    DEFAULT_SURPRISED_HORIZON,
+    UNCALIBRATED,
+)
 from kairos_ros.core.placement.served_plan import PlannedEngine, read_served_plan
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.core.wire_check import ROBOTS
@@ -128,6 +132,15 @@ SERVING_PARAMETERS = (
         False,
         "Execute more of each chunk when engines are short, for the most successful tasks per hour "
         "by the calibration's counts",
+        live=True,
+    ),
+    ParameterSpec(
+        "surprised_horizon",
+        DEFAULT_SURPRISED_HORIZON,
+        "Most actions of a chunk that a robot asked for early, with its parameter surprise; 0: as "
+        "ever",
+        0,
+        10_000,
         live=True,
     ),
     ParameterSpec(
@@ -286,6 +299,7 @@ def serving_options(values: Mapping[str, Any]) -> ServingOptions:
         hedge_budget=values["hedge_budget"],
         rate_control=values["rate_control"],
         load_horizon=values["load_horizon"],
+        surprised_horizon=values["surprised_horizon"],
         memory_budget_mib=values["memory_budget_mib"],
         calibration=find_calibration(values["policy"] or NOWHERE, values["horizon_calibration"]),
         policies=policy_names(values),
