@@ -15,11 +15,11 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fit import camera_name
 from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames, is_robot_name
 from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon
+from kairos_ros.engine.policies.calibration_file import find_calibration
 from kairos_ros.engine.policies.saved_policy import policy_inputs
 from kairos_ros.host.share import share
 from kairos_ros.robot.adapters.sim.metaworld_scenes import HAND_DIM
 from kairos_ros.robot.cameras.cameras_text import parse_cameras
-from kairos_ros.serving.calibration_file import find_calibration
 
 OWN_CAMERAS = "1"
 """In place of a list of cameras: those that the policy reads."""

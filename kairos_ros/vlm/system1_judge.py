@@ -55,7 +55,7 @@ class System1Judge:
         self._connect()
 
     def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
-        """As the seam says."""
+        """As the interface says."""
         start = time.monotonic()
         asked: dict[int, int] = {}  # number on the wire -> place
         outcomes: dict[int, LanguageOutcome] = {}
@@ -78,7 +78,7 @@ class System1Judge:
         ]
 
     def close(self) -> None:
-        """As the seam says."""
+        """As the interface says."""
         self._socket.close(linger=0)
         self._context.term()
 

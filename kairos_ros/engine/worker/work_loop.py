@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from kairos_ros.core.errors import RefusalCode
-from kairos_ros.engine.seam import EngineLostError, PreparedBatch
+from kairos_ros.engine.interface import EngineLostError, PreparedBatch
 from kairos_ros.engine.worker.jobs import Job, QuestionJob
 from kairos_ros.engine.worker.link import WorkerLink
 from kairos_ros.engine.worker.questions import Questions

@@ -23,6 +23,7 @@ from kairos_ros.core.horizons.policies import (
 )
 from kairos_ros.core.horizons.surprise import parse_surprise
 from kairos_ros.document.faults import read_document, read_model
+from kairos_ros.engine.policies.calibration_file import read_calibration
 from kairos_ros.lab.horizons.cells import (
     BLOCK,
     CODE,
@@ -39,7 +40,6 @@ from kairos_ros.lab.metrics.cells import Key, cell_name, kept_results, run_cells
 from kairos_ros.lab.training.bench import policy_under_test
 from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
-from kairos_ros.serving.calibration_file import read_calibration
 
 COLUMNS = (
     "condition", "task", "rule", "episodes", "successes", "success", "success_low",

@@ -15,6 +15,7 @@ import numpy as np
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import TUNED, Floats, Horizon, HorizonContext, Static
+from kairos_ros.engine.policies.calibration_file import NAME, read_calibration
 from kairos_ros.lab.horizons.cells import named_rules, policy_folder
 from kairos_ros.lab.metrics.cells import Key, kept_results, run_cells, source_version
 from kairos_ros.lab.paper.beside import (
@@ -26,7 +27,6 @@ from kairos_ros.lab.paper.beside import (
     write_rows,
 )
 from kairos_ros.lab.training.bench import EPISODES, arms, policy_under_test
-from kairos_ros.serving.calibration_file import NAME, read_calibration
 
 if TYPE_CHECKING:
     from kairos_ros.lab.training.rollout import Arm

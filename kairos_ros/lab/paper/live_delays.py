@@ -15,6 +15,7 @@ import numpy as np
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import CALIBRATED, TUNED
+from kairos_ros.engine.policies.calibration_file import NAME
 from kairos_ros.lab.horizons.cells import horizon_policy, named_rules, policy_folder
 from kairos_ros.lab.metrics.cells import Key, kept_results, run_cells, source_version
 from kairos_ros.lab.metrics.figure_style import BASELINE, OTHERS, OURS
@@ -26,7 +27,6 @@ from kairos_ros.lab.training.bench import EPISODES, arms, policy_under_test
 from kairos_ros.lab.training.rollout import Delay
 from kairos_ros.recording.runs.run import FleetRun, RoundRecord
 from kairos_ros.recording.runs.summary import wilson_95
-from kairos_ros.serving.calibration_file import NAME
 
 RATE_HZ = 30.0
 LEAD = 2

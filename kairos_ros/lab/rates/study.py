@@ -22,6 +22,7 @@ from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.core.horizons.load_horizon import HorizonCurve, horizon_curves
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.document.faults import read_document, read_model
+from kairos_ros.engine.policies.calibration_file import find_calibration
 from kairos_ros.host.share import share
 from kairos_ros.lab.metrics.cells import Key
 from kairos_ros.lab.sim.arrivals import trace_tasks
@@ -31,7 +32,6 @@ from kairos_ros.lab.sim.sim_engine import SimEngine, capacity_per_s, linear_prof
 from kairos_ros.lab.sim.simulate import simulate
 from kairos_ros.recording.runs.run import FleetRun
 from kairos_ros.recording.runs.trace import Trace, TraceRound
-from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.serving.options import ServingOptions
 
 RATE_HZ = 30.0
