@@ -137,8 +137,7 @@ class EngineLink:
     @property
     def _sendable(self) -> EngineDescription | None:
         """The engine, if it takes batches."""
-        peer = self._peer
-        return None if peer.draining else peer.description
+        return None if self._peer.draining else self._peer.description
 
     # The link's thread
 
@@ -252,9 +251,8 @@ class EngineLink:
             limit = timing.silence_s if peer.description else timing.loading_silence_s
             return f"no heartbeat for {limit:g} s" if silent > limit else ""
         if peer.description is not None:
-            return (
-                f"no sign of life for {silent:.1f} s" if silent > self._monitor.patience_s else ""
-            )
+            is_lost = silent > self._monitor.patience_s
+            return f"no sign of life for {silent:.1f} s" if is_lost else ""
         if silent > self._timing.silence_s and now - self._told >= 1.0 and not peer.complaint:
             self._told = now
             if not peer.silence:
