@@ -12,6 +12,7 @@ from typing import Any
 
 from kairos_ros.host.discovery import announce_each_second
 from kairos_ros.host.extras import explained
+from kairos_ros.host.garbage import imports_stay
 from kairos_ros.host.stacks import tell_stacks
 
 
@@ -26,7 +27,9 @@ def run(program: str, module: str, interrupted: int, *arguments: str) -> Any:
             signal.signal(number, lambda *_: os._exit(interrupted))
     announce_each_second()
     with explained(program):
-        return importlib.import_module(module).main(*arguments)
+        with imports_stay():
+            program_module = importlib.import_module(module)
+        return program_module.main(*arguments)
 
 
 def _node(program: str, module: str, *arguments: str) -> Any:

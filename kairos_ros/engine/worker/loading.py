@@ -1,6 +1,5 @@
 """From options to an engine. Imports torch only where a policy needs it."""
 
-import gc
 import logging
 import os
 import time
@@ -19,6 +18,7 @@ from kairos_ros.engine.policies.policy_folder import read_policy_folder
 from kairos_ros.engine.policies.policy_source import one_line
 from kairos_ros.engine.policies.saved_policy import PREFIX
 from kairos_ros.host.extras import require
+from kairos_ros.host.garbage import imports_stay
 
 log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
     if options.compile:  # torch looks when it is imported
         os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(_compiled_cache()))
     progress("importing torch")
-    with _no_garbage(), _metadata_read_once():
+    with imports_stay(), _metadata_read_once():
         from kairos_ros.engine.policies.policy_engine import load_policy_engine
     with _judged(options.policy):
         return load_policy_engine(options, progress)
@@ -104,18 +104,6 @@ def _judged(policy: str) -> Iterator[None]:
         log.exception("policy %s does not load", policy)
         why = f"{type(error).__name__}: {one_line(error)}"
         raise PolicyError(f"policy {policy} does not load: {why}") from error
-
-
-@contextmanager
-def _no_garbage() -> Iterator[None]:
-    """For importing torch and LeRobot: the garbage collector does not run meanwhile, and does not
-    look at their modules later, which stay for the life of the worker."""
-    gc.disable()
-    try:
-        yield
-    finally:
-        gc.freeze()
-        gc.enable()
 
 
 @contextmanager
