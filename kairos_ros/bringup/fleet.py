@@ -20,6 +20,7 @@ from kairos_ros.fleet.places import (
     IN_PROCESS,
     SYSTEM1,
     model_of,
+    options_of,
     policy_names,
     policy_of,
 )
@@ -28,7 +29,14 @@ from kairos_ros.planning.plan import GPU
 from kairos_ros.robot.supervision.rules_text import rules_text
 
 if TYPE_CHECKING:
-    from kairos_ros.fleet.fleet_file import FleetFile, Monitor, RobotGroup, Safety, TaskClass
+    from kairos_ros.fleet.fleet_file import (
+        FleetFile,
+        Monitor,
+        RobotGroup,
+        Safety,
+        System2,
+        TaskClass,
+    )
     from kairos_ros.planning.plan import Plan, ServerPlan
 
 NODES: Mapping[Component, str] = {
@@ -153,7 +161,7 @@ def _serving(fleet: "FleetFile", folder: Path, served: ServedPlan | None) -> Pro
     options: dict[str, dict[str, bool | int | str]] = {}
     for one in (task.components.system1 for task in tasks):
         options[one.model] = {"language_mib": LANGUAGE_MIB} if one.model in asked else {}
-        options[one.model] |= one.options
+        options[one.model] |= options_of(one.options, folder)
     if len(policies) > 1:
         named = [f"{name}={policy}" for name, policy in policies.items()]
         own = [
@@ -242,6 +250,8 @@ def _judge_parameters(
         parameters["freq_hz"] = float(judge.freq_hz)
         if judge.cameras:
             parameters["cameras"] = judge.cameras
+    elif skills := cast("System2", one).skills:
+        parameters["skills"] = skills
     return parameters
 
 

@@ -2,13 +2,12 @@
 
 import asyncio
 import os
-import resource
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-from kairos_ros.commands.listen import address_of, bind
+from kairos_ros.commands.listen import address_of, bind, more_files
 from kairos_ros.commands.robots.task import NamespaceOption
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.doors.access import access, local_access
@@ -106,9 +105,4 @@ def doors_command(
 
 def _most_sockets(clients: int) -> int:
     """Connections that this process can hold; raises its own limit of open files for them."""
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    wanted = MOST_SOCKETS + SPARE_FILES
-    if soft < wanted:
-        soft = min(wanted, hard) if hard != resource.RLIM_INFINITY else wanted
-        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-    return max(clients, min(MOST_SOCKETS, soft - SPARE_FILES))
+    return max(clients, min(MOST_SOCKETS, more_files(MOST_SOCKETS + SPARE_FILES) - SPARE_FILES))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from kairos_ros.commands.listen import address_of, bind, serve
+from kairos_ros.commands.listen import address_of, bind, more_files, serve
 from kairos_ros.core.address import is_loopback
 from kairos_ros.core.calls.dispatch import DISPATCHES, dispatch_called
 from kairos_ros.core.calls.orders import ORDERS, order_called
@@ -18,6 +18,8 @@ from kairos_ros.host.orphan import leave_with_launcher
 if TYPE_CHECKING:
     from kairos_ros.gateway.backend import Backend
 
+MOST_FILES = 16_384
+"""Connections of clients and to servers, as far as this process may have them."""
 TOKEN = "KAIROS_GATEWAY_TOKEN"
 """Environment variable with what clients have to bring; a token does not belong on a command
 line."""
@@ -84,6 +86,7 @@ def gateway_command(
     chosen, where = order_called(order), dispatch_called(dispatch)
     import uvicorn
 
+    from kairos_ros.gateway.connection import Connection
     from kairos_ros.gateway.gateway import Gateway
     from kairos_ros.gateway.server import application
 
@@ -95,6 +98,7 @@ def gateway_command(
         memory_tokens=memory_tokens,
         timeout_s=timeout_s,
     )
+    more_files(MOST_FILES)
     bound = bind(host, port)
     leave_with_launcher()
     shown = f"[{host}]" if ":" in host else host
@@ -109,6 +113,7 @@ def gateway_command(
     server = uvicorn.Server(
         uvicorn.Config(
             application(gateway, token),
+            http=Connection,
             log_level="warning",
             ws="none",
             timeout_graceful_shutdown=2,

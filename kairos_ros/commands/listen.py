@@ -1,6 +1,7 @@
 """Where a command listens: what people write, and a socket of it."""
 
 import ipaddress
+import resource
 import socket
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -50,6 +51,16 @@ def bind(host: str, port: int, *, listening: bool = True) -> socket.socket:
         bound.close()
         raise ConfigError(f"--listen {host}:{port}: {error.strerror}; choose another") from error
     return bound
+
+
+def more_files(wanted: int) -> int:
+    """Raises this process's limit of open files to what is wanted, as far as it may be. Returns
+    how many it can open then."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft < wanted:
+        soft = min(wanted, hard) if hard != resource.RLIM_INFINITY else wanted
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    return soft
 
 
 def serve(server: "uvicorn.Server", bound: socket.socket) -> None:

@@ -74,6 +74,8 @@ class ComponentRules:
     fallback: Fallback
     period_ns: int = 0
     """Between two judgements; 0 where the robot asks."""
+    asks_system1: bool = False
+    """The policy itself answers, about what it is given to see: nothing while it is not asked."""
 
     @property
     def deadline_ns(self) -> int:
@@ -102,3 +104,7 @@ class TaskRules:
     on_max_violation: Fallback
     system2_ratio: int = 1
     """System 1 rounds per plan."""
+
+    def waits_for(self, component: Component) -> Component:
+        """Whose answer a robot waits for that holds because this component has not answered."""
+        return Component.SYSTEM1 if self.components[component].asks_system1 else component

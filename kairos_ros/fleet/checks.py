@@ -14,7 +14,14 @@ from kairos_ros.document.faults import did_you_mean
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.engine.registry import OWN
 from kairos_ros.fleet.fleet_file import GATEWAY, SECTIONS, FleetFile, Monitor, Safety, TaskClass
-from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, SYSTEM1, folder_of, policy_of
+from kairos_ros.fleet.places import (
+    EMBEDDED,
+    IN_PROCESS,
+    SYSTEM1,
+    folder_of,
+    policy_of,
+    tokenizer_of,
+)
 
 EMBEDDED_MODELS: Mapping[str, Collection[Component]] = {
     "embedded:metaworld_flow": {Component.SYSTEM1},
@@ -70,7 +77,7 @@ def problems_of(fleet: FleetFile, known: Known, folder: Path) -> list[Problem]:
     for name, task in fleet.tasks.items():
         policy = policy_of(fleet.located(task.components.system1.model), folder)
         found += _task(name, task, known, policy)
-    return [*found, *_schedulers(fleet), *_engine_options(fleet), *_gateway(fleet, folder)]
+    return [*found, *_schedulers(fleet), *_engine_options(fleet, folder), *_gateway(fleet, folder)]
 
 
 def unlocated(fleet: FleetFile) -> dict[str, list[str]]:
@@ -140,6 +147,9 @@ def _models(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
             path: FieldPath = (name, "components", component.value, "model")
             if one.model in fleet.models:
                 path = ("models", one.model)
+                if fleet.models[one.model] == SYSTEM1:
+                    yield Problem(path, f"write model: {SYSTEM1} at the component that asks it")
+                    continue
             elif fleet.models and not _says_where(one.model):
                 hint = did_you_mean(one.model, fleet.models)
                 listed = ", ".join(fleet.models)
@@ -287,7 +297,7 @@ def _schedulers(fleet: FleetFile) -> Iterator[Problem]:
             yield Problem((name, "scheduling"), text)
 
 
-def _engine_options(fleet: FleetFile) -> Iterator[Problem]:
+def _engine_options(fleet: FleetFile, folder: Path) -> Iterator[Problem]:
     """A model is served by one engine, whichever tasks use it."""
     first: dict[str, tuple[str, Mapping[str, object]]] = {}
     for name, task in fleet.tasks.items():
@@ -305,6 +315,8 @@ def _engine_options(fleet: FleetFile) -> Iterator[Problem]:
                 number = f"a whole number, 1 to {largest}"
                 wanted = {bool: "true or false", int: number, str: "a text"}[kind]
                 yield Problem((*here, option), f"{value!r} must be {wanted}")
+        if (own := tokenizer_of(system1.options, folder)) and not own.is_dir():
+            yield Problem((*here, "tokenizer"), f"there is no folder {own}")
         if system1.options != theirs:
             text = (
                 f"{dict(system1.options)} differs from {dict(theirs)} of task {other}, whose model "

@@ -10,7 +10,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component
 from kairos_ros.core.placement.served_plan import Option, PlannedEngine, ServedPlan
 from kairos_ros.fleet.fleet_file import FleetFile
-from kairos_ros.fleet.places import NOT_IN_NAMES, policy_names, policy_of
+from kairos_ros.fleet.places import NOT_IN_NAMES, options_of, policy_names, policy_of
 from kairos_ros.fleet.server_cluster import Host
 from kairos_ros.planning.plan import GPU, Plan, ServerPlan
 
@@ -62,7 +62,10 @@ def policies_of(fleet: FleetFile, folder: Path) -> dict[str, Mapping[str, Option
     system1 = [task.components.system1 for task in fleet.tasks.values()]
     names = policy_names(one.model for one in system1)
     return {
-        names[one.model]: {"policy": policy_of(fleet.located(one.model), folder), **one.options}
+        names[one.model]: {
+            "policy": policy_of(fleet.located(one.model), folder),
+            **options_of(one.options, folder),
+        }
         for one in system1
     }
 

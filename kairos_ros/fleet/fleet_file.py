@@ -171,6 +171,14 @@ class System1(_Model):
 class System2(_Model):
     """Planner."""
 
+    skills: Annotated[
+        list[Text] | None,
+        Field(
+            min_length=2,
+            max_length=64,
+            description="what may be planned; the instructions of the policy that ships without it",
+        ),
+    ] = None
     fallback: Literal[*FALLBACKS[Component.SYSTEM2]]  # type: ignore[valid-type]  # mypy reads no unpacked tuple
 
 
@@ -231,6 +239,7 @@ class TaskClass(_Section):
                     slo_ns=round(one.slo_ms * 1e6),
                     fallback=one.fallback,
                     period_ns=round(1e9 / one.freq_hz) if isinstance(one, _Judge) else 0,
+                    asks_system1=one.model == Component.SYSTEM1,
                 )
                 for component, one in self.components.used.items()
             },

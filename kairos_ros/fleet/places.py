@@ -2,7 +2,7 @@
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from kairos_ros.host.share import share
@@ -41,6 +41,17 @@ def policy_names(models: Iterable[str]) -> dict[str, str]:
         same = sum(known.partition("--")[0] == name for known in names.values())
         names[model] = f"{name}--{same + 1}" if same else name
     return names
+
+
+def options_of[T](options: Mapping[str, T], fleet_folder: Path) -> dict[str, T | str]:
+    """Options of a System 1 model as its engine wants them."""
+    folder = tokenizer_of(options, fleet_folder)
+    return {**options, **({"tokenizer": str(folder)} if folder else {})}
+
+
+def tokenizer_of(options: Mapping[str, object], fleet_folder: Path) -> Path | None:
+    """The folder that option `tokenizer` names; None where it is not given, or is a hub id."""
+    return folder_of(str(options.get("tokenizer", "")), fleet_folder)
 
 
 def policy_of(model: str, fleet_folder: Path) -> str:

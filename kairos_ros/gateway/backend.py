@@ -11,7 +11,7 @@ import httpx
 
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
 from kairos_ros.core.wire_check import MOST_PORT
-from kairos_ros.gateway.chat import LARGEST_ANSWER, Chat, Said, read_said
+from kairos_ros.gateway.chat import LARGEST_ANSWER, Chat, Said, is_name, read_said
 
 PROBE_S = 2.0
 """A server that does not list its models in this time is down."""
@@ -96,7 +96,7 @@ class HttpBackend:
             raise BackendError(
                 f"{self._url}/models: {type(error).__name__} {error!s:.200}".rstrip()
             ) from error
-        return frozenset(name for name in names if isinstance(name, str) and name)
+        return frozenset(name for name in names if is_name(name))
 
     async def _listed(self) -> bytes:
         """What GET /models answers; nothing where the model is known. Raises ValueError."""

@@ -16,7 +16,8 @@ LARGEST_ANSWER = 4 << 20
 PICTURE_TOKENS = 256
 """Taken for a picture until a server has counted: what models make of one differs."""
 BYTES_PER_TOKEN = 4
-MOST_TOKENS = 10_000_000
+MOST_TOKENS = 131_072
+"""That an answer is believed to have."""
 MODEL_BYTES = 256
 
 
@@ -41,7 +42,7 @@ def read_chat(body: bytes) -> Chat:
     if not isinstance(said, dict):
         raise WireError(f"the body is {type(said).__name__}, not an object")
     model, messages, stream = said.get("model"), said.get("messages"), said.get("stream", False)
-    if not _is_name(model):
+    if not is_name(model):
         raise WireError(f"model is {model!r:.80}; name one of GET /v1/models")
     if not isinstance(messages, list) or not messages:
         raise WireError("messages is missing; it is a list of at least one message")
@@ -50,8 +51,8 @@ def read_chat(body: bytes) -> Chat:
     return Chat(model, stream, sum(_tokens(one) for one in messages), body)
 
 
-def _is_name(model: Any) -> TypeGuard[str]:
-    """JSON can hold half a character, which no bytes can."""
+def is_name(model: Any) -> TypeGuard[str]:
+    """What calls can ask for. JSON can hold half a character, which no bytes can."""
     named = isinstance(model, str) and model.isprintable()
     return named and 0 < len(model.encode()) <= MODEL_BYTES
 

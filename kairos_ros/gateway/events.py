@@ -16,12 +16,15 @@ class EventReader:
         """The event that ends a stream has come."""
         self.said = Said("", 0)
         """The model, and the tokens: as the server counts them, else one for each event."""
-        self._rest = b""
+        self._rest = bytearray()
         self._events = 0
 
     def read(self, piece: bytes) -> None:
-        *lines, self._rest = (self._rest + piece).split(b"\n")
-        self._rest = self._rest[:LARGEST_ANSWER]
+        *lines, last = piece.split(b"\n")
+        if lines:
+            lines[0] = bytes(self._rest) + lines[0]
+            self._rest.clear()
+        self._rest += last[: LARGEST_ANSWER - len(self._rest)]
         for line in lines:
             if line.startswith(DATA):
                 self._read(line[len(DATA) :].strip())

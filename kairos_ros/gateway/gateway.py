@@ -19,12 +19,14 @@ from kairos_ros.gateway.servers import Servers
 
 ATTEMPTS = 2
 """Servers that a call is given to before it has failed."""
-HANGS_AFTER_S, HANGS_AFTER_TIMES = 2.0, 5.0
-"""A server that has not answered for so long, and so many times as long as usual, has failed even
-if nobody waits any more."""
+HANGS_AFTER_S, HANGS_AFTER_TIMES, HANGS_AFTER_SHARE = 2.0, 5.0, 0.8
+"""A server that has not answered a call that ends for so long, and so many times as long as usual,
+has failed; so has one that was given this share of the call's whole time."""
 PAUSE_WHEN_FULL_S = 1.0
 """Of a server that has no memory or no time left, unless it says how long."""
 KEPT_DECISIONS = 100
+JSON = "application/json"
+"""Content type of an answer that is no stream, whatever its client asked for."""
 
 
 class RefusedError(KairosError):
@@ -167,11 +169,14 @@ class Gateway:
 
     def _leave(self, call: Call) -> None:
         """The call is over, however it ended; if it still runs, nobody waits for it any more."""
-        self._hung(call, HANGS_AFTER_S)
+        self._hung(call)
+        self._end(call)
+
+    def _end(self, call: Call) -> None:
         self.queue.gone(call, _now_ns())
         self._pump()
 
-    def _hung(self, call: Call, least_s: float = 0.0) -> str:
+    def _hung(self, call: Call) -> str:
         """What is wrong with the server that runs a call which ends now without an answer; "" if
         none does, or not for long."""
         found = self.queue.running_at(call)
@@ -179,8 +184,9 @@ class Gateway:
             return ""
         instance, run = found
         took_s = (_now_ns() - run.began_ns) / 1e9
-        if least_s and took_s < max(least_s, HANGS_AFTER_TIMES * run.expected_ns / 1e9):
-            return ""
+        usual_s = max(HANGS_AFTER_S, HANGS_AFTER_TIMES * run.expected_ns / 1e9)
+        if took_s < min(usual_s, HANGS_AFTER_SHARE * self._timeout_s):
+            return ""  # most of its time was spent in the queue
         trouble = f"{instance.name} has not answered for {took_s:.1f} s"
         self.queue.gone(call, _now_ns())
         self.servers.failed(instance.name, trouble)
@@ -191,12 +197,13 @@ class Gateway:
         name = start.instance.name
         async with AsyncExitStack() as stack:
             reply = await stack.enter_async_context(self.servers.by_name[name].backend.ask(chat))
-            kind = reply.headers.get("content-type", "application/json")
-            if reply.status == 200 and chat.stream:
+            kind = reply.headers.get("content-type", JSON)
+            kind = kind if kind.isascii() else JSON
+            if reply.status == 200 and chat.stream and not kind.startswith(JSON):
                 kept = stack.pop_all()
 
                 async def close() -> None:
-                    self._leave(start.call)
+                    self._end(start.call)  # whoever has begun to answer does not hang
                     await kept.aclose()
 
                 return CallAnswer(200, kind, self._streamed(start, chat, reply), start, close)
@@ -215,11 +222,15 @@ class Gateway:
     async def _streamed(self, start: StartedCall, chat: Chat, reply: Reply) -> AsyncIterator[bytes]:
         """The pieces as they come; an event with the error where the server breaks off."""
         reader = EventReader()
+        ends_s = asyncio.get_running_loop().time() + self._timeout_s
         try:
-            async with asyncio.timeout(self._timeout_s):
-                async for piece in reply.pieces:
-                    reader.read(piece)
-                    yield piece
+            while True:
+                async with asyncio.timeout_at(ends_s):  # the server's time, not its client's
+                    piece = await anext(reply.pieces, None)
+                if piece is None:
+                    break
+                reader.read(piece)
+                yield piece
             if not reader.done:
                 raise BackendError(f"{start.instance.name} broke off in mid-stream")
             self.servers.answered(start.instance.name, chat.model, reader.said)

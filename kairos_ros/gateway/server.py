@@ -24,6 +24,11 @@ from kairos_ros.telemetry.exposition import CONTENT_TYPE
 
 BODY_WITHIN_S = 10.0
 """A client that takes longer to send its request is refused."""
+READ_WITHIN_S = 10.0
+"""A client that does not read its stream for so long is left."""
+MOST_HELD = 256 << 20
+"""Bytes of requests that are read or wait; obligations are taken beyond it."""
+AGAIN_AFTER_S = 1.0
 READABLE = ("/health",)
 """Answered without a token."""
 
@@ -88,12 +93,26 @@ class Completions:
     def __init__(self, gateway: Gateway) -> None:
         self._gateway = gateway
 
+        self._held = 0
+        """Bytes of requests that are read or not answered yet."""
+
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        body = bytearray()
         try:
-            async with asyncio.timeout(BODY_WITHIN_S):
-                body = await _body(receive)
-            chat = read_chat(body)
+            await self._call(body, scope, receive, send)
+        finally:
+            self._held -= len(body)
+
+    async def _call(self, body: bytearray, scope: Scope, receive: Receive, send: Send) -> None:
+        """body: the request is read into it, and is counted as held as long as it is there."""
+        try:
             caller, slo_ns = read_caller(Request(scope).headers)
+            async with asyncio.timeout(BODY_WITHIN_S):
+                await self._read(body, receive, caller)
+            chat = read_chat(bytes(body))
+        except RefusedError as refused:
+            self._gateway.refused[refused.code] += 1
+            return await _refusal(refused)(scope, receive, send)
         except WireError as error:
             self._gateway.refused["bad_request"] += 1
             return await JSONResponse(error_body(str(error), "bad_request"), 400)(
@@ -128,15 +147,31 @@ class Completions:
                 await JSONResponse(error_body(message, "ended"), 503)(scope, receive, send)
         return None
 
+    async def _read(self, body: bytearray, receive: Receive, caller: Caller) -> None:
+        """Raises WireError for one that is too long, RefusedError where no more can be held,
+        _GoneError."""
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise _GoneError
+            piece = message.get("body", b"")
+            if len(body) + len(piece) > LARGEST_REQUEST:
+                raise WireError(f"the request is longer than {LARGEST_REQUEST} bytes")
+            if self._held + len(piece) > MOST_HELD and not caller.is_obligation:
+                full = f"requests of {self._held >> 20} MiB are not answered yet"
+                raise RefusedError(429, "too_many_bytes", full, AGAIN_AFTER_S)
+            body += piece
+            self._held += len(piece)
+            more = message.get("more_body", False)
+
     async def _respond(
         self, chat: Chat, caller: Caller, slo_ns: int, send: Send, scope: Scope, receive: Receive
     ) -> None:
         try:
             answer = await self._gateway.answer(chat, caller, slo_ns)
         except RefusedError as refused:
-            after = {"Retry-After": f"{refused.retry_after_s:g}"} if refused.retry_after_s else {}
-            body = error_body(str(refused), refused.code)
-            await JSONResponse(body, refused.status, after)(scope, receive, send)
+            await _refusal(refused)(scope, receive, send)
             return
         start = answer.start
         headers = {
@@ -157,8 +192,11 @@ class Completions:
         try:
             await send({"type": "http.response.start", "status": answer.status, "headers": raw})
             async for piece in answer.body:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
+                async with asyncio.timeout(READ_WITHIN_S):
+                    await send({"type": "http.response.body", "body": piece, "more_body": True})
             await send({"type": "http.response.body", "body": b"", "more_body": False})
+        except TimeoutError:
+            self._gateway.refused["slow_client"] += 1
         finally:
             await answer.close()
 
@@ -167,18 +205,9 @@ class _GoneError(Exception):
     """The client has left."""
 
 
-async def _body(receive: Receive) -> bytes:
-    """Raises WireError for one that is too long, _GoneError."""
-    body = bytearray()
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise _GoneError
-        body += message.get("body", b"")
-        if len(body) > LARGEST_REQUEST:
-            raise WireError(f"the request is longer than {LARGEST_REQUEST} bytes")
-        if not message.get("more_body", False):
-            return bytes(body)
+def _refusal(refused: RefusedError) -> Response:
+    after = {"Retry-After": f"{refused.retry_after_s:g}"} if refused.retry_after_s else {}
+    return JSONResponse(error_body(str(refused), refused.code), refused.status, after)
 
 
 async def _until_gone(receive: Receive, respond: Callable[[], Awaitable[None]]) -> None:

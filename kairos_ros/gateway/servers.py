@@ -17,10 +17,15 @@ log = logging.getLogger(__name__)
 
 PROBED_EVERY_S, FIRST_PROBE_S, LAST_PROBE_S = 5.0, 0.5, 30.0
 """Between two probes of a server that is well; after its first failure, and after many in a row."""
+MOST_DOUBLINGS = 10
 DOUBTED_EVERY_S = 1.0
 """A server that has just answered a call of the gateway's own is not asked for another one."""
 PROBE_CALL_S = 5.0
 """A server that failed and does not answer a call of one token in this time has failed again."""
+
+
+MOST_NAMED = 20
+"""Models in one message."""
 
 
 @dataclass(slots=True)
@@ -35,7 +40,7 @@ class Server:
     trouble: str = ""
     """What went wrong last; empty again once it has answered a call."""
     failures: int = 0
-    """Since it last answered a probe, failed probes included."""
+    """1 and one more for each failed probe in a row; 0: it answers."""
     failed: int = 0
     """In all."""
     reported: dict[str, str] = field(default_factory=dict)
@@ -93,11 +98,12 @@ class Servers:
 
     def lacks(self, model: str) -> str:
         """Why nobody answers calls of a model; "": somebody does, or soon will again."""
-        served = self.models
-        if model in served:
+        if self.others(model, ()):
             return ""
+        served = self.models
         down = [f"{name}: {one.trouble}" for name, one in self.by_name.items() if not one.up]
-        there_are = f"there are {', '.join(served)}" if served else "no server is up"
+        named = [*served[:MOST_NAMED], *(["..."] if len(served) > MOST_NAMED else [])]
+        there_are = f"there are {', '.join(named)}" if named else "no server is up"
         return f"no server has model {model!r}; " + "; ".join([there_are, *down])
 
     def might_have(self, model: str) -> bool:
@@ -135,8 +141,9 @@ class Servers:
             server.instance.suspended_until_ns = max(server.instance.suspended_until_ns, until_ns)
             asyncio.get_running_loop().call_later(pause_s + 0.001, self._changed)
             return
-        log.warning("%s gets no calls until it has answered a probe: %s", name, trouble)
-        server.failures += 1
+        if not server.failures:  # its other calls fail with it, which says nothing new
+            log.warning("%s gets no calls until it has answered a probe: %s", name, trouble)
+        server.failures = max(1, server.failures)
         server.instance.suspended_until_ns = NEVER
         server.probe_now.set()
 
@@ -158,8 +165,7 @@ class Servers:
                     await server.probe_now.wait()
             server.probe_now.clear()
             while server.failures:
-                pause_s = min(FIRST_PROBE_S * 2.0 ** (server.failures - 1), LAST_PROBE_S)
-                await asyncio.sleep(pause_s)
+                await asyncio.sleep(pause_s(server.failures))
                 await self._probe(server)
             await self._probe(server)
 
@@ -167,7 +173,7 @@ class Servers:
         """Whether it lists its models, and, if it has failed or is doubted, answers a call."""
         name, instance = server.backend.name, server.instance
         try:
-            models = await server.backend.models()
+            models = await self._models(server)
             if (server.failures or server.doubted) and models:
                 await self._call(server.backend, sorted(models)[0])
                 server.proved_ns = time.monotonic_ns()
@@ -195,6 +201,16 @@ class Servers:
             server.reported = {}
         self._changed()
 
+    async def _models(self, server: Server) -> frozenset[str]:
+        """Asks a server that was well twice: this process may have been late itself. Raises
+        BackendError."""
+        try:
+            return await server.backend.models()
+        except BackendError:
+            if not server.up or server.failures:
+                raise
+            return await server.backend.models()
+
     async def _call(self, backend: Backend, model: str) -> None:
         """Raises BackendError, TimeoutError."""
         body = {"model": model, "messages": [{"role": "user", "content": "?"}], "max_tokens": 1}
@@ -205,3 +221,9 @@ class Servers:
             raise BackendError(f"{backend.name} answered {reply.status} to a probe")
         if reply.status == 200:
             self.answered(backend.name, model, completion(said))
+
+
+def pause_s(failures: int) -> float:
+    """Before a server that has failed so often in a row is probed again."""
+    doublings = min(failures - 1, MOST_DOUBLINGS)  # a server may be down for days
+    return min(FIRST_PROBE_S * 2.0**doublings, LAST_PROBE_S)

@@ -12,10 +12,12 @@ from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
 from kairos_ros.document.faults import FaultyFileError
 from kairos_ros.engine.registry import with_own_options
 from kairos_ros.fleet.checks import Known, unlocated
+from kairos_ros.fleet.deployment import policies_of
 from kairos_ros.fleet.host import obstacles
 from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.nodes.parameters import STRINGS
 from kairos_ros.nodes.serving.parameters import SERVING_PARAMETERS, engine_options
+from kairos_ros.robot.supervision.rules_text import parse_rules
 
 FACTORY = Path(__file__).parents[2] / "config" / "fleets" / "factory.yaml"
 ASKED = {"monitor": "system1", "system2": "system1"}
@@ -26,8 +28,8 @@ def fleet_of(tmp_path):
     """A factory with these models, by task and component; `./NAME` is a policy folder of that
     type."""
 
-    def fleet(push=None, open_drawer=None, options=None):
-        data = yaml.safe_load(FACTORY.read_text())
+    def fleet(push=None, open_drawer=None, options=None, models=None, skills=None):
+        data = yaml.safe_load(FACTORY.read_text()) | ({"models": models} if models else {})
         for task, models in (("push", push or {}), ("open_drawer", open_drawer or {})):
             for component, model in models.items():
                 data[task]["components"][component] = {**data[task]["components"][component]}
@@ -38,6 +40,8 @@ def fleet_of(tmp_path):
                     (tmp_path / model / "config.json").write_text(json.dumps(config))
             if options:
                 data[task]["components"]["system1"]["options"] = options
+        if skills:
+            data["push"]["components"]["system2"]["skills"] = skills
         path = tmp_path / "fleet.yaml"
         path.write_text(yaml.safe_dump(data, sort_keys=False))
         return read_fleet(path, Known(adapters={"sim"}))
@@ -65,6 +69,28 @@ def test_the_policy_is_asked_and_its_engine_has_memory_for_it(fleet_of, tmp_path
     assert "timeout_s" not in nodes(specs, "safety_node")[0]
 
 
+def test_a_planner_chooses_from_the_skills_that_the_file_names(fleet_of, tmp_path):
+    fleet = fleet_of({"system1": "./pi05"} | ASKED, skills=["pick up the cup", "pour"])
+    planners = nodes(fleet_plan(fleet, tmp_path), "planner_node")
+    assert [planner.get("skills") for planner in planners] == [["pick up the cup", "pour"], None]
+    with pytest.raises(FaultyFileError, match=r"system2\.skills"):
+        fleet_of({"system1": "./pi05"} | ASKED, skills=["pour"])
+
+
+def test_robots_know_who_is_asked(fleet_of, tmp_path):
+    fleet = fleet_of({"system1": "./pi05"} | ASKED)
+    asked = [
+        {name for name, one in parse_rules(robot["rules"]).components.items() if one.asks_system1}
+        for robot in nodes(fleet_plan(fleet, tmp_path), "robot_node")
+    ]
+    assert asked == [{"monitor", "system2"}, {"monitor", "system2"}, set(), set()]
+
+
+def test_a_name_for_the_policy_itself_is_refused(fleet_of):
+    with pytest.raises(FaultyFileError, match="write model: system1 at the component"):
+        fleet_of({"system1": "./pi05", "monitor": "itself"}, models={"itself": "system1"})
+
+
 def test_of_several_policies_each_task_asks_its_own(fleet_of, tmp_path):
     fleet = fleet_of({"system1": "./pi05"} | ASKED, {"system1": "./pi052", "monitor": "system1"})
     specs = fleet_plan(fleet, tmp_path)
@@ -84,6 +110,17 @@ def test_its_memory_can_be_chosen(fleet_of, tmp_path):
     assert language_mib(specs) == {"": 4096}
     with pytest.raises(FaultyFileError, match="a whole number, 1 to 1000000"):
         fleet_of(both, both, {"language_mib": 0})
+
+
+def test_the_folder_of_a_tokenizer_counts_from_the_file(fleet_of, tmp_path):
+    both = {"system1": "./pi05"} | ASKED
+    with pytest.raises(FaultyFileError, match=r"there is no folder .*/words"):
+        fleet_of(both, both, {"tokenizer": "./words"})
+    (tmp_path / "words").mkdir()
+    fleet = fleet_of(both, both, {"tokenizer": "./words"})
+    (serving,) = nodes(fleet_plan(fleet, tmp_path), "serving_node")
+    assert serving["tokenizer"] == str(tmp_path / "words")
+    assert policies_of(fleet, tmp_path)["pi05"]["tokenizer"] == str(tmp_path / "words")
 
 
 def test_such_a_file_runs_here_unless_the_policy_cannot_be_asked(fleet_of, tmp_path):

@@ -15,7 +15,6 @@ from pathlib import Path
 
 import httpx
 import pytest
-from chat_server import ChatServer
 from judge_pictures import cell_pictures
 from judge_questions import safety_question, task_state_question
 from served_gateway import ask, component, gateway, state, together
@@ -35,20 +34,6 @@ from kairos_ros.vlm.judge import Verdict
 from kairos_ros.vlm.loading import load_judge
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def servers():
-    """Makes servers of a model, which are closed in the end."""
-    made = []
-
-    def make(**options):
-        made.append(ChatServer(**options))
-        return made[-1]
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def test_a_call_is_answered_as_its_server_answers_and_says_why_then_and_where(servers):

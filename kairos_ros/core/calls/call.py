@@ -67,7 +67,7 @@ def read_caller(headers: Mapping[str, str]) -> tuple[Caller, int]:
         slo_ms = -1.0
     if not 0 < slo_ms <= 3_600_000:  # also refuses NaN
         raise WireError(f"{SLO_HEADER} is {slo!r:.40}; say how many milliseconds, up to an hour")
-    return Caller(**said), round(slo_ms * 1e6)
+    return Caller(**said), max(1, round(slo_ms * 1e6))
 
 
 def _quoted(text: str) -> str:
@@ -83,7 +83,7 @@ def _read(name: str, text: str) -> str:
     while rest:
         if rest[:1] == b"%":
             try:
-                raw += bytes.fromhex(rest[1:3].decode("ascii"))
+                raw += bytes.fromhex((rest[1:3] or b"?").decode("ascii"))
             except ValueError:
                 raise WireError(f"{header(name)} is {text!r:.60}: % begins no byte") from None
             rest = rest[3:]

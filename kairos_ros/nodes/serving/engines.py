@@ -282,6 +282,7 @@ class ServingEngines:
             case EngineDown():
                 again = f"; {len(event.lost)} batches queued again" if event.lost else ""
                 logger.error(f"{name} down: {event.reason}{again}")
+                dispatcher.engines[name].language = None
                 wait_s = event.retry_in_s
                 effects = dispatcher.engine_down(
                     now_ns,

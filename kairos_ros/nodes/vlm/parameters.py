@@ -71,7 +71,7 @@ def component_values(
 
 def skills(values: Mapping[str, Any]) -> tuple[str, ...]:
     """What the planner chooses from. Raises ConfigError for fewer than two."""
-    named: Sequence[str] = values["skills"] or list(SCENES.values())
+    named: Sequence[str] = list(dict.fromkeys(values["skills"])) or list(SCENES.values())
     if len(set(named)) < 2:
         raise ConfigError(
             f"parameter skills is {list(named)}; a planner chooses from at least two: name the "

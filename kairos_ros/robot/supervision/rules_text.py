@@ -1,6 +1,7 @@
 """The rules of a robot's tasks as one line of YAML: what a robot host needs of the fleet file.
 
     components: {safety: {slo_ms: 300, freq_hz: 5, fallback: stop_and_replan}, ...}
+        with `model: system1` at a monitor or planner that asks the policy itself
     max_task_retries: 3 ...
 
 The names are the fleet file's (001, Figure 3).
@@ -25,6 +26,7 @@ from kairos_ros.document.marked_yaml import MarkedYaml, MarkedYamlError
 LIMITS = ("max_task_retries", "max_consecutive_safety_replan", "max_consecutive_slo_violation")
 ENDS = ("on_max_task_retries", "on_max_violation")
 RATIO = "system2_to_system1_call_ratio"
+MAY_ASK_SYSTEM1 = (Component.MONITOR, Component.SYSTEM2)
 
 
 def rules_text(rules: TaskRules) -> str:
@@ -34,6 +36,8 @@ def rules_text(rules: TaskRules) -> str:
         components[component.value] = {"slo_ms": one.slo_ns / 1e6, "fallback": one.fallback.value}
         if one.period_ns:
             components[component.value]["freq_hz"] = 1e9 / one.period_ns
+        if one.asks_system1:
+            components[component.value]["model"] = Component.SYSTEM1.value
     return json.dumps(
         {
             "components": components,
@@ -73,14 +77,25 @@ def parse_rules(text: str) -> TaskRules:
 def _component(name: str, given: object) -> ComponentRules:
     component = Component(name)
     fields = {"slo_ms", "fallback"} | ({"freq_hz"} if component in PERIODIC else set())
-    one = _mapping(f"components.{name}", given, fields)
+    can_ask = component in MAY_ASK_SYSTEM1
+    one = _mapping(f"components.{name}", given, fields | ({"model"} if can_ask else set()))
     slo_ms = _positive(f"components.{name}.slo_ms", one.get("slo_ms"))
     hz = _positive(f"components.{name}.freq_hz", one.get("freq_hz")) if "freq_hz" in fields else 0
     return ComponentRules(
         slo_ns=round(slo_ms * 1e6),
         fallback=_choice(f"components.{name}.fallback", one.get("fallback"), FALLBACKS[component]),
         period_ns=round(1e9 / hz) if hz else 0,
+        asks_system1=_asks_system1(f"components.{name}.model", one.get("model")),
     )
+
+
+def _asks_system1(where: str, given: object) -> bool:
+    if given is not None and given != Component.SYSTEM1:
+        raise ConfigError(
+            f"{where} is {given!r:.80}; give {Component.SYSTEM1.value}, or leave it out where "
+            "another model answers"
+        )
+    return given is not None
 
 
 def _mapping(where: str, given: object, fields: set[str]) -> Mapping[str, Any]:

@@ -146,7 +146,7 @@ class _Turn:
             slo_violations={},
             unsafe=0,
             retries=0,
-            unplanned=SYSTEM2 in self.rules.components,
+            unplanned=self._plans_first,
         )
         self._expect_anew()
 
@@ -326,7 +326,7 @@ class _Turn:
             self._due(component, None)  # that plan is not waited for any longer
             self._know_words()
         elif component is not SAFETY:
-            self._set(stopped_by=state.stopped_by | {component})
+            self._set(stopped_by=state.stopped_by | {self.rules.waits_for(component)})
             if fallback is Fallback.RETURN_TO_SAFE_STATE and not self._safe:
                 fallback = Fallback.STOP_AND_RESEND  # only safety itself may move an unsafe cell
         if state.human_next and fallback is not Fallback.RETURN_TO_SAFE_STATE:
@@ -339,11 +339,11 @@ class _Turn:
             return
         before = self.state.mode
         self._set(mode=row.target or before)
-        asked_again = Effect.RESEND in row.effects and component is SYSTEM1
+        asked_again = Effect.RESEND in row.effects and self._waits_for_system1(component)
         if Effect.STOP in row.effects and not asked_again:
             self._due(SYSTEM1, None)  # that round is abandoned
         if Effect.REPLAN in row.effects and SYSTEM2 in self.rules.components:
-            self._set(stopped_by=self.state.stopped_by | {SYSTEM2})
+            self._set(stopped_by=self.state.stopped_by | {self.rules.waits_for(SYSTEM2)})
             self._due(SYSTEM2, None)  # it is asked anew
         if Effect.SUCCEED in row.effects or Effect.FAIL in row.effects:
             self._set(task=False, unplanned=False, reset_owed=False, stopped_by=frozenset())
@@ -359,6 +359,15 @@ class _Turn:
                 self.caused_ns,
             )
         )
+
+    @property
+    def _plans_first(self) -> bool:
+        """Whether a task begins with a plan: not where the planner knows of no observation yet."""
+        system2 = self.rules.components.get(SYSTEM2)
+        return system2 is not None and not system2.asks_system1
+
+    def _waits_for_system1(self, component: Component | None) -> bool:
+        return component is not None and self.rules.waits_for(component) is SYSTEM1
 
     @property
     def _safe(self) -> bool:

@@ -22,6 +22,7 @@ from kairos_ros.robot.supervision.state_events import (
     Event,
     SafeStateMissed,
     SafeStateReached,
+    TaskStarted,
     Tick,
 )
 from kairos_ros.robot.supervision.state_machine import Transition, step
@@ -83,6 +84,8 @@ class Supervisor:
 
     def feed(self, event: Event) -> list[SupervisedEffect]:
         """Something happened. What is of no use is dropped and counted in the loop."""
+        if isinstance(event, TaskStarted):
+            self._rounds = self.rules.system2_ratio  # a task begins with a plan
         done = step(self.rules, self.state, event)
         self.state = done.state
         if done.dropped:
@@ -160,7 +163,8 @@ class Supervisor:
 
     def _obey(self, transition: Transition) -> list[SupervisedEffect]:
         effects, now_ns = transition.effects, transition.now_ns
-        of_system1 = transition.component is Component.SYSTEM1
+        component = transition.component
+        of_system1 = component is not None and self.rules.waits_for(component) is Component.SYSTEM1
         if Effect.STOP in effects:
             self._pause = True
             self._loop.stop(keep_round=of_system1 and Effect.RESEND in effects)
@@ -174,7 +178,7 @@ class Supervisor:
             return [self._loop.finish("succeeded", now_ns)]
         if Effect.FAIL in effects:
             return [self._loop.finish(f"failed: {transition.reason}", now_ns)]
-        resend_plan = Effect.RESEND in effects and transition.component is Component.SYSTEM2
+        resend_plan = Effect.RESEND in effects and component is Component.SYSTEM2
         if resend_plan or Effect.REPLAN in effects:
             return self._ask_plan(now_ns)
         return []

@@ -46,6 +46,7 @@ some_rules = st.builds(
     system2=st.none() | fallbacks[SYSTEM2],
     safety=st.none() | fallbacks[SAFETY],
     monitor=st.none() | fallbacks[MONITOR],
+    asks_system1=st.booleans(),
     max_task_retries=st.integers(0, 3),
     on_max_task_retries=st.sampled_from(ESCALATIONS),
     max_consecutive_safety_replan=st.integers(0, 4),

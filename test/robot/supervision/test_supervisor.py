@@ -529,3 +529,46 @@ def test_late_actions_beyond_the_limit_call_a_human():
     bench.tick(25)
     assert bench.mode is WAITING
     assert [t.component for t in bench.transitions[1:]] == [SYSTEM1] * 3
+
+
+def test_a_monitor_that_asks_the_policy_is_given_an_observation_when_it_is_overdue():
+    bench = running(rules(system2=None, safety=None, asks_system1=True))
+    bench.answer(horizon=500, back=0)
+    bench.now += 4000 * MS - 2 * PERIOD
+    bench.tick(3)
+    assert [t.reason for t in bench.transitions][-1] == "monitor is overdue"
+    assert bench.mode is HOLDING
+    assert len(bench.sent) == 2, "else it has nothing to judge, and the arm holds for ever"
+    bench.answer()
+    bench.tick()
+    assert bench.mode is RUNNING
+    bench.now += 2000 * MS
+    bench.tick()
+    assert bench.supervisor.state.slo_violations == {MONITOR: 2}, "System 1's answer is not its own"
+
+
+def test_with_a_planner_that_asks_the_policy_a_task_begins_in_its_own_words():
+    for fallback in (Fallback.USE_LAST_PLAN, Fallback.STOP_AND_RESEND):
+        bench = Bench(rules(safety=None, monitor=None, system2=fallback, asks_system1=True))
+        bench.tick()
+        assert (bench.plans, [r.instruction for r in bench.sent]) == ([1], ["reach"])
+        bench.answer(horizon=500)
+        bench.tick(32)  # 1056 ms: the plan is overdue
+        if fallback is Fallback.STOP_AND_RESEND:
+            assert (bench.mode, bench.plans, len(bench.sent)) == (HOLDING, [1, 2], 2)
+            bench.answer()
+            bench.tick()
+        assert bench.mode is RUNNING
+        bench.plan("open the drawer")
+        assert bench.loop.instruction == "open the drawer"
+
+
+def test_a_replan_of_the_policy_itself_needs_an_observation():
+    bench = running(rules(monitor=None, asks_system1=True))
+    bench.judge(safe=False)
+    bench.judge()
+    bench.tick()
+    assert len(bench.sent) == 2
+    bench.answer()
+    bench.tick()
+    assert bench.mode is RUNNING

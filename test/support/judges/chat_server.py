@@ -10,8 +10,9 @@ class ChatServer:
     """Serves `models` on a loopback port. A call takes `takes_s`.
 
     faults: what the next calls meet, each one of "hang", "close", "short" (of its
-    Content-Length), "broken_stream", "503", "500", "400", "other_model", "no_json",
-    "silly_usage". asked: the last message of each call, in the order in which they came. cannot:
+    Content-Length), "broken_stream", "no_stream", "slow_stream" (waits after a word),
+    "long_stream" (32 MB), "503", "500", "400", "other_model", "no_json", "silly_usage",
+    "strange_type". asked: the last message of each call, in the order in which they came. cannot:
     the last message of calls that it answers with 500.
     """
 
@@ -19,6 +20,7 @@ class ChatServer:
         self.models, self.takes_s = list(models), takes_s
         self.faults, self.asked = deque(), []
         self.lists_models = True
+        self.late_lists = 0  # of the next lists of models; they wait as calls do
         self.cannot = ""
         self.most_at_once = self._now = 0
         self._lock = threading.Lock()
@@ -29,6 +31,9 @@ class ChatServer:
             protocol_version = "HTTP/1.1"
 
             def do_GET(self):
+                if owner.late_lists:
+                    owner.late_lists -= 1
+                    owner.go_on.wait(60.0)
                 if not owner.lists_models:
                     return owner._send(self, 500, b"{}")
                 listed = [{"id": name} for name in owner.models]
@@ -76,16 +81,17 @@ class ChatServer:
             return
         model = "another" if fault == "other_model" else body["model"]
         tokens = -5 if fault == "silly_usage" else 7
-        if body.get("stream"):
+        if body.get("stream") and fault != "no_stream":
             self._stream(http, model, fault)
             return
+        kind = "text/plain; \u00e9" if fault == "strange_type" else "application/json"
         answer = {
             "model": model,
             "choices": [{"message": {"role": "assistant", "content": "yes"}}],
             "usage": {"completion_tokens": tokens},
         }
         data = b"<html>" if fault == "no_json" else json.dumps(answer).encode()
-        self._send(http, 200, data, len(data) + (10 if fault == "short" else 0))
+        self._send(http, 200, data, len(data) + (10 if fault == "short" else 0), kind)
         if fault == "short":
             http.close_connection = True
 
@@ -95,17 +101,20 @@ class ChatServer:
         http.send_header("Connection", "close")
         http.end_headers()
         http.close_connection = True
-        for word in ("one ", "two ", "three"):
+        words = ("one ", "two ", "three")
+        for word in ["x" * 64_000] * 500 if fault == "long_stream" else words:
             event = {"model": model, "choices": [{"delta": {"content": word}}]}
             http.wfile.write(b"data: " + json.dumps(event).encode() + b"\n\n")
             http.wfile.flush()
             if fault == "broken_stream":
                 return
+            if fault == "slow_stream":
+                self.go_on.wait(60.0)
         http.wfile.write(b"data: [DONE]\n\n")
 
-    def _send(self, http, status, data, length=None):
+    def _send(self, http, status, data, length=None, kind="application/json"):
         http.send_response(status)
-        http.send_header("Content-Type", "application/json")
+        http.send_header("Content-Type", kind.encode().decode("latin-1"))
         http.send_header("Content-Length", str(len(data) if length is None else length))
         http.end_headers()
         http.wfile.write(data)

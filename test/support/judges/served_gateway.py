@@ -13,6 +13,7 @@ from kairos_ros.core.calls.call import Caller, caller_headers
 from kairos_ros.core.calls.dispatch import dispatch_called
 from kairos_ros.core.calls.orders import order_called
 from kairos_ros.gateway.backend import HttpBackend
+from kairos_ros.gateway.connection import Connection
 from kairos_ros.gateway.gateway import Gateway
 from kairos_ros.gateway.server import application
 
@@ -26,7 +27,10 @@ def gateway(*backends, token="", order="latest_start", **options):
         dispatch=dispatch_called("fewest_calls"),
         **options,
     )
-    server = uvicorn.Server(uvicorn.Config(application(own, token), log_level="warning", ws="none"))
+    config = uvicorn.Config(
+        application(own, token), http=Connection, log_level="warning", ws="none"
+    )
+    server = uvicorn.Server(config)
     bound = socket.create_server(("127.0.0.1", 0))
     thread = threading.Thread(target=server.run, kwargs={"sockets": [bound]}, daemon=True)
     thread.start()
