@@ -5,7 +5,8 @@ ros2 launch kairos_ros bimanual_so101.launch.py use_sim:=true
 
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
 from kairos_ros.bringup.launch_files import launch_description
-from kairos_ros.bringup.plan import flag, rviz, told_plan
+from kairos_ros.bringup.plan import flag, rviz
+from kairos_ros.bringup.process_spec import told_plan
 
 
 def generate_launch_description():

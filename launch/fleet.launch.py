@@ -1,7 +1,7 @@
 """What a plan puts on this host: `kairos fleet up FILE --planned`, of several hosts with --host."""
 
 from kairos_ros.bringup.launch_files import COMMON_ARGUMENTS, launch_description
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.core.fleet_names import COMMON
 
 ARGUMENTS = {
@@ -20,4 +20,6 @@ def _nodes(values):
     arguments = ["fleet", "up", values.get("file", ""), "--planned", "--out", values["out"]]
     for option in ("host", "namespace"):
         arguments += [f"--{option}", values[option]] if values.get(option) else []
-    return [NodeSpec("kairos", "fleet", COMMON, arguments=tuple(arguments), ros=False)]
+    return [
+        ProcessSpec("kairos", "fleet", COMMON, arguments=tuple(arguments), kind=ProcessKind.FLEET)
+    ]

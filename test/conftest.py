@@ -16,7 +16,7 @@ import rclpy
 from hypothesis import HealthCheck, settings
 from wire import Wire
 
-from kairos_ros.bringup.plan import NodeSpec, command
+from kairos_ros.bringup.process_spec import ProcessSpec, command
 from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.host.discovery import announce_each_second
 from kairos_ros.host.domain import claim_domain
@@ -116,7 +116,7 @@ class Starter:
 
     def start(
         self,
-        spec: NodeSpec,
+        spec: ProcessSpec,
         *,
         prefix: Sequence[str | Path] = (),
         env: Mapping[str, str] | None = None,

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 
 UP_WITHIN_S = 180.0
 BETWEEN_TASKS_S = 0.3
@@ -31,7 +31,7 @@ class Stage:
 
     def __init__(
         self,
-        specs: Sequence[NodeSpec],
+        specs: Sequence[ProcessSpec],
         logs: Path,
         goals: Iterator[Mapping[str, Any]],
         audience: Audience,

@@ -23,7 +23,7 @@ from bench.doors.doors import Program
 from bench.doors.doors_client import SEED
 from bench.support.servers import ROOT, Kairos, environment
 from kairos_ros.core.fit import camera_name
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.worker.loading import load_engine
 from kairos_ros.transport.messages import InferRequest, InferResult
 

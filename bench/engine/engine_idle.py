@@ -47,7 +47,7 @@ from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.engine.client.engine_link import EngineLink
 from kairos_ros.engine.client.events import BatchDone, EngineDown, EngineEvent, EngineReady
 from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.worker.process import WorkerSpec
 from kairos_ros.serving.batching import Effect, Submit
 from kairos_ros.serving.dispatcher import Dispatcher

@@ -31,9 +31,9 @@ import torch
 from bench.engine.gpu_policies import REAL, around_loading, save_sized
 from kairos_ros.core.errors import PolicyError
 from kairos_ros.core.profile import EngineProfile
+from kairos_ros.engine.interface import Engine, EngineOptions
 from kairos_ros.engine.policies import policy_engine
 from kairos_ros.engine.profiling import WARM_UP_ROUNDS, measure, sample_request
-from kairos_ros.engine.seam import Engine, EngineOptions
 from kairos_ros.engine.worker.loading import load_engine
 from kairos_ros.transport.messages import InferRequest, InferResult
 

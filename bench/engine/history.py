@@ -21,8 +21,8 @@ from lerobot.policies.factory import make_pre_post_processors
 from bench.support.arguments import positive_int
 from bench.support.camera import picture
 from kairos_ros.core.exchange import Observation
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.policies.policy_engine import load_policy_engine
-from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.robot.adapters.lerobot.lerobot_pictures import as_jpeg
 from kairos_ros.transport.messages import InferRequest, InferResult
 

@@ -84,8 +84,8 @@ Loading = Callable[[], tuple[Any, float | None]]
 
 
 def ours(folder: Path, dtype: str) -> Loading:
+    from kairos_ros.engine.interface import EngineOptions
     from kairos_ros.engine.policies.policy import load_policy
-    from kairos_ros.engine.seam import EngineOptions
 
     options = EngineOptions(
         str(folder / "policy"), device="cpu", dtype=dtype, tokenizer=str(folder / "tokenizer")

@@ -229,8 +229,8 @@ def save_and_load(folder: Path) -> tuple[Any, int]:
     from lerobot.policies.factory import get_policy_class, make_pre_post_processors
     from tiny_families.pi import small_pi
 
+    from kairos_ros.engine.interface import EngineOptions
     from kairos_ros.engine.policies.policy_engine import load_policy_engine
-    from kairos_ros.engine.seam import EngineOptions
 
     features = {
         "observation.state": PolicyFeature(FeatureType.STATE, (7,)),

@@ -21,13 +21,14 @@ from rclpy.action import ActionClient
 from bench.support.process_cost import cpu_s, with_children
 from bench.support.report import Result, new_figure
 from bench.support.servers import environment
-from kairos_ros.bringup.plan import NodeSpec, recorder, robot, serving, vlm
+from kairos_ros.bringup.plan import recorder, robot, serving, vlm
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
 from kairos_ros.lab.metrics.figure_style import BASELINE, FAINT_INK, OURS
 from kairos_ros.lab.metrics.obligations import Judgement, judge
 from kairos_ros.nodes import qos
-from kairos_ros.nodes.vlm.side_node import SideNode
+from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.recording.fleet_run import read_bag
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.robot.supervision.rules_text import rules_text
@@ -139,7 +140,7 @@ def _judges(running: Fleet) -> list[str]:
     return [key for key in running.processes if key in ("safety", "monitor", "planner")]
 
 
-def _plan(way: str, names: list[str]) -> list[NodeSpec]:
+def _plan(way: str, names: list[str]) -> list[ProcessSpec]:
     arm = {
         "adapter_options": [f"images={{{CAMERA}: [{PX}, {PX}]}}"],
         "request_images": False,
@@ -166,8 +167,8 @@ class Goals:
     manager."""
 
     def __init__(self, domain: int, names: list[str]) -> None:
-        self._side = SideNode("bench_pipeline", domain)
-        self._node = self._side.node
+        self._standalone = StandaloneNode("bench_pipeline", domain)
+        self._node = self._standalone.node
         self._clients: dict[str, ActionClient] = {
             n: ActionClient(self._node, ExecuteTask, f"/{n}/execute_task") for n in names
         }
@@ -179,11 +180,11 @@ class Goals:
         self._working = True
 
     def __enter__(self) -> "Goals":
-        self._side.spin_in_thread()
+        self._standalone.spin_in_thread()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._side.close()
+        self._standalone.close()
 
     def give(self) -> None:
         """Returns when all robots have moved: scenes are laid out, and judges are awake."""

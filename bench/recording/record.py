@@ -16,7 +16,8 @@ from bench.support.client_process import ClientProcess
 from bench.support.process_cost import cpu_s
 from bench.support.report import Result, new_figure
 from bench.support.servers import environment
-from kairos_ros.bringup.plan import command, recorder
+from kairos_ros.bringup.plan import recorder
+from kairos_ros.bringup.process_spec import command
 from kairos_ros.lab.metrics.figure_style import OURS
 from kairos_ros.recording.reader import Bag
 

@@ -22,7 +22,7 @@ from sensor_msgs.msg import CompressedImage, JointState
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 
 from bench.support.process_cost import cpu_s, memory_mb
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.host.domain import claim_domain
 from kairos_ros.lab.driver_node.messages import seconds
@@ -39,7 +39,7 @@ def measure(name: str, rate_hz: float, cameras: bool, for_s: float) -> list[str]
     parameters: dict[str, Any] = {"arm": name, "rate_hz": rate_hz}
     if cameras:
         parameters["cameras"] = list(arm.views)[:2]
-    spec = NodeSpec("sim_driver_node", "driver", namespace=name, parameters=parameters)
+    spec = ProcessSpec("sim_driver_node", "driver", namespace=name, parameters=parameters)
     stamps: list[float] = []
     pictures: list[CompressedImage] = []
     with tempfile.TemporaryDirectory() as logs, Fleet([spec], Path(logs)) as fleet:

@@ -26,7 +26,7 @@ from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
 from kairos_ros.lab.metrics.figure_style import FAINT_INK, OURS
 from kairos_ros.nodes import qos
-from kairos_ros.nodes.vlm.side_node import SideNode
+from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.robot.supervision.rules_text import rules_text
 
@@ -87,8 +87,8 @@ class Watch:
     """Sees and disturbs one arm. A context manager."""
 
     def __init__(self, domain: int) -> None:
-        self._side = SideNode("bench_stop", domain)
-        node = self._side.node
+        self._standalone = StandaloneNode("bench_stop", domain)
+        node = self._standalone.node
         self._events: list[tuple[float, PipelineEvent]] = []
         node.create_subscription(
             PipelineEvent,
@@ -101,11 +101,11 @@ class Watch:
         self._random = random.Random(1)
 
     def __enter__(self) -> "Watch":
-        self._side.spin_in_thread()
+        self._standalone.spin_in_thread()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._side.close()
+        self._standalone.close()
 
     def begin(self) -> None:
         """Gives the arm a task without an end."""

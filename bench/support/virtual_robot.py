@@ -32,8 +32,9 @@ from bench.support.exchange import Exchange, Received
 from bench.support.robot_counts import Report, Totals, Window
 from bench.support.servers import port
 from kairos_ros.core.exchange import Actions, Refetch, Refusal, RequestId
+from kairos_ros.core.execution.effects import Act, Finished, Hold, Send
 from kairos_ros.core.execution.latency import LatencyEstimate
-from kairos_ros.core.execution.loop import Act, Finished, Hold, Loop, LoopConfig, Send
+from kairos_ros.core.execution.loop import Loop, LoopConfig
 from kairos_ros.core.execution.task import Task
 from kairos_ros.engine.emulated import parse_emulated
 from kairos_ros.robot.adapter import RobotSpec

@@ -24,7 +24,7 @@ import numpy as np
 
 import kairos_ros.transport.frames as frames_module
 import kairos_ros.transport.language_messages as language_module
-import kairos_ros.transport.messages as messages_module
+import kairos_ros.transport.message_codec as codec_module
 from kairos_ros.core.errors import RefusalCode, WireError
 from kairos_ros.core.exchange import Observation
 from kairos_ros.core.language.load import LanguageLoad
@@ -36,6 +36,14 @@ from kairos_ros.transport.language_messages import (
     ask_message,
     said_message,
 )
+from kairos_ros.transport.message_codec import (
+    description_message,
+    error_message,
+    infer_message,
+    received_message,
+    result_message,
+    status_message,
+)
 from kairos_ros.transport.messages import (
     BatchError,
     BatchResult,
@@ -44,16 +52,10 @@ from kairos_ros.transport.messages import (
     InferRequest,
     InferResult,
     WorkerStatus,
-    description_message,
-    error_message,
-    infer_message,
-    received_message,
-    result_message,
-    status_message,
 )
 
 READERS: tuple[Callable[[Message], object], ...] = (
-    *messages_module.READERS,
+    *codec_module.READERS,
     *language_module.READERS,
 )
 ALLOWANCE = 256 * 1024
@@ -285,7 +287,7 @@ def guided(seconds: float, findings: Path) -> None:
     """Coverage-guided by atheris; ends the process."""
     import atheris
 
-    for module in (frames_module, messages_module, language_module):
+    for module in (frames_module, codec_module, language_module):
         for function in vars(module).values():
             if inspect.isfunction(function) and function.__module__ == module.__name__:
                 atheris.instrument_func(function)

@@ -28,13 +28,8 @@ from kairos_ros.transport.frames import Message, decode, encode
 from kairos_ros.transport.inbox import Inbox
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder
-from kairos_ros.transport.messages import (
-    InferRequest,
-    InferResult,
-    infer_message,
-    read_result,
-    read_status,
-)
+from kairos_ros.transport.message_codec import infer_message, read_result, read_status
+from kairos_ros.transport.messages import InferRequest, InferResult
 from kairos_ros.transport.sockets import CurveClient, connect_dealer
 
 DIM = 7

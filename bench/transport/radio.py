@@ -24,7 +24,8 @@ from rich.table import Table
 
 from bench.support.servers import ROOT, environment
 from bench.transport.link import Link, why_not
-from kairos_ros.bringup.plan import command, serving
+from kairos_ros.bringup.plan import serving
+from kairos_ros.bringup.process_spec import command
 from kairos_ros.host.orphan import LAUNCHER_PID
 from kairos_ros.lab.testbed.link_proxy import Conditions
 from kairos_ros.recording.runs.run import FleetRun

@@ -25,7 +25,8 @@ from bench.support.process_growth import sample
 from bench.support.servers import LOADED_WITHIN_S, environment
 from kairos_ros.transport.frames import Message, decode, encode
 from kairos_ros.transport.inbox import Inbox
-from kairos_ros.transport.messages import InferRequest, infer_message, read_result, read_status
+from kairos_ros.transport.message_codec import infer_message, read_result, read_status
+from kairos_ros.transport.messages import InferRequest
 from kairos_ros.transport.sockets import connect_dealer
 
 NAMES = 260

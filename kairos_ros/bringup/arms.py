@@ -13,7 +13,8 @@ from typing import Any
 import yaml
 
 from kairos_ros.bringup.arms_arguments import ARGUMENTS
-from kairos_ros.bringup.plan import NodeSpec, flag, recorder, robot, serving, viz
+from kairos_ros.bringup.plan import flag, recorder, robot, serving, viz
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.policies.saved_policy import policy_inputs
 from kairos_ros.host.share import share
@@ -40,7 +41,7 @@ def arguments_of(arm: str) -> Mapping[str, tuple[str, str]]:
     return ARGUMENTS[arm]
 
 
-def arm_plan(arm: str, given: Mapping[str, str]) -> list[NodeSpec]:
+def arm_plan(arm: str, given: Mapping[str, str]) -> list[ProcessSpec]:
     """The driver where it is simulated, the robot, the serving node, and what else was asked for.
 
     Args:
@@ -89,7 +90,7 @@ def _looks(arm: str, values: Mapping[str, str], simulated: bool) -> str:
     return f"{values['robot'] or f'{arm}_1'}={json.dumps(looks)}"
 
 
-def _body(arm: str, values: Mapping[str, str], simulated: bool) -> list[NodeSpec]:
+def _body(arm: str, values: Mapping[str, str], simulated: bool) -> list[ProcessSpec]:
     """The simulated driver, if there is one, and the robot node."""
     name = values["robot"] or f"{arm}_1"
     ports = [values.get(key, "") for key in ("port", "left_port", "right_port")]
@@ -128,7 +129,7 @@ def _contract(arm: str, values: Mapping[str, str], simulated: bool) -> str:
 
 def _simulated_driver(
     arm: str, driver: str, values: Mapping[str, str], contract: RobotContract
-) -> NodeSpec:
+) -> ProcessSpec:
     parameters: dict[str, Any] = {"arm": arm}
     if not values["seed"].isdecimal():
         raise ConfigError(f"seed is {values['seed']!r}; it must be 0 or a positive whole number")
@@ -142,7 +143,7 @@ def _simulated_driver(
         if (topic := PICTURES.fullmatch(camera.topic))
     ]:
         parameters |= {"cameras": read, "camera_rate_hz": CAMERA_RATE_HZ}
-    return NodeSpec("sim_driver_node", "driver", namespace=driver, parameters=parameters)
+    return ProcessSpec("sim_driver_node", "driver", namespace=driver, parameters=parameters)
 
 
 def _named_cameras(values: Mapping[str, str]) -> dict[str, list[str]]:
@@ -152,7 +153,7 @@ def _named_cameras(values: Mapping[str, str]) -> dict[str, list[str]]:
     return {name: texts for name, texts in lists.items() if texts}
 
 
-def _robot(name: str, adapter: str, options: Mapping[str, Any], **parameters: Any) -> NodeSpec:
+def _robot(name: str, adapter: str, options: Mapping[str, Any], **parameters: Any) -> ProcessSpec:
     texts = [f"{key}={json.dumps(value)}" for key, value in options.items()]
     spec = robot(name, adapter=adapter, adapter_options=texts, **parameters)
     return replace(spec, params_file=share() / "config" / "arm.yaml")
@@ -175,7 +176,7 @@ def _lerobot_options(arm: str, values: Mapping[str, str]) -> dict[str, Any]:
     return {"robot": "bi_so_follower", **ports, **named, **more}
 
 
-def _fleet(path: Path) -> list[NodeSpec]:
+def _fleet(path: Path) -> list[ProcessSpec]:
     """Robots, judges and serving node of a fleet file, which names the arm among its robots."""
     from kairos_ros.bringup.fleet import fleet_plan
     from kairos_ros.bringup.fleet_files import read

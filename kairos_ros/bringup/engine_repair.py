@@ -11,7 +11,7 @@ REPAIR_S = 20.0
 """An engine that is down for so long does not come up by itself."""
 
 
-class Engine(Protocol):
+class EngineState(Protocol):
     """The part of an engine's state that is looked at."""
 
     engine: str
@@ -24,7 +24,7 @@ class EngineRepair:
     def __init__(self) -> None:
         self._down_s: dict[str, float] = {}
 
-    def look(self, plan: ServedPlan, engines: Iterable[Engine]) -> tuple[str, str] | None:
+    def look(self, plan: ServedPlan, engines: Iterable[EngineState]) -> tuple[str, str] | None:
         """(engine that stays down, standby that is up), by their names; None: nothing is to be
         exchanged."""
         now_s = time.monotonic()

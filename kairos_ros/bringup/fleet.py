@@ -8,7 +8,8 @@ from math import gcd, lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kairos_ros.bringup.plan import NodeSpec, gateway, recorder, robot, serving, vlm
+from kairos_ros.bringup.plan import gateway, recorder, robot, serving, vlm
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import PERIODIC, Component
 from kairos_ros.core.placement.served_plan import ServedPlan
@@ -63,7 +64,7 @@ def fleet_plan(
     record: Path | str = "",
     served: ServedPlan | None = None,
     plan: "Plan | None" = None,
-) -> list[NodeSpec]:
+) -> list[ProcessSpec]:
     """Serving node, gateway if the file has one, safety, monitor and planner nodes, robots, and the
     recorder if there is a bag.
 
@@ -139,7 +140,7 @@ def pictures_of(policy: str) -> dict[str, tuple[int, int]] | None:
         return None  # the serving node refuses it, and says why
 
 
-def _serving(fleet: "FleetFile", folder: Path, served: ServedPlan | None) -> NodeSpec:
+def _serving(fleet: "FleetFile", folder: Path, served: ServedPlan | None) -> ProcessSpec:
     tasks = list(fleet.tasks.values())
     asked = {
         task.components.system1.model
@@ -173,7 +174,7 @@ def _serving(fleet: "FleetFile", folder: Path, served: ServedPlan | None) -> Nod
     return serving(policy=next(iter(policies.values())), **chosen, **scheduling)
 
 
-def _judges(fleet: "FleetFile", folder: Path, plan: "Plan | None") -> list[NodeSpec]:
+def _judges(fleet: "FleetFile", folder: Path, plan: "Plan | None") -> list[ProcessSpec]:
     robots_of: dict[tuple[Component, str], list[str]] = {}
     models: dict[tuple[Component, str], str] = {}
     for name, task in fleet.tasks.items():
@@ -184,7 +185,7 @@ def _judges(fleet: "FleetFile", folder: Path, plan: "Plan | None") -> list[NodeS
             robots_of.setdefault(key, []).extend(
                 r for r, g in fleet.robots.items() if g.task == name
             )
-    specs: list[NodeSpec] = []
+    specs: list[ProcessSpec] = []
     for component, node in NODES.items():
         mine = [(key, robots) for key, robots in robots_of.items() if key[0] is component]
         for i, (key, robots) in enumerate(mine, 1):
@@ -202,11 +203,11 @@ def _servers(plan: "Plan | None", component: Component, model: str) -> "list[Ser
 
 
 def _replicas(
-    spec: NodeSpec, servers: "Sequence[ServerPlan]", places: Sequence[str], plan: "Plan"
-) -> list[NodeSpec]:
+    spec: ProcessSpec, servers: "Sequence[ServerPlan]", places: Sequence[str], plan: "Plan"
+) -> list[ProcessSpec]:
     """A judge by a plan. Robots that the plan does not have are judged by its first replica."""
     several = servers if places[0].startswith((EMBEDDED, IN_PROCESS)) else servers[: len(places)]
-    found: list[NodeSpec] = []
+    found: list[ProcessSpec] = []
     left = list(spec.parameters["robots"])
     for i, server in enumerate(several):
         routed = {

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
-from kairos_ros.bringup.plan import NodeSpec, plan_text, read_plan
+from kairos_ros.bringup.process_spec import ProcessSpec, plan_text, read_plan
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import COMMON
@@ -59,7 +59,7 @@ class PlannedFleet:
 
     file: str
     """The fleet file that it was made from."""
-    specs: tuple[NodeSpec, ...]
+    specs: tuple[ProcessSpec, ...]
     served: ServedPlan
     choices: Mapping[str, Any] = field(default_factory=dict)
     """How it was planned, as `bringup.fleet_planner.PlanChoices.to_dict`."""
@@ -67,7 +67,7 @@ class PlannedFleet:
     """Robot that has joined from elsewhere -> its task."""
 
     @property
-    def nodes(self) -> dict[str, NodeSpec]:
+    def nodes(self) -> dict[str, ProcessSpec]:
         """Name of the process -> node."""
         return {Fleet.key(spec): spec for spec in self.specs}
 
@@ -147,7 +147,7 @@ def change(old: PlannedFleet, new: PlannedFleet) -> Change:
     return Change(start, stop, tuple(sorted(restart)), tell, *engines, tuple(lines))
 
 
-def live_parameters(old: NodeSpec, new: NodeSpec) -> dict[str, Any] | None:
+def live_parameters(old: ProcessSpec, new: ProcessSpec) -> dict[str, Any] | None:
     """What to set at a running node; None: it has to be started again."""
     kind = "serving" if new.executable == "serving_node" else "judge"
     names = LIVE[kind] if new.namespace == COMMON else ()

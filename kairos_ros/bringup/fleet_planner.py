@@ -44,7 +44,7 @@ class PlanChoices:
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class FleetDecision:
     """A fleet to change to: a robot has joined, left or is refused, or engines are exchanged."""
 
     fleet: PlannedFleet
@@ -81,7 +81,7 @@ class FleetPlanner:
             plan = like_running(plan, fleet, running.served)
         return self._deployed(fleet, plan, running, mine), plan
 
-    def join(self, running: PlannedFleet, plan: "Plan", robot: str, task: str) -> Decision:
+    def join(self, running: PlannedFleet, plan: "Plan", robot: str, task: str) -> FleetDecision:
         """Whether a robot can join a fleet that runs by this plan of this file, and with which plan
         it runs then."""
         from kairos_ros.fleet.deployment import like_running
@@ -98,9 +98,9 @@ class FleetPlanner:
         text = f"{robot} joins for {task}, {_served_by(fleet.served, robot)}"
         if answer.how == "other plan":
             text += f", by another plan, since {answer.why}"
-        return Decision(fleet, new, text)
+        return FleetDecision(fleet, new, text)
 
-    def force(self, running: PlannedFleet, plan: "Plan", robot: str, task: str) -> Decision:
+    def force(self, running: PlannedFleet, plan: "Plan", robot: str, task: str) -> FleetDecision:
         """A robot joins on the emptiest servers of its task, whatever becomes of the SLOs."""
         from kairos_ros.planning.admission import forced
 
@@ -110,16 +110,16 @@ class FleetPlanner:
         served = replace(fleet.served, forced=(*fleet.served.forced, robot))
         text = f"{robot} joins for {task} by force, {_served_by(served, robot)}"
         text += "; SLOs may not be kept"
-        return Decision(serving(fleet, served), new, text)
+        return FleetDecision(serving(fleet, served), new, text)
 
-    def without(self, running: PlannedFleet, plan: "Plan", robots: Set[str]) -> Decision:
+    def without(self, running: PlannedFleet, plan: "Plan", robots: Set[str]) -> FleetDecision:
         """The same servers without guests that have left."""
         from kairos_ros.planning.admission import without
 
         plan = without(self._planner(running.guests), plan, robots)
         then, left = self._with({r: t for r, t in running.guests.items() if r not in robots})
         text = f"{', '.join(sorted(robots))} left, and others may have the place"
-        return Decision(self._deployed(then, plan, running, left), plan, text)
+        return FleetDecision(self._deployed(then, plan, running, left), plan, text)
 
     def _with(self, guests: Mapping[str, str]) -> "tuple[FleetFile, dict[str, str]]":
         """The file with further robots, and which of them it does not have itself. Raises
@@ -196,7 +196,7 @@ def _check_host(path: Path, hosts: Sequence[str], host: str) -> None:
         raise ConfigError(f"--host {host}: {path} has no such host; it has {listed}")
 
 
-def exchanged(running: PlannedFleet, plan: "Plan | None", dead: str, spare: str) -> Decision:
+def exchanged(running: PlannedFleet, plan: "Plan | None", dead: str, spare: str) -> FleetDecision:
     """The same fleet, in which an engine that stands by takes the place of one that is down for
     good, which stands by in its place if it comes up again. dead, spare: their names."""
     of = {one.name: one for one in running.served.engines}
@@ -214,7 +214,7 @@ def exchanged(running: PlannedFleet, plan: "Plan | None", dead: str, spare: str)
         )
         plan = replace(plan, servers=servers)
     fleet = serving(running, replace(running.served, engines=tuple(engines)))
-    return Decision(
+    return FleetDecision(
         fleet, plan, f"{spare} takes the place of {dead}, which stands by if it comes up"
     )
 
@@ -234,16 +234,16 @@ def _still_refused(fleet: PlannedFleet, before: PlannedFleet) -> PlannedFleet:
     return serving(fleet, replace(fleet.served, refused=refused))
 
 
-def refuse(running: PlannedFleet, robot: str, why: str) -> Decision:
+def refuse(running: PlannedFleet, robot: str, why: str) -> FleetDecision:
     """The same fleet, whose serving node tells the robot why it cannot join."""
     served = replace(running.served, refused={**running.served.refused, robot: why})
-    return Decision(serving(running, served), None, f"{robot} cannot join: {why}")
+    return FleetDecision(serving(running, served), None, f"{robot} cannot join: {why}")
 
 
-def forget(running: PlannedFleet, robots: Set[str]) -> Decision:
+def forget(running: PlannedFleet, robots: Set[str]) -> FleetDecision:
     """The same fleet; these robots, which were refused, are free to ask again."""
     refused = {r: why for r, why in running.served.refused.items() if r not in robots}
-    return Decision(serving(running, replace(running.served, refused=refused)), None, "")
+    return FleetDecision(serving(running, replace(running.served, refused=refused)), None, "")
 
 
 def serving(running: PlannedFleet, served: ServedPlan) -> PlannedFleet:

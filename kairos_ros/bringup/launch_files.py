@@ -5,12 +5,12 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from kairos_ros.bringup.plan import (
-    NodeSpec,
-    body_text,
+from kairos_ros.bringup.plan import body_text, flag
+from kairos_ros.bringup.process_spec import (
+    ProcessKind,
+    ProcessSpec,
     command,
     fixed_frame,
-    flag,
     installed,
     missing_text,
     namespace_in,
@@ -61,7 +61,7 @@ class CommonValues:
         names = FleetNames.below(values["namespace"])
         return cls(names, path, sim_time, level, respawn, autostart)
 
-    def applied(self, specs: Sequence[NodeSpec]) -> list[NodeSpec]:
+    def applied(self, specs: Sequence[ProcessSpec]) -> list[ProcessSpec]:
         """A plan whose nodes have these parameters; one that is left at its default is not set, so
         that a file can."""
         return [
@@ -75,7 +75,7 @@ class CommonValues:
             parameters["autostart"] = False
         return parameters
 
-    def node_arguments(self, spec: NodeSpec) -> dict[str, Any]:
+    def node_arguments(self, spec: ProcessSpec) -> dict[str, Any]:
         """What `launch_ros.actions.Node` is given of a node, besides its names.
 
         launch_ros takes no empty list. Every list of ours is empty unless somebody sets it.
@@ -94,7 +94,7 @@ class CommonValues:
 
 def launch_description(
     arguments: Mapping[str, tuple[str, str]],
-    make_plan: Callable[[dict[str, str]], Sequence[NodeSpec]],
+    make_plan: Callable[[dict[str, str]], Sequence[ProcessSpec]],
 ) -> Any:
     """A `launch.LaunchDescription` of a plan, for launch files (ours and users' own).
 
@@ -129,7 +129,7 @@ def launch_description(
                 respawn_delay=RESPAWN_S,
             )
             for spec in specs
-            if not spec.ros
+            if spec.kind is not ProcessKind.NODE
         ]
         return told + [
             Node(
@@ -142,7 +142,7 @@ def launch_description(
                 **common.node_arguments(spec),
             )
             for spec in specs
-            if spec.ros and spec not in missing
+            if spec.kind is ProcessKind.NODE and spec not in missing
         ]
 
     declared = [

@@ -6,58 +6,31 @@ the very same plan with `bringup.processes.Fleet`.
 
 import json
 import os
-import re
-import shutil
-import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from kairos_ros.bringup.process_spec import RVIZ, ProcessKind, ProcessSpec, fixed_frame
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fit import camera_name
 from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames, is_robot_name
 from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon
+from kairos_ros.engine.policies.calibration_file import find_calibration
 from kairos_ros.engine.policies.saved_policy import policy_inputs
 from kairos_ros.host.share import share
 from kairos_ros.robot.adapters.sim.metaworld_scenes import HAND_DIM
 from kairos_ros.robot.cameras.cameras_text import parse_cameras
-from kairos_ros.serving.calibration_file import find_calibration
 
-NOT_ASCII = re.compile(r"[^ -~]")
-RVIZ = "rviz2"
-"""Package."""
 OWN_CAMERAS = "1"
 """In place of a list of cameras: those that the policy reads."""
 VLM_NODES = ("safety", "monitor", "planner", "vlm")
 
 
-@dataclass(frozen=True, slots=True)
-class NodeSpec:
-    """One node process."""
-
-    executable: str
-    name: str
-    namespace: str = ""
-    """Below that of the fleet, without slashes at its ends; empty: the fleet's own. As `ros2
-    launch`, the runner always sets it, whatever the node calls itself."""
-    parameters: Mapping[str, Any] = field(default_factory=dict)
-    """Override the values in `params_file`."""
-    params_file: Path | None = None
-    package: str = "kairos_ros"
-    arguments: tuple[str, ...] = ()
-    """Of the command line, before those of ROS."""
-    ros: bool = True
-    """False: a program that is no node, and is given nothing but its arguments."""
-    host: str = ""
-    """That runs it, where a fleet has several."""
-
-
-def serving(**parameters: Any) -> NodeSpec:
+def serving(**parameters: Any) -> ProcessSpec:
     """The edge serving node, active as soon as its engine is warm unless `autostart=False`. A
     standby (`standby_after_s`) has a name of its own."""
     shipped = {"policy": str(shipped_policy())}
-    return NodeSpec(
+    return ProcessSpec(
         "serving_node",
         "serving_standby" if parameters.get("standby_after_s") else "serving",
         namespace=COMMON,
@@ -66,7 +39,7 @@ def serving(**parameters: Any) -> NodeSpec:
     )
 
 
-def cloud_bridge(engines: str, *, edge: bool = True, **parameters: Any) -> NodeSpec:
+def cloud_bridge(engines: str, *, edge: bool = True, **parameters: Any) -> ProcessSpec:
     """The serving node with engines elsewhere, for what would wait longer at the edge.
 
     Args:
@@ -129,7 +102,7 @@ def calibrated(policy: str) -> dict[str, HorizonPolicy]:
     return calibration.policies() if calibration else {}
 
 
-def robot(name: str, **parameters: Any) -> NodeSpec:
+def robot(name: str, **parameters: Any) -> ProcessSpec:
     """One robot node in the namespace `/<name>`, which may be nested: `cell_1/arm_1`.
 
     Raises ConfigError where `name` is no valid ROS 2 namespace.
@@ -141,7 +114,7 @@ def robot(name: str, **parameters: Any) -> NodeSpec:
         )
     if "/" in name:
         parameters["name"] = name
-    return NodeSpec(
+    return ProcessSpec(
         "robot_node",
         "robot",
         namespace=name,
@@ -150,7 +123,7 @@ def robot(name: str, **parameters: Any) -> NodeSpec:
     )
 
 
-def body_text(spec: NodeSpec) -> str:
+def body_text(spec: ProcessSpec) -> str:
     """What a robot node of a plan moves, in a sentence."""
     options = dict(text.split("=", 1) for text in spec.parameters.get("adapter_options", ()))
     match spec.parameters.get("adapter", "sim"):
@@ -173,9 +146,9 @@ def images_option(cameras: str) -> str:
     return f"images={json.dumps(parse_cameras(cameras))}"
 
 
-def recorder(out: Path | str, **parameters: Any) -> NodeSpec:
+def recorder(out: Path | str, **parameters: Any) -> ProcessSpec:
     """The node that records the fleet into the new bag folder `out`, as /kairos/recorder."""
-    return NodeSpec(
+    return ProcessSpec(
         "recorder_node",
         "recorder",
         namespace=COMMON,
@@ -184,12 +157,12 @@ def recorder(out: Path | str, **parameters: Any) -> NodeSpec:
     )
 
 
-def vlm(component: str, **parameters: Any) -> NodeSpec:
+def vlm(component: str, **parameters: Any) -> ProcessSpec:
     """A node of the models around the policy, /kairos/<component>: safety, monitor or planner, or
     `vlm` for all of them in one (docs/pipelines.md). Raises ConfigError for any other."""
     if component not in VLM_NODES:
         raise ConfigError(f"component {component!r} is none of {', '.join(VLM_NODES)}")
-    return NodeSpec(
+    return ProcessSpec(
         f"{component}_node",
         component,
         namespace=COMMON,
@@ -204,24 +177,24 @@ def gateway(
     order: str = "latest_start",
     dispatch: str = "fewest_calls",
     port: int = 8380,
-) -> NodeSpec:
+) -> ProcessSpec:
     """The gateway before the models that judge and plan, `kairos gateway` of this host
     (docs/gateway.md)."""
     listen = f"127.0.0.1:{port}"
-    return NodeSpec(
+    return ProcessSpec(
         "kairos",
         "gateway",
         namespace=COMMON,
         arguments=(
             *("gateway", *servers, "--listen", listen, "--order", order, "--dispatch", dispatch),
         ),
-        ros=False,
+        kind=ProcessKind.GATEWAY,
     )
 
 
-def viz(**parameters: Any) -> NodeSpec:
+def viz(**parameters: Any) -> ProcessSpec:
     """The node that draws the fleet for rviz, /kairos/viz (docs/rviz.md)."""
-    return NodeSpec(
+    return ProcessSpec(
         "viz_node",
         "viz",
         namespace=COMMON,
@@ -230,15 +203,10 @@ def viz(**parameters: Any) -> NodeSpec:
     )
 
 
-def rviz() -> NodeSpec:
+def rviz() -> ProcessSpec:
     """rviz itself, of a ROS 2 installation, with the displays of this fleet."""
     config = share() / "config" / "kairos.rviz"
-    return NodeSpec("rviz2", "rviz", package=RVIZ, arguments=("-d", str(config)))
-
-
-def fixed_frame(spec: NodeSpec, names: FleetNames) -> tuple[str, ...]:
-    """Arguments that rviz needs for the fleet of a namespace, besides its node's namespace."""
-    return ("-f", f"{names.prefix}fleet") if spec.package == RVIZ and names.prefix else ()
+    return ProcessSpec("rviz2", "rviz", package=RVIZ, arguments=("-d", str(config)))
 
 
 def rviz_line(names: FleetNames = ROOT) -> str:
@@ -258,7 +226,7 @@ def plan(
     robot_parameters: Mapping[str, Any] | None = None,
     view: bool = False,
     cameras: str = "",
-) -> list[NodeSpec]:
+) -> list[ProcessSpec]:
     """One serving node and its robots, and last what draws and what records them, if wanted.
 
     Args:
@@ -281,94 +249,6 @@ def plan(
     specs = [serving(**serve), *(robot(name, **parameters) for name in names)]
     specs += [viz()] if view else []
     return [*specs, recorder(record)] if record else specs
-
-
-def command(spec: NodeSpec, names: FleetNames = ROOT) -> list[str]:
-    """The command line that runs `spec` without ros2 launch, in the fleet of `names`.
-
-    Raises ConfigError for a program of another package that is not on PATH.
-    """
-    if not installed(spec):
-        raise ConfigError(missing_text(spec))
-    ours = spec.package == "kairos_ros"
-    program = program_path(spec.executable) if ours else str(shutil.which(spec.executable))
-    if not spec.ros:
-        return [program, *spec.arguments]
-    line = [program, *spec.arguments, *fixed_frame(spec, names), "--ros-args"]
-    line += ["-r", f"__node:={spec.name}", "-r", f"__ns:=/{namespace_in(names, spec)}"]
-    if spec.params_file is not None:
-        line += ["--params-file", str(spec.params_file)]
-    for key, value in spec.parameters.items():
-        line += ["-p", f"{key}:={_yaml(value)}"]
-    return line
-
-
-def namespace_in(names: FleetNames, spec: NodeSpec) -> str:
-    """The namespace of a node in the fleet of `names`, without a slash at its ends."""
-    return f"{names.prefix}{spec.namespace}".rstrip("/")
-
-
-def installed(spec: NodeSpec) -> bool:
-    """Whether its program is there."""
-    return spec.package == "kairos_ros" or shutil.which(spec.executable) is not None
-
-
-def missing_text(spec: NodeSpec) -> str:
-    """For people: what to do about a program that is not there."""
-    return (
-        f"{spec.executable} is not on PATH; install its package, or source the setup file of the "
-        "ROS 2 installation that has it"
-    )
-
-
-def plan_text(specs: Sequence[NodeSpec]) -> str:
-    """A plan as JSON, which `told_plan` reads."""
-    return json.dumps([asdict(spec) for spec in specs], default=str, indent=1)
-
-
-def told_plan(*command: str, arguments: Mapping[str, str]) -> list[NodeSpec]:
-    """The plan that `kairos COMMAND NAME:=VALUE ...` prints.
-
-    For launch files whose plan needs more than the standard library and numpy: `ros2 launch` runs
-    with the system's Python, the command, as every node, with the one that the package was built
-    with. Raises ConfigError with the command's own words.
-    """
-    given = [f"{name}:={value}" for name, value in arguments.items()]
-    done = subprocess.run(
-        [program_path("kairos"), *command, "--", *given],
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        raise ConfigError(done.stderr.strip().removeprefix("kairos: "))
-    return read_plan(json.loads(done.stdout))
-
-
-def read_plan(specs: Sequence[Mapping[str, Any]]) -> list[NodeSpec]:
-    """What `plan_text` has written. Raises ConfigError for anything else."""
-    try:
-        return [_spec(**fields) for fields in specs]
-    except TypeError as error:
-        raise ConfigError(f"this is no plan of nodes: {error}") from None
-
-
-def _spec(params_file: str | None, arguments: Sequence[str], **fields: Any) -> NodeSpec:
-    if not isinstance(fields.get("parameters", {}), Mapping):
-        raise TypeError(f"parameters must be an object, not {fields['parameters']!r:.80}")
-    file = Path(params_file) if params_file else None
-    return NodeSpec(params_file=file, arguments=tuple(arguments), **fields)
-
-
-def program_path(name: str) -> str:
-    """Where a program of this package is installed."""
-    return str(share().parents[1] / "lib" / "kairos_ros" / name)
-
-
-def _yaml(value: Any) -> str:
-    """JSON with YAML's escapes: of an emoji JSON makes two halves, which are no YAML."""
-    text = json.dumps(value, ensure_ascii=False)
-    return NOT_ASCII.sub(lambda character: f"\\U{ord(character[0]):08x}", text)
 
 
 def flag(name: str, text: str) -> bool:

@@ -21,14 +21,14 @@ from kairos_ros.bringup.fleet_change import (
     change,
     planned_fleet,
 )
-from kairos_ros.bringup.fleet_planner import Decision, refuse
+from kairos_ros.bringup.fleet_planner import FleetDecision, refuse
 from kairos_ros.bringup.foreground import SERVING, how
 from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import part_of
 from kairos_ros.bringup.hosts.link_keys import check_keys
 from kairos_ros.bringup.hosts.process_watch import ProcessWatch
 from kairos_ros.bringup.processes import Fleet
-from kairos_ros.bringup.robot_admission import Question, RobotAdmissions
+from kairos_ros.bringup.robot_admission import JoinRequest, RobotAdmissions
 from kairos_ros.bringup.serving_plans import SETTLED_S, ServingPlans
 from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.core.wire_check import printable
@@ -54,7 +54,7 @@ class PlannedFleetRunner:
         """say: for whoever looks at the program that runs the fleet. hosts: the other ones."""
         self.running = running
         self._admissions = admissions
-        self._joined: Decision | None = None
+        self._joined: FleetDecision | None = None
         """What the change is made for: a robot, or an engine that died."""
         self._engines = EngineRepair()
         self._hosts, self._watch = hosts, ProcessWatch(fleet, client, hosts, say)
@@ -125,20 +125,20 @@ class PlannedFleetRunner:
             return
         if decided is None:
             return
-        joined, question = decided
+        joined, request = decided
         if joined.text:
             self._say(f"admission: {joined.text}")
-        asker = question.asker if question else None
-        if question is None or question.robot in joined.fleet.guests:
+        asker = request.asker if request else None
+        if request is None or request.robot in joined.fleet.guests:
             if asker is not None:
                 asker.send({"told": joined.text})
-            self._join(joined, asker, question.robot if question else "")
+            self._join(joined, asker, request.robot if request else "")
         elif asker is not None:
             asker.send({"refused": joined.text})
 
     def _join(
         self,
-        joined: Decision,
+        joined: FleetDecision,
         asker: FleetConnection | None = None,
         reserved: str = "",
         kind: str = "admission",
@@ -157,7 +157,7 @@ class PlannedFleetRunner:
         """Raises KairosError."""
         robot, task = (str(message.get(field) or "") for field in ("robot", "task"))
         force = message.get("force") is True
-        self._admissions.put(Question(robot, task, force, connection), self.running)
+        self._admissions.put(JoinRequest(robot, task, force, connection), self.running)
         if self._work is not None:
             text = f"waits for a change of the fleet: {printable(self._what, SHOWN)}"
             connection.send({"told": text})
@@ -277,7 +277,7 @@ class PlannedFleetRunner:
         if joined is not None and not self._ends:
             self._refuse_after(joined, why)
 
-    def _refuse_after(self, joined: Decision, why: str) -> None:
+    def _refuse_after(self, joined: FleetDecision, why: str) -> None:
         """The change for a robot could not be made, and will not be tried again and again."""
         new = joined.fleet.guests.keys() - self.running.guests.keys()
         if new and SERVING not in self._fleet.dead():

@@ -6,7 +6,7 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from kairos_ros.bringup.plan import NodeSpec, command
+from kairos_ros.bringup.process_spec import ProcessSpec, command
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames
 from kairos_ros.host.orphan import LAUNCHER_PID
@@ -26,7 +26,7 @@ class Fleet:
 
     def __init__(
         self,
-        specs: Sequence[NodeSpec],
+        specs: Sequence[ProcessSpec],
         logs: Path,
         env: Mapping[str, str] | None = None,
         names: FleetNames = ROOT,
@@ -56,7 +56,7 @@ class Fleet:
         self.stop()
 
     @staticmethod
-    def key(spec: NodeSpec) -> str:
+    def key(spec: ProcessSpec) -> str:
         """Name of the process and of its log file: arm_1, serving, safety."""
         return spec.name if spec.namespace in ("", COMMON) else spec.namespace.replace("/", ".")
 
@@ -64,7 +64,7 @@ class Fleet:
         """Where a process writes its output."""
         return self.logs / f"{key}.log"
 
-    def start(self, spec: NodeSpec) -> subprocess.Popen[bytes]:
+    def start(self, spec: ProcessSpec) -> subprocess.Popen[bytes]:
         """Starts one node of the plan, or starts it again once it has ended.
 
         Raises ConfigError where it cannot be started, and while another process has its key: nobody

@@ -5,7 +5,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from kairos_ros.bringup.plan import NodeSpec, images_option, robot
+from kairos_ros.bringup.plan import images_option, robot
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.share import share
 
@@ -19,7 +20,7 @@ def one_robot(
     cameras: str = "",
     control_rate_hz: str = "",
     **parameters: Any,
-) -> NodeSpec:
+) -> ProcessSpec:
     """One robot node, of launch arguments.
 
     Args:

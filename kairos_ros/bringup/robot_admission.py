@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from kairos_ros.bringup.fleet_change import PlannedFleet
 from kairos_ros.bringup.fleet_planner import (
-    Decision,
+    FleetDecision,
     FleetPlanner,
     PlanChoices,
     exchanged,
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 LEFT_S = 60.0
 """The place of a robot that has joined is kept for so long after it was last here."""
-MOST_QUESTIONS = 100
+MOST_REQUESTS = 100
 RESERVED_S = 600.0
 """A place that was asked for beforehand is kept for so long."""
 
@@ -47,7 +47,7 @@ def in_already(robot: str, engine: str) -> str:
     return f"{robot} is in the fleet already, served by {engine}"
 
 
-class Question(NamedTuple):
+class JoinRequest(NamedTuple):
     """Somebody asks for a robot to join, which may not be here yet."""
 
     robot: str
@@ -67,13 +67,13 @@ class RobotAdmissions:
         self._pool = ThreadPoolExecutor(1, "admission")
         self._heard_s: dict[str, float] = {}
         """When guests were last here."""
-        self._deciding: Future[Decision] | None = None
+        self._deciding: Future[FleetDecision] | None = None
         self._about, self._base = "", ""
         """The robot, and the plan, that is decided about."""
         self._leaving: set[str] = set()
         """Guests that have left, while it is planned who may have their places."""
-        self._questions: deque[Question] = deque()
-        self._question: Question | None = None
+        self._requests: deque[JoinRequest] = deque()
+        self._request: JoinRequest | None = None
         """The one that is decided about."""
 
     def close(self) -> None:
@@ -85,30 +85,30 @@ class RobotAdmissions:
         """A decision is being made, or is there."""
         return self._deciding is not None
 
-    def put(self, question: Question, running: PlannedFleet) -> None:
+    def put(self, request: JoinRequest, running: PlannedFleet) -> None:
         """To be decided about before robots that are here. Raises KairosError."""
         from kairos_ros.fleet.fleet_file import check_robot_name
 
-        check_robot_name(question.robot)
-        if engine := running.served.routes.get(question.robot):
-            raise KairosError(in_already(question.robot, engine))
-        if len(self._questions) >= MOST_QUESTIONS:
-            raise KairosError(f"{MOST_QUESTIONS} robots are waiting for an answer; ask later")
-        self._questions.append(question)
+        check_robot_name(request.robot)
+        if engine := running.served.routes.get(request.robot):
+            raise KairosError(in_already(request.robot, engine))
+        if len(self._requests) >= MOST_REQUESTS:
+            raise KairosError(f"{MOST_REQUESTS} robots are waiting for an answer; ask later")
+        self._requests.append(request)
 
     def withdraw(self, asker: FleetConnection) -> bool:
-        """Whoever asked does not want to know any more; what is decided about the question is
+        """Whoever asked does not want to know any more; what is decided about the request is
         dropped. Whether there was one."""
-        asked = len(self._questions)
-        self._questions = deque(one for one in self._questions if one.asker is not asker)
-        if self._question is not None and self._question.asker is asker:
-            self._question, self._base = None, ""
+        asked = len(self._requests)
+        self._requests = deque(one for one in self._requests if one.asker is not asker)
+        if self._request is not None and self._request.asker is asker:
+            self._request, self._base = None, ""
             return True
-        return len(self._questions) < asked
+        return len(self._requests) < asked
 
     def answer_all(self, why: str) -> None:
         """Tells everybody who asks, and has no answer yet, that the robot cannot join."""
-        for one in [*self._questions, *filter(None, [self._question])]:
+        for one in [*self._requests, *filter(None, [self._request])]:
             one.asker.send({"refused": f"{one.robot} cannot join: {why}"})
             self.withdraw(one.asker)
 
@@ -119,13 +119,13 @@ class RobotAdmissions:
             self._heard_s[robot] = max(now_s, self._heard_s.get(robot, 0.0))
         if self.busy:
             return
-        while self._questions:
-            question = self._questions.popleft()
-            if engine := running.served.routes.get(question.robot):  # somebody else asked, too
-                question.asker.send({"refused": in_already(question.robot, engine)})
+        while self._requests:
+            request = self._requests.popleft()
+            if engine := running.served.routes.get(request.robot):  # somebody else asked, too
+                request.asker.send({"refused": in_already(request.robot, engine)})
                 continue
-            self._question = question
-            self.ask(running, question.robot, question.task, force=question.force)
+            self._request = request
+            self.ask(running, request.robot, request.task, force=request.force)
             return
         left = {
             robot
@@ -148,7 +148,7 @@ class RobotAdmissions:
         """Begins to decide about a robot. task: empty: by its name. force: it joins although it
         does not fit."""
 
-        def decide(planner: FleetPlanner, plan: "Plan") -> Decision:
+        def decide(planner: FleetPlanner, plan: "Plan") -> FleetDecision:
             mine = task or task_of(robot, planner.tasks)
             if mine not in planner.tasks:
                 tasks = ", ".join(planner.tasks)
@@ -161,32 +161,32 @@ class RobotAdmissions:
 
         self._decide(running, robot, decide)
 
-    def decided(self, running: PlannedFleet) -> tuple[Decision, Question | None] | None:
-        """A fleet to change to, once there is one, and the question that it answers. Raises
+    def decided(self, running: PlannedFleet) -> tuple[FleetDecision, JoinRequest | None] | None:
+        """A fleet to change to, once there is one, and the request that it answers. Raises
         KairosError where it cannot be planned who may have the place of a robot that has left,
         which is tried again after LEFT_S."""
         if self._deciding is None or not self._deciding.done():
             return None
         deciding, self._deciding = self._deciding, None
-        question, self._question = self._question, None
+        request, self._request = self._request, None
         if self._base != running.served.identity:
-            if question is not None:
-                self._questions.appendleft(question)
+            if request is not None:
+                self._requests.appendleft(request)
             return None  # it was changed meanwhile: all is looked at again
         try:
-            return deciding.result(), question
+            return deciding.result(), request
         except KairosError as error:
             if not self._about:
                 self._heard_s |= dict.fromkeys(self._leaving, time.monotonic())
                 raise
-            return refuse(running, self._about, str(error)), question
+            return refuse(running, self._about, str(error)), request
 
-    def exchanged(self, running: PlannedFleet, dead: str, spare: str) -> Decision:
+    def exchanged(self, running: PlannedFleet, dead: str, spare: str) -> FleetDecision:
         """As `fleet_planner.exchanged`."""
         _, plan, of = self._known
         return exchanged(running, plan if of == running.served.identity else None, dead, spare)
 
-    def applied(self, before: PlannedFleet, joined: Decision, reserved: str = "") -> None:
+    def applied(self, before: PlannedFleet, joined: FleetDecision, reserved: str = "") -> None:
         """The fleet ran as before, and runs by this now. reserved: a robot that may not be here
         yet."""
         planner, plan, of = self._known
@@ -200,9 +200,9 @@ class RobotAdmissions:
         self,
         running: PlannedFleet,
         about: str,
-        decide: "Callable[[FleetPlanner, Plan], Decision]",
+        decide: "Callable[[FleetPlanner, Plan], FleetDecision]",
     ) -> None:
-        def planned() -> Decision:
+        def planned() -> FleetDecision:
             planner, plan, of = self._known
             if of != running.served.identity:  # `kairos fleet apply` has changed it
                 planner, plan = _read_again(running)
@@ -211,7 +211,9 @@ class RobotAdmissions:
 
         self._submit(running, about, planned)
 
-    def _submit(self, running: PlannedFleet, about: str, decide: Callable[[], Decision]) -> None:
+    def _submit(
+        self, running: PlannedFleet, about: str, decide: Callable[[], FleetDecision]
+    ) -> None:
         self._about, self._base = about, running.served.identity
         self._deciding = self._pool.submit(decide)
 

@@ -1,4 +1,4 @@
-"""What every policy plugged into a seam must do. Plugin authors call these in their tests.
+"""What every policy plugged in must do. Plugin authors call these in their tests.
 
 Each check raises AssertionError with what was expected of which input.
 """

@@ -19,8 +19,8 @@ from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import FLEET_BYTES, PICTURE_BYTES, STATE_BYTES, subscribe
 from kairos_ros.nodes.messages.telemetry import event_of
+from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.nodes.timers import every
-from kairos_ros.nodes.vlm.side_node import SideNode
 from kairos_ros.telemetry.decode import robot_reported
 from kairos_ros.telemetry.events import Event
 from kairos_ros.telemetry.fleet_view import FleetView
@@ -59,8 +59,8 @@ class Watch:
         self._cameras: dict[tuple[str, str], CameraFeed] = {}
         self._events: dict[str, list[Subscription]] = {}
         """Of each robot."""
-        self._side = SideNode("dashboard", names=names)
-        self._node = self._side.node
+        self._standalone = StandaloneNode("dashboard", names=names)
+        self._node = self._standalone.node
         self._announcements = Announcements(self._node.get_logger(), self.refused)
         self._follow(FleetState, names.common("fleet_state"), qos.TELEMETRY, self._view.take)
         self._listen(RobotStatus, names.common("robot_status"), self._on_status, qos.ROSTER)
@@ -68,18 +68,18 @@ class Watch:
         every(self._node, 1.0, self._tidy)
 
     def __enter__(self) -> "Watch":
-        self._side.spin_in_thread()
+        self._standalone.spin_in_thread()
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._side.close()
+        self._standalone.close()
         if self._traces is not None:
             self._traces.close()
 
     @property
     def failure(self) -> str:
         """Why nothing is heard any more; empty while all is well."""
-        return self._side.failure
+        return self._standalone.failure
 
     def read(self, draw: Callable[[FleetView], T]) -> T:
         """`draw(view)`, while nothing changes."""
@@ -101,7 +101,7 @@ class Watch:
             if camera is not None:
                 now_s = camera.asked_at_s = time.monotonic()
                 return camera.newest if now_s - camera.newest_at_s <= SILENT_AFTER_S else b""
-        self._side.executor.create_task(self._look, robot, key)
+        self._standalone.executor.create_task(self._look, robot, key)
         return b""
 
     def _listen(

@@ -18,9 +18,9 @@ import numpy as np
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.spec import split_options
 from kairos_ros.core.wire_check import OBSERVATIONS
+from kairos_ros.engine.interface import PreparedBatch
 from kairos_ros.engine.policies.observation import refusal
 from kairos_ros.engine.policies.saved_policy import PREFIX
-from kairos_ros.engine.seam import PreparedBatch
 from kairos_ros.transport.messages import (
     EngineDescription,
     InferOutcome,

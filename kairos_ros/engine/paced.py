@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.emulated import parse_emulated
-from kairos_ros.engine.seam import Engine, PreparedBatch
+from kairos_ros.engine.interface import Engine, PreparedBatch
 from kairos_ros.transport.messages import InferOutcome, InferRequest
 
 PREFIX = "paced:"
@@ -56,7 +56,7 @@ class PacedEngine:
         )
 
     def prepare(self, requests: Sequence[InferRequest]) -> PreparedBatch:
-        """As the seam says."""
+        """As the interface says."""
         prepared, latency_s = self._engine.prepare(requests), self._pace.latency_s(len(requests))
 
         def infer() -> list[InferOutcome]:
@@ -68,5 +68,5 @@ class PacedEngine:
         return infer
 
     def infer(self, requests: Sequence[InferRequest]) -> list[InferOutcome]:
-        """As the seam says."""
+        """As the interface says."""
         return self.prepare(requests)()

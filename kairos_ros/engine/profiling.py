@@ -22,7 +22,7 @@ from kairos_ros.engine.client.events import (
     EngineReady,
 )
 from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.worker.process import WorkerSpec
 from kairos_ros.transport.messages import EngineDescription, InferFailure, InferRequest
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.document.text_file import read_yaml
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,63}")
 OWN = {

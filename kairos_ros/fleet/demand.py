@@ -7,7 +7,7 @@ from kairos_ros.fleet.fleet_file import FleetFile, Monitor, Safety, TaskClass
 
 
 @dataclass(frozen=True, slots=True)
-class Demand:
+class ComponentDemand:
     """What the robots of one task ask of one component."""
 
     task: str
@@ -19,10 +19,12 @@ class Demand:
     time (001 §3.4: f <= 1/t_act)."""
 
 
-def demands(fleet: FleetFile) -> list[Demand]:
+def demands(fleet: FleetFile) -> list[ComponentDemand]:
     """In the order of the file."""
     return [
-        Demand(name, component, one.model, robots_of(fleet, name), robots_of(fleet, name) * hz)
+        ComponentDemand(
+            name, component, one.model, robots_of(fleet, name), robots_of(fleet, name) * hz
+        )
         for name, task in fleet.tasks.items()
         for component, one in task.components.used.items()
         for hz in [_per_robot_hz(task, component)]

@@ -9,8 +9,9 @@ from pathlib import Path
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import Component
 from kairos_ros.core.placement.served_plan import Option, PlannedEngine, ServedPlan
-from kairos_ros.fleet.fleet_file import FleetFile, Host
+from kairos_ros.fleet.fleet_file import FleetFile
 from kairos_ros.fleet.places import NOT_IN_NAMES, options_of, policy_names, policy_of
+from kairos_ros.fleet.server_cluster import Host
 from kairos_ros.planning.plan import GPU, Plan, ServerPlan
 
 LEAST_BATCH = 16

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from kairos_ros.core.pipeline import PERIODIC, Component
-from kairos_ros.fleet.demand import Demand, demands
+from kairos_ros.fleet.demand import ComponentDemand, demands
 from kairos_ros.fleet.fleet_file import FleetFile, TaskClass
 from kairos_ros.fleet.tree import plans_told, robots_told
 
@@ -69,7 +69,7 @@ def draw_fleet(fleet: FleetFile, path: Path, kind: Literal["png", "svg"]) -> Non
     pyplot.close(figure)
 
 
-def finding(fleet: FleetFile, asked: Sequence[Demand]) -> str:
+def finding(fleet: FleetFile, asked: Sequence[ComponentDemand]) -> str:
     """How much the fleet asks for, in one line."""
     hz = dict.fromkeys(Component, 0.0)
     for demand in asked:
@@ -86,7 +86,7 @@ def finding(fleet: FleetFile, asked: Sequence[Demand]) -> str:
     )
 
 
-def _draw_tasks(axes: Any, fleet: FleetFile, asked: Sequence[Demand]) -> float:
+def _draw_tasks(axes: Any, fleet: FleetFile, asked: Sequence[ComponentDemand]) -> float:
     """Draws everything; returns how far down it reaches, in rows."""
     models = {
         one: [d for d in asked if d.model == one] for one in dict.fromkeys(d.model for d in asked)
@@ -147,7 +147,7 @@ def _pace(task: TaskClass) -> str:
     )
 
 
-def _model(fleet: FleetFile, model: str, users: Sequence[Demand]) -> tuple[str, str]:
+def _model(fleet: FleetFile, model: str, users: Sequence[ComponentDemand]) -> tuple[str, str]:
     hz = sum(demand.hz for demand in users)
     located = fleet.located(model)
     where = f"at {located}\n" if located != model else ""

@@ -1,4 +1,4 @@
-"""The seam: what every server behind a gateway is, and one that is reached over HTTP."""
+"""What every server behind a gateway is, and one that is reached over HTTP."""
 
 import asyncio
 import json

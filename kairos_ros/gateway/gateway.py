@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from kairos_ros.core.calls.call import Call, Caller
 from kairos_ros.core.calls.dispatch import Dispatch
 from kairos_ros.core.calls.orders import Order
-from kairos_ros.core.calls.queue import CallQueue, FullError, Start
+from kairos_ros.core.calls.queue import CallQueue, FullError, StartedCall
 from kairos_ros.core.errors import KairosError
 from kairos_ros.gateway.backend import Backend, BackendError, Reply, completion, whole
 from kairos_ros.gateway.chat import Chat
@@ -38,24 +38,24 @@ class RefusedError(KairosError):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class CallAnswer:
     """What a server said."""
 
     status: int
     content_type: str
     body: bytes | AsyncIterator[bytes]
     """All of it, or as it comes."""
-    start: Start
+    start: StartedCall
     """Where it was asked, and why."""
     close: Callable[[], Awaitable[None]]
     """To be awaited when nothing of the body is wanted any more."""
 
 
 @dataclass(frozen=True, slots=True)
-class Decision:
+class DispatchedCall:
     """A call that was given to a server, for people who look."""
 
-    start: Start
+    start: StartedCall
     at_ns: int
 
 
@@ -78,9 +78,9 @@ class Gateway:
         self.queue = CallQueue(self.servers.instances, order, dispatch)
         self.refused: Counter[str] = Counter()
         """Calls without an answer, by code."""
-        self.decisions: deque[Decision] = deque(maxlen=KEPT_DECISIONS)
+        self.decisions: deque[DispatchedCall] = deque(maxlen=KEPT_DECISIONS)
         self._timeout_s = timeout_s
-        self._turns: dict[int, asyncio.Future[Start]] = {}
+        self._turns: dict[int, asyncio.Future[StartedCall]] = {}
 
     async def __aenter__(self) -> "Gateway":
         await self.servers.__aenter__()
@@ -89,7 +89,7 @@ class Gateway:
     async def __aexit__(self, *_: object) -> None:
         await self.servers.__aexit__()
 
-    async def answer(self, chat: Chat, caller: Caller, slo_ns: int) -> Answer:
+    async def answer(self, chat: Chat, caller: Caller, slo_ns: int) -> CallAnswer:
         """What a server says, once it is the call's turn. slo_ns: from now on; 0: none.
 
         Cancel it when nobody waits for the answer any more. Raises RefusedError.
@@ -103,7 +103,7 @@ class Gateway:
             self.refused["client_gone"] += 1
             raise
 
-    async def _answer(self, chat: Chat, caller: Caller, slo_ns: int) -> Answer:
+    async def _answer(self, chat: Chat, caller: Caller, slo_ns: int) -> CallAnswer:
         if (refusal := self._refusal(chat.model)) is not None:
             raise refusal
         try:
@@ -124,7 +124,7 @@ class Gateway:
             if not goes_on:
                 self._leave(call)
 
-    async def _served(self, call: Call, chat: Chat) -> Answer:
+    async def _served(self, call: Call, chat: Chat) -> CallAnswer:
         trouble = ""
         not_at: frozenset[str] = frozenset()
         for _ in range(ATTEMPTS):
@@ -144,8 +144,8 @@ class Gateway:
                     break
         raise RefusedError(502, "server_failed", f"no server answers this call: {trouble}")
 
-    async def _turn(self, call: Call) -> Start:
-        turn: asyncio.Future[Start] = asyncio.get_running_loop().create_future()
+    async def _turn(self, call: Call) -> StartedCall:
+        turn: asyncio.Future[StartedCall] = asyncio.get_running_loop().create_future()
         self._turns[call.number] = turn
         self._pump()
         try:
@@ -160,7 +160,7 @@ class Gateway:
             turn = self._turns.get(start.call.number)
             if turn is None or turn.done():  # it is being given up: `_leave` frees the place
                 continue
-            self.decisions.append(Decision(start, now_ns))
+            self.decisions.append(DispatchedCall(start, now_ns))
             turn.set_result(start)
         for call in self.queue.waiting:
             turn = self._turns.get(call.number)
@@ -192,7 +192,7 @@ class Gateway:
         self.servers.failed(instance.name, trouble)
         return trouble
 
-    async def _ask(self, start: Start, chat: Chat) -> Answer:
+    async def _ask(self, start: StartedCall, chat: Chat) -> CallAnswer:
         """Raises BackendError where another server may do better."""
         name = start.instance.name
         async with AsyncExitStack() as stack:
@@ -206,7 +206,7 @@ class Gateway:
                     self._end(start.call)  # whoever has begun to answer does not hang
                     await kept.aclose()
 
-                return Answer(200, kind, self._streamed(start, chat, reply), start, close)
+                return CallAnswer(200, kind, self._streamed(start, chat, reply), start, close)
             body = await whole(reply)
             if reply.status in (429, 503):
                 pause_s = _retry_after_s(reply) or PAUSE_WHEN_FULL_S
@@ -217,9 +217,9 @@ class Gateway:
                 said = completion(body)
                 self.servers.answered(name, chat.model, said)
                 self.queue.answered(start.call, _now_ns(), said.completion_tokens)
-            return Answer(reply.status, kind, body, start, _nothing_to_close)
+            return CallAnswer(reply.status, kind, body, start, _nothing_to_close)
 
-    async def _streamed(self, start: Start, chat: Chat, reply: Reply) -> AsyncIterator[bytes]:
+    async def _streamed(self, start: StartedCall, chat: Chat, reply: Reply) -> AsyncIterator[bytes]:
         """The pieces as they come; an event with the error where the server breaks off."""
         reader = EventReader()
         ends_s = asyncio.get_running_loop().time() + self._timeout_s

@@ -17,7 +17,7 @@ from kairos_ros.core.calls.call import Caller, read_caller
 from kairos_ros.core.errors import WireError
 from kairos_ros.gateway.chat import LARGEST_REQUEST, Chat, error_body, read_chat
 from kairos_ros.gateway.events import error_event
-from kairos_ros.gateway.gateway import Answer, Gateway, RefusedError
+from kairos_ros.gateway.gateway import CallAnswer, Gateway, RefusedError
 from kairos_ros.gateway.metrics import metrics
 from kairos_ros.gateway.state import state
 from kairos_ros.telemetry.exposition import CONTENT_TYPE
@@ -185,7 +185,7 @@ class Completions:
         else:
             await self._stream(answer, headers, send)
 
-    async def _stream(self, answer: Answer, headers: dict[str, str], send: Send) -> None:
+    async def _stream(self, answer: CallAnswer, headers: dict[str, str], send: Send) -> None:
         assert not isinstance(answer.body, bytes)
         raw = [(b"content-type", answer.content_type.encode())]
         raw += [(name.encode(), value.encode()) for name, value in headers.items()]

@@ -16,7 +16,7 @@ from kairos_ros.core.server_status import ENGINE_UP
 from kairos_ros.msg import EngineState, FleetState, RobotState
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import subscribe
-from kairos_ros.nodes.vlm.side_node import SideNode
+from kairos_ros.nodes.standalone_node import StandaloneNode
 
 SERVING = "serving"
 FRESH_S = 3.0
@@ -30,12 +30,12 @@ class FleetClient:
     def __init__(self, program: str, names: FleetNames = ROOT, domain: int | None = None) -> None:
         """program: what the node is called. Raises KairosError where ROS cannot start."""
         self._names = names
-        self._side = SideNode(program, domain, names)
+        self._standalone = StandaloneNode(program, domain, names)
         self._clients: dict[str, AsyncParameterClient] = {}
         self._states: dict[str, tuple[FleetState, float]] = {}
         """Server -> its newest state, and when it came."""
         subscribe(
-            self._side.node,
+            self._standalone.node,
             FleetState,
             names.common("fleet_state"),
             self._on_state,
@@ -44,18 +44,18 @@ class FleetClient:
         )
 
     def close(self) -> None:
-        self._side.close()
+        self._standalone.close()
 
     def spin(self, for_s: float) -> None:
         """Takes in what comes within so long."""
         until = time.monotonic() + for_s
         while (left_s := until - time.monotonic()) > 0:
-            self._side.spin(left_s)
+            self._standalone.spin(left_s)
 
     @property
     def node(self) -> Node:
         """Which `spin` spins."""
-        return self._side.node
+        return self._standalone.node
 
     @property
     def state(self) -> FleetState | None:
@@ -84,7 +84,7 @@ class FleetClient:
         DDS needs a moment to find the node."""
         if node not in self._clients:
             name = self._names.common(node)
-            self._clients[node] = AsyncParameterClient(self._side.node, name)
+            self._clients[node] = AsyncParameterClient(self._standalone.node, name)
         return self._clients[node]
 
     def set(self, node: str, values: Mapping[str, Any]) -> "Setting":

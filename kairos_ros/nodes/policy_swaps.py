@@ -10,7 +10,7 @@ from rclpy.parameter_client import AsyncParameterClient
 
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.fleet_names import ROOT, FleetNames
-from kairos_ros.nodes.vlm.side_node import SideNode
+from kairos_ros.nodes.standalone_node import StandaloneNode
 
 SERVING = "serving"
 PARAMETER = "policy_swaps"
@@ -35,23 +35,23 @@ def change_swaps(
     where there is no serving node, with its words where it refuses, and where another client gives
     the same tasks something else.
     """
-    side = SideNode(f"policy_client_{uuid.uuid4().hex[:8]}", domain, names)
+    standalone = StandaloneNode(f"policy_client_{uuid.uuid4().hex[:8]}", domain, names)
     serving = names.common(SERVING)
     try:
-        client = AsyncParameterClient(side.node, serving)
-        if not _spin_until(side, client.services_are_ready, FOUND_WITHIN_S):
+        client = AsyncParameterClient(standalone.node, serving)
+        if not _spin_until(standalone, client.services_are_ready, FOUND_WITHIN_S):
             raise KairosError(f"there is no serving node {serving} in this ROS domain")
-        _spin_until(side, lambda: False, SETTLE_S)
-        before = _read(side, serving, client)
+        _spin_until(standalone, lambda: False, SETTLE_S)
+        before = _read(standalone, serving, client)
         for _ in range(MOST_TRIES):
             after = change(before)
             texts = [f"{old}={new}" for old, new in after.items()]
             asked = Parameter(PARAMETER, Parameter.Type.STRING_ARRAY, texts)
-            (result,) = _answer(side, serving, client.set_parameters([asked])).results
+            (result,) = _answer(standalone, serving, client.set_parameters([asked])).results
             if not result.successful:
                 raise KairosError(f"{serving}: {result.reason}")
-            _spin_until(side, lambda: False, SETTLE_S)
-            now = _read(side, serving, client)
+            _spin_until(standalone, lambda: False, SETTLE_S)
+            now = _read(standalone, serving, client)
             changed = [o for o in before | after if before.get(o) != after.get(o)]
             if all(now.get(old) == after.get(old) for old in changed):
                 return now
@@ -61,24 +61,24 @@ def change_swaps(
         told = ", ".join(f"{old} gets {new}" for old, new in now.items()) or "nothing is swapped"
         raise KairosError(f"another client has changed the swaps at the same time; now {told}")
     finally:
-        side.close()
+        standalone.close()
 
 
-def _read(side: SideNode, serving: str, client: AsyncParameterClient) -> dict[str, str]:
-    (found,) = _answer(side, serving, client.get_parameters([PARAMETER])).values
+def _read(standalone: StandaloneNode, serving: str, client: AsyncParameterClient) -> dict[str, str]:
+    (found,) = _answer(standalone, serving, client.get_parameters([PARAMETER])).values
     return dict(text.split("=", 1) for text in found.string_array_value)
 
 
-def _answer(side: SideNode, serving: str, future: Any) -> Any:
-    if not _spin_until(side, future.done, ANSWER_WITHIN_S):
+def _answer(standalone: StandaloneNode, serving: str, future: Any) -> Any:
+    if not _spin_until(standalone, future.done, ANSWER_WITHIN_S):
         raise KairosError(f"{serving} does not answer; whether anything was changed is not known")
     return future.result()
 
 
-def _spin_until(side: SideNode, condition: Callable[[], bool], within_s: float) -> bool:
+def _spin_until(standalone: StandaloneNode, condition: Callable[[], bool], within_s: float) -> bool:
     give_up = time.monotonic() + within_s
     while not condition():
         if time.monotonic() > give_up:
             return False
-        side.spin(0.1)
+        standalone.spin(0.1)
     return True

@@ -21,7 +21,7 @@ from kairos_ros.core.server_status import SILENT_NS, ReceivedStatus, ServerState
 from kairos_ros.msg import RobotStatus, ServerStatus
 from kairos_ros.nodes.messages.server import server_from
 from kairos_ros.nodes.qos import ROSTER
-from kairos_ros.nodes.vlm.side_node import SideNode
+from kairos_ros.nodes.standalone_node import StandaloneNode
 
 FOUND_WITHIN_S = 15.0
 SETTLE_S = 0.5
@@ -45,8 +45,8 @@ class TaskClient:
         self._listens_since_ns = time.monotonic_ns()
         self._statuses: dict[tuple[str, str], RobotStatus] = {}
         """By name, as `robot`, and session: two nodes by mistake may have one name."""
-        self._side = SideNode(f"task_client_{uuid.uuid4().hex[:8]}", domain, names)
-        node = self._side.node
+        self._standalone = StandaloneNode(f"task_client_{uuid.uuid4().hex[:8]}", domain, names)
+        node = self._standalone.node
         action = names.robot(robot, "execute_task")
         self._client: ActionClient = ActionClient(node, ExecuteTask, action)
         self._canceler: Client = node.create_client(CancelGoal, f"{action}/_action/cancel_goal")
@@ -63,7 +63,7 @@ class TaskClient:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._side.close()
+        self._standalone.close()
 
     def find(self, interrupted: Callable[[], bool] = lambda: False) -> None:
         """Waits for the robot. Raises KairosError where there is none, naming those there are."""
@@ -116,7 +116,7 @@ class TaskClient:
         done = handle.get_result_async()
         canceled_at, seen_at = 0.0, time.monotonic()
         while not done.done():
-            self._side.spin(0.1)
+            self._standalone.spin(0.1)
             now = time.monotonic()
             if interrupted() and not canceled_at:
                 canceled_at = now
@@ -213,7 +213,7 @@ class TaskClient:
         while not condition():
             if time.monotonic() > give_up:
                 return False
-            self._side.spin(0.1)
+            self._standalone.spin(0.1)
         return True
 
 

@@ -14,7 +14,7 @@ from kairos_ros.planning.workload import RobotClass, Workload
 
 
 @dataclass(frozen=True, slots=True)
-class Admission:
+class AdmissionResult:
     """The answer to robots that want to join."""
 
     how: Literal["as placed", "other plan", "no"]
@@ -24,7 +24,7 @@ class Admission:
     """With the new robots; None for `no`."""
 
 
-def admit(planner: Planner, now: Plan, joining: Mapping[str, tuple[str, ...]]) -> Admission:
+def admit(planner: Planner, now: Plan, joining: Mapping[str, tuple[str, ...]]) -> AdmissionResult:
     """Whether more robots can join, and every SLO of everybody still holds.
 
     planner: of the fleet as it is. now: its plan. joining: class -> names of the new robots.
@@ -40,12 +40,12 @@ def admit(planner: Planner, now: Plan, joining: Mapping[str, tuple[str, ...]]) -
         if isinstance(placed, Plan):
             placed = _placed(planner, placed, task, new)
     if isinstance(placed, Plan):
-        return Admission("as placed", "", placed)
+        return AdmissionResult("as placed", "", placed)
     try:
         other = Planner(grown, planner.cluster, planner.options).plan(now.gpus, explain=False)
     except ClusterTooSmallError as error:
-        return Admission("no", str(error), None)
-    return Admission("other plan", placed, other)
+        return AdmissionResult("no", str(error), None)
+    return AdmissionResult("other plan", placed, other)
 
 
 def forced(planner: Planner, now: Plan, task: str, robot: str) -> Plan:

@@ -15,7 +15,7 @@ ROUNDING_S = 1e-9
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class OperatingPoint:
     """How a server runs at some load. Latencies are without network."""
 
     batch: int
@@ -34,7 +34,7 @@ class _Curve:
     tail: Floats
 
 
-class Capacity:
+class ModelCapacity:
     """Of one model on one kind of GPU; batchings that do not fit its memory are left out."""
 
     def __init__(self, profile: LoadProfile, memory_mib: float) -> None:
@@ -78,11 +78,7 @@ class Capacity:
             )
         return known
 
-    def rate_within(self, slo_s: float, mean_s: float = np.inf) -> float:
-        """Of the batching that carries most."""
-        return max(self.limits(slo_s, mean_s), default=0.0)
-
-    def at(self, rate_hz: float, limits_hz: Sequence[float]) -> Chosen | None:
+    def at(self, rate_hz: float, limits_hz: Sequence[float]) -> OperatingPoint | None:
         """Of the batchings whose limit this rate keeps, that with the least mean latency."""
         found = []
         for curve, limit in zip(self._curves, limits_hz, strict=True):
@@ -91,7 +87,7 @@ class Capacity:
                     float(np.interp(rate_hz, curve.rates, line))
                     for line in (curve.mean, curve.tail)
                 )
-                found.append(Chosen(curve.batch, mean, tail, curve.memory_mib, limit))
+                found.append(OperatingPoint(curve.batch, mean, tail, curve.memory_mib, limit))
         return min(found, key=lambda one: (one.mean_s, one.batch), default=None)
 
     def tail_s(self, rate_hz: float) -> float:

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from kairos_ros.core.pipeline import Component
-from kairos_ros.planning.capacity import Capacity
+from kairos_ros.planning.capacity import ModelCapacity
 from kairos_ros.planning.closed_loop import most_actions_hz, requests_hz
 from kairos_ros.planning.packing import ROUNDING, Packed, Stream, pack
 from kairos_ros.planning.workload import (
@@ -41,12 +41,12 @@ class Sizing:
     def __init__(self, workload: Workload, memory_mib: float, options: PlanOptions) -> None:
         self.classes = workload.classes
         self.options = options
-        self.capacities: dict[Use, Capacity] = {
-            use: Capacity(profile, memory_mib) for use, profile in workload.profiles.items()
+        self.capacities: dict[Use, ModelCapacity] = {
+            use: ModelCapacity(profile, memory_mib) for use, profile in workload.profiles.items()
         }
         self._known: dict[tuple[float, ...], Footprint | None] = {}
 
-    def capacity(self, one: RobotClass, component: Component) -> Capacity:
+    def capacity(self, one: RobotClass, component: Component) -> ModelCapacity:
         return self.capacities[one.needs[component].model, component]
 
     def ceiling_hz(self, one: RobotClass) -> float:

@@ -27,13 +27,8 @@ class Extraction:
     """Messages of the bag that made no sense: a line for each topic and reason."""
 
 
-def extract_traces(path: Path) -> list[Trace]:
-    """The finished tasks of a bag, in the order in which they began. Raises ConfigError."""
-    return list(extract(path).traces)
-
-
 def extract(path: Path, *, full_updates: bool = True) -> Extraction:
-    """The traces of a bag, and what is none.
+    """The traces of a bag, in the order in which its tasks began, and what is none.
 
     full_updates: keep every step's update where the bag has it, else only their lengths.
     Raises ConfigError for what is no bag.

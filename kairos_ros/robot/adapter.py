@@ -1,4 +1,4 @@
-"""The seam to a robot's body: what the generate-execute loop needs from hardware or simulation."""
+"""What the generate-execute loop needs of a robot's body, in hardware or simulation."""
 
 from collections import Counter
 from collections.abc import Mapping

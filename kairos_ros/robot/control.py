@@ -5,16 +5,17 @@ Other threads `post` events to it and read `Controller.report`, which is replace
 """
 
 import queue
-import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
+from time import monotonic_ns
 from typing import cast
 
 import numpy as np
 
 from kairos_ros.core.errors import KairosError
-from kairos_ros.core.execution.loop import Act, Finished, Hold, Look, Loop, Send
+from kairos_ros.core.execution.effects import Act, Finished, Hold, Observe, Send
+from kairos_ros.core.execution.loop import Loop
 from kairos_ros.core.execution.task import LIMITS, Task, TaskResult
 from kairos_ros.core.pipeline import Component
 from kairos_ros.core.robot_state import RobotState
@@ -35,8 +36,8 @@ from kairos_ros.robot.control_events import (
 )
 from kairos_ros.robot.control_report import ControlListener, Report, SupervisionListener
 from kairos_ros.robot.guard import ActionGuard
-from kairos_ros.robot.looks import Looks
 from kairos_ros.robot.motion_watch import MotionWatch
+from kairos_ros.robot.observation_history import ObservationHistory
 from kairos_ros.robot.supervision.state import is_warned
 from kairos_ros.robot.supervision.state_events import (
     CellVerdict,
@@ -88,7 +89,7 @@ class Controller:
         self._motion = motion
         self._did: np.ndarray | None = None  # in the period that ends; None: it held
         self._goal = TaskGoal("")  # of the running task
-        self._looks = Looks(adapter)
+        self._history = ObservationHistory(adapter)
         self._postponed: Start | None = None  # until nobody is in the cell
         self._inbox: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._warnings: queue.SimpleQueue[CellVerdict] = queue.SimpleQueue()
@@ -112,24 +113,24 @@ class Controller:
 
     def run(self) -> None:
         """The control thread's body; returns after `Stop`, with the arm holding."""
-        self._deadline_ns = time.monotonic_ns()
+        self._deadline_ns = monotonic_ns()
         period_ns = self._loop.config.period_ns
         while self._running:
-            late = max(0, (time.monotonic_ns() - self._deadline_ns) // period_ns)
+            late = max(0, (monotonic_ns() - self._deadline_ns) // period_ns)
             self._missed += late
             self._deadline_ns += (late + 1) * period_ns
             self._handle_events_until_deadline()
             if self._running:
-                self._period(time.monotonic_ns())
+                self._period(monotonic_ns())
         self._end_postponed(STOPPED)
         if self._loop.task is not None:
-            self._apply([self._loop.finish(STOPPED, _now())])
+            self._apply([self._loop.finish(STOPPED, monotonic_ns())])
         self._apply([Hold()])
         self._adapter.close()
 
     def _handle_events_until_deadline(self) -> None:
         while self._running:
-            left_ns = self._deadline_ns - time.monotonic_ns()
+            left_ns = self._deadline_ns - monotonic_ns()
             try:
                 if left_ns > 0:
                     event = self._inbox.get(timeout=left_ns / 1e9)
@@ -154,7 +155,7 @@ class Controller:
             case Malformed():
                 self._loop.dropped["malformed"] += 1
             case ServerFound():
-                self._loop.ask_again(_now())
+                self._loop.ask_again(monotonic_ns())
             case ServerHeard(status, now_ns):
                 if self._loop.binding is not None:
                     self._loop.binding.heard(status, now_ns)
@@ -162,7 +163,7 @@ class Controller:
                 if self._postponed is not None and self._postponed.task.id == task_id:
                     self._end_postponed("canceled")
                 elif self._loop.task is not None and self._loop.task.id == task_id:
-                    self._apply([self._loop.finish("canceled", _now())])
+                    self._apply([self._loop.finish("canceled", monotonic_ns())])
             case LimitsChanged(limits):
                 self._guard.limit(limits)
             case StopControl():
@@ -182,25 +183,31 @@ class Controller:
         try:
             if self._supervisor is not None and self._supervisor.state.mode is Mode.WAITING:
                 raise KairosError("the robot waits for a human; release it first")
-            self._adapter.reset(goal)
-            self._guard.reset(self._adapter.state())
+            self._reset(goal)
         except KairosError as error:
             if isinstance(error, BodyError):
                 self._body.failed(error)
             self._fail(task, f"failed: {error}")
             return
         self._body.was_reset()
-        self._was_reset()
-        self._deadline_ns = _now()  # a reset may take seconds; they are no missed periods
         self._goal = goal
         self._loop.start(task, self._deadline_ns)
         if self._supervisor is not None:
             self._apply(self._supervisor.feed(TaskStarted(self._deadline_ns)))
 
+    def _reset(self, goal: TaskGoal) -> None:
+        """Raises KairosError where the body cannot be prepared for this goal."""
+        self._adapter.reset(goal)
+        self._guard.reset(self._adapter.state())
+        self._did = None
+        if self._motion is not None:
+            self._motion.begin()
+        self._deadline_ns = monotonic_ns()  # a reset may take seconds; they are no missed periods
+
     def _fail(self, task: Task, outcome: str) -> None:
         """Ends a task that never began."""
-        self._loop.start(task, _now())
-        self._apply([self._loop.finish(outcome, _now())])
+        self._loop.start(task, monotonic_ns())
+        self._apply([self._loop.finish(outcome, monotonic_ns())])
 
     def _end_postponed(self, outcome: str) -> None:
         postponed, self._postponed = self._postponed, None
@@ -214,7 +221,8 @@ class Controller:
     def _warned(self) -> bool:
         """Somebody is in the cell: preparing the body for a task may move it."""
         supervisor = self._supervisor
-        return supervisor is not None and is_warned(supervisor.rules, supervisor.state, _now())
+        now_ns = monotonic_ns()
+        return supervisor is not None and is_warned(supervisor.rules, supervisor.state, now_ns)
 
     def _period(self, now_ns: int) -> None:
         self._periods += 1
@@ -255,11 +263,6 @@ class Controller:
         if contact:
             self._apply([self._loop.finish(contact, now_ns)])
 
-    def _was_reset(self) -> None:
-        self._did = None
-        if self._motion is not None:
-            self._motion.begin()
-
     @property
     def _monitored(self) -> bool:
         """A monitor says when a task is done; what the body knows only scores it."""
@@ -287,28 +290,28 @@ class Controller:
             return
         self._body.failed(error)
         if self._loop.task is not None:
-            self._finish(self._loop.finish(f"failed: {error}", _now()).result)
+            self._finish(self._loop.finish(f"failed: {error}", monotonic_ns()).result)
 
     def _carry_out(self, effect: SupervisedEffect) -> None:
         match effect:
-            case Look(earlier, instead):
-                self._looks.keep(earlier, instead=instead)
+            case Observe(earlier, instead):
+                self._history.keep(earlier, instead=instead)
             case Send(request, observations, repeat):
-                sent, shows_ns = self._looks.put_into(request, observations, repeat=repeat)
+                sent, shows_ns = self._history.put_into(request, observations, repeat=repeat)
                 self._loop.observed(shows_ns)
                 self._listener.send(sent)
             case AskPlan():
-                began_ns = _now()
+                began_ns = monotonic_ns()
                 observation = self._adapter.observe()
                 taken_ns = observation.taken_ns
-                asked_ago_ns = _now() - (began_ns if taken_ns is None else taken_ns)
+                asked_ago_ns = monotonic_ns() - (began_ns if taken_ns is None else taken_ns)
                 cast(SupervisionListener, self._judges).ask_plan(effect, observation, asked_ago_ns)
             case Moved(transition):
                 task = self._loop.task or self.report.task  # that begins, or that has just ended
                 cast(SupervisionListener, self._judges).moved(transition, task.id if task else "")
             case ResetBody():
                 self._reset_body()
-            case Act() if self._loop.is_late(_now()):
+            case Act() if self._loop.is_late(monotonic_ns()):
                 self._loop.was_late()
                 self._did = None
                 self._guard.held()
@@ -329,15 +332,12 @@ class Controller:
     def _reset_body(self) -> None:
         """For another attempt. What arrived meanwhile is heard before the attempt begins."""
         try:
-            self._adapter.reset(self._goal)
-            self._guard.reset(self._adapter.state())
+            self._reset(self._goal)
         except KairosError as error:
             self._body.failed(error)
             supervisor = cast(Supervisor, self._supervisor)  # who asked for the reset
-            self._apply(supervisor.feed(ResetFailed(_now(), str(error))))
+            self._apply(supervisor.feed(ResetFailed(monotonic_ns(), str(error))))
             return
-        self._was_reset()
-        self._deadline_ns = _now()
         self._loop.was_reset(self._deadline_ns)
         self._inbox.put(ResetDone(self._deadline_ns))
 
@@ -345,10 +345,10 @@ class Controller:
         if result.outcome in LIMITS and not self._monitored and self._adapter.succeeded() is None:
             result = replace(result, ended=True)
         self._done[result.success] += 1
-        self._publish(_now())
+        self._publish(monotonic_ns())
         self._listener.finished(result)
         if self._supervisor is not None and self._supervisor.state.task:
-            self._apply(self._supervisor.feed(TaskEnded(_now(), result.outcome)))
+            self._apply(self._supervisor.feed(TaskEnded(monotonic_ns(), result.outcome)))
 
     def _publish(self, now_ns: int) -> None:
         before = self.report
@@ -401,7 +401,3 @@ class Controller:
 def _told(report: Report) -> tuple[object, ...]:
     """What others hear of at once when it changes."""
     return report.state, report.task, report.mode, report.instruction, report.bound
-
-
-def _now() -> int:
-    return time.monotonic_ns()

@@ -9,28 +9,27 @@ from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Literal
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
-from kairos_ros.core.exchange import Announcement, Answer, Refusal, Request
-from kairos_ros.core.horizons.policies import HorizonPolicy
+from kairos_ros.core.exchange import Announcement, Refusal, Request
 from kairos_ros.core.placement.overflow import Tier
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.tasks import TaskTable
 from kairos_ros.serving.admission import Admission
+from kairos_ros.serving.answers import Answers
 from kairos_ros.serving.batching import Batching, Effect
 from kairos_ros.serving.checks import chunk_problem
-from kairos_ros.serving.engines.batches import Running, SlotMemory
-from kairos_ros.serving.engines.engines import Engines, ServerTime
-from kairos_ros.serving.engines.memory import MemoryKeeper
+from kairos_ros.serving.engines.batches import SlotMemory
+from kairos_ros.serving.engines.engines import Engines
+from kairos_ros.serving.engines.memory import MemoryBudget
 from kairos_ros.serving.engines.served_policies import ServedPolicies
 from kairos_ros.serving.engines.slot import EngineSlot
 from kairos_ros.serving.load_horizons import LoadHorizons
 from kairos_ros.serving.lost_batches import MAX_CRASHES, LostBatches
 from kairos_ros.serving.options import SECOND_NS, HorizonPolicies, ServingOptions
-from kairos_ros.serving.rates import Due, Rates
+from kairos_ros.serving.rates import Rates
 from kairos_ros.serving.request_queue import PendingRequest, RequestQueue
 from kairos_ros.serving.sessions import Session, Sessions
-from kairos_ros.serving.trimming import Served, answer_outcome
 from kairos_ros.transport.link_estimate import LinkState
-from kairos_ros.transport.messages import EngineDescription, InferFailure, InferOutcome, InferResult
+from kairos_ros.transport.messages import EngineDescription, InferOutcome
 
 OTHER_WEIGHTS = "the engine came up with other weights than those of this task"
 
@@ -45,7 +44,6 @@ class Dispatcher:
         self.counters: Counter[str] = Counter()
         self._engines = Engines()
         self._queue = RequestQueue()
-        self._server_time = ServerTime()
         self._horizon_policies = HorizonPolicies(options)
         self.policies = ServedPolicies(options.policies, self._engines)
         self._batching = Batching(options, self.tasks, self._engines, self._queue, self.counters)
@@ -54,9 +52,13 @@ class Dispatcher:
         )
         self.rates = Rates(options, self.tasks, self._engines, self._sessions, self.counters)
         self._load_horizons = LoadHorizons(options, self.tasks, self._engines, self._sessions)
-        self.memory = MemoryKeeper(
+        self.memory = MemoryBudget(
             options.memory_budget_mib, self._engines, self._queue, self._sessions
         )
+        self._answers = Answers(
+            options, self.tasks, self._sessions, self._queue, self.rates, self._load_horizons,
+            self.counters,
+        )  # fmt: skip
         self._lost = LostBatches(self.tasks, self._sessions, self._queue, self.counters)
         self._request_bytes = 0
         """Of the newest request."""
@@ -76,6 +78,7 @@ class Dispatcher:
         self._admission.change(options)
         self.rates.change(options)
         self._load_horizons.change(options)
+        self._answers.change(options)
 
     def check(self, options: ServingOptions) -> None:
         """Raises ConfigError for a scheduling policy that counts waits in another way than the one
@@ -127,7 +130,7 @@ class Dispatcher:
         before = owner.task_key if owner else ""
         session = self._sessions.admit(now_ns, request)
         if isinstance(session, Refusal):
-            return [self._refuse(request, session)]
+            return [self._answers.refuse(request, session)]
         if before != session.task_key:
             self._close(before, finished=True)
         mine = (e for e in self.in_engines() if e.session is session and e.is_current())
@@ -141,16 +144,24 @@ class Dispatcher:
             return []  # the chunk that is being computed, or on its way, answers this one, too
         checked = self._admission.check(now_ns, request, session)
         if isinstance(checked, Refusal):
-            return [self._refuse_round(checked, request, session)]
+            return [self._answers.refuse_round(checked, request, session)]
         served = self.policies.description(session.policy)
         horizon = self.options.horizon_of(request.horizon_policy, session.policy or "", served)
         policy = self._horizon_policies.of(horizon, session.policy or "", served)
         if isinstance(policy, Refusal):
-            return [self._refuse_round(policy, request, session)]
+            return [self._answers.refuse_round(policy, request, session)]
         session.instruction = request.instruction
         self._admission.account(now_ns, checked, session)
         due = self.rates.asked(now_ns, checked, session)
-        effects = self._enqueue(now_ns, checked, session, policy, due)
+        self._request_bytes = checked.size_bytes
+        allowed_ns = checked.deadline_ns or self.options.default_deadline_ns
+        old = self._queue.put(now_ns, checked, session, policy, allowed_ns, *due)
+        effects: list[Effect] = []
+        if old is not None:
+            superseded = f"round {checked.id.round} of the same task took its place"
+            effects.append(
+                self._answers.refuse(old.request, Refusal(RefusalCode.OLD_ROUND, superseded))
+            )
         return effects + self._batching.form(now_ns)
 
     def add_engine(
@@ -233,7 +244,8 @@ class Dispatcher:
             for entry in [one for one in self.pending.values() if one.policy == slot.policy]:
                 if self.policies.has_changed(slot.policy, entry.request.policy):
                     changed = Refusal(RefusalCode.ENGINE_DOWN, OTHER_WEIGHTS, SECOND_NS // 10)
-                    effects.append(self._refuse_round(changed, entry.request, entry.session))
+                    answer = self._answers.refuse_round(changed, entry.request, entry.session)
+                    effects.append(answer)
         except ConfigError as error:
             if slot.tier == "cloud":
                 slot.not_up("refused", str(error))
@@ -279,9 +291,11 @@ class Dispatcher:
         away_s = (now_ns - slot.flight[batch].submitted_ns) / 1e9
         compute_s = min(max(0.0, compute_s), away_s)  # whatever an engine elsewhere claims
         done = slot.end(now_ns, batch, compute_s, min(max(0.0, prepare_s), away_s))
-        effects: list[Effect] = []
-        for entry, outcome in zip(done.entries, outcomes, strict=True):
-            effects += self._answer(now_ns, slot, done, entry, outcome, compute_s)
+        answers = (
+            self._answers.of_outcome(now_ns, slot, done, entry, outcome, compute_s)
+            for entry, outcome in zip(done.entries, outcomes, strict=True)
+        )
+        effects: list[Effect] = [answer for answer in answers if answer is not None]
         return effects + self._batching.form(now_ns)
 
     def batch_failed(
@@ -347,7 +361,8 @@ class Dispatcher:
             self._close(session.task_key, finished=False)
         for entry in self._queue.late(now_ns):
             entry.session.refused += 1
-            effects.append(self._refuse(entry.request, self._engines.too_late(now_ns, entry)))
+            refusal = self._engines.too_late(now_ns, entry)
+            effects.append(self._answers.refuse(entry.request, refusal))
         return effects + self._batching.form(now_ns)
 
     def wakeup_ns(self, now_ns: int) -> int | None:
@@ -365,79 +380,6 @@ class Dispatcher:
             return waits
         return next((e.reason for e in self.in_engines() if e.session is session), session.reason)
 
-    def _enqueue(
-        self,
-        now_ns: int,
-        request: Request,
-        session: Session,
-        policy: HorizonPolicy,
-        due: Due,
-    ) -> list[Effect]:
-        self._request_bytes = request.size_bytes
-        observed = now_ns - request.observed_ago_ns
-        entry = self.pending.get(session.task_key)
-        if entry is not None and entry.request.id.round == request.id.round:
-            entry.renew(request, now_ns)
-            entry.horizon_policy, entry.hold_until_ns = policy, 0
-            return []
-        allowed = request.deadline_ns or self.options.default_deadline_ns
-        self._queue.entries.pop(session.task_key, None)
-        times = now_ns, now_ns, observed, now_ns + allowed
-        name = session.policy or ""
-        self._queue.add(PendingRequest(request, session, policy, *times, name, **due._asdict()))
-        if entry is None:
-            return []
-        superseded = f"round {request.id.round} of the same task took its place"
-        return [self._refuse(entry.request, Refusal(RefusalCode.OLD_ROUND, superseded))]
-
-    def _answer(
-        self,
-        now_ns: int,
-        slot: EngineSlot,
-        done: Running,
-        entry: PendingRequest,
-        outcome: InferOutcome,
-        compute_s: float,
-    ) -> list[Effect]:
-        session, request = entry.session, entry.request
-        entry.copies -= 1
-        if entry.answered or (entry.copies and isinstance(outcome, InferFailure)):
-            self.counters["hedge_lost"] += 1
-            return []
-        entry.answered = True
-        live = self._sessions.sessions.get(request.id.robot)
-        if live is not session or not entry.is_current() or entry.key not in self.tasks:
-            self.counters["late_result"] += 1
-            return []
-        if entry.hedged_on == slot.name:
-            self.counters["hedge_won"] += 1
-        self.tasks.generation(entry.key, request.id.round, entry.dispatched_ns, now_ns)
-        self._server_time.note(entry.policy, now_ns - entry.received_ns)
-        served = Served(
-            queued_ns=entry.dispatched_ns - entry.asked_ns,
-            compute_ns=round(compute_s * 1e9),
-            server_ns=now_ns - entry.asked_ns,
-            expected_ns=self._server_time.expected_ns(slot),
-            batch_size=len(done.entries),
-            tier=slot.tier,
-            engine=slot.name,
-            request_period_ns=self.rates.tell(now_ns, session),
-            horizon_floor=self._load_horizons.floor(now_ns, session),
-            surprised_horizon=self.options.surprised_horizon,
-        )
-        assert slot.description is not None
-        horizon = self.options.horizon_of(request.horizon_policy, slot.policy, slot.description)
-        body = answer_outcome(entry, outcome, slot.description, served, horizon)
-        if isinstance(body, Refusal):
-            session.refused += 1
-            return [self._refuse(entry.newer[0] if entry.newer else request, body)]
-        self._load_horizons.note(session)
-        session.wait_ratio = float(self.tasks.wait_ratio(entry.key, now_ns))
-        self.counters["chunks"] += 1
-        if isinstance(outcome, InferResult) and outcome.begun_anew:
-            self.counters["begun_anew"] += 1
-        return [Answer(request.id, body)]
-
     def _requeue_all(self, now_ns: int, slot: EngineSlot, *, crashed: bool) -> list[Effect]:
         return [a for batch in list(slot.flight) for a in self._lose(now_ns, slot, batch, crashed)]
 
@@ -445,19 +387,9 @@ class Dispatcher:
         deadly = self._lost.requeue(slot.end(now_ns, batch, None), crashed=crashed)
         code = RefusalCode.ENGINE_FAILED
         text = f"{MAX_CRASHES} engines died on this request"
-        return [self._refuse(one.request, Refusal(code, text, SECOND_NS)) for one in deadly]
+        return [self._answers.refuse(one.request, Refusal(code, text, SECOND_NS)) for one in deadly]
 
     def _close(self, key: str, *, finished: bool) -> None:
         self._queue.entries.pop(key, None)
         if key in self.tasks:
             self.tasks.close(key, finished=finished)
-
-    def _refuse_round(self, refusal: Refusal, request: Request, session: Session) -> Answer:
-        """An answer for the whole round, whatever attempt of it is pending."""
-        self._queue.entries.pop(session.task_key, None)
-        session.refused += 1
-        return self._refuse(request, refusal)
-
-    def _refuse(self, request: Request, refusal: Refusal) -> Answer:
-        self.counters[f"refused_{refusal.code.name.lower()}"] += 1
-        return Answer(request.id, refusal)

@@ -79,11 +79,45 @@ class RequestQueue:
     def __init__(self) -> None:
         self.entries: dict[str, PendingRequest] = {}
         """Task key -> its pending request, in order of arrival. Take out by `pop` as you like; put
-        in with `add`."""
+        in with `put` or `add`."""
         self._alarms: list[tuple[int, int, PendingRequest]] = []
         """Heap of deadlines and ends of holds, some of them of requests that are no longer pending,
         each with a number that orders equal times."""
         self._reminders = 0
+
+    def put(
+        self,
+        now_ns: int,
+        request: Request,
+        session: Session,
+        horizon_policy: HorizonPolicy,
+        allowed_ns: int,
+        due_ns: int,
+        not_before_ns: int,
+    ) -> PendingRequest | None:
+        """Queues a request, or renews that of the same round. Returns the one of an older round,
+        which it takes the place of. allowed_ns: from now to its deadline."""
+        entry = self.entries.get(session.task_key)
+        if entry is not None and entry.request.id.round == request.id.round:
+            entry.renew(request, now_ns)
+            entry.horizon_policy, entry.hold_until_ns = horizon_policy, 0
+            return None
+        self.entries.pop(session.task_key, None)
+        self.add(
+            PendingRequest(
+                request,
+                session,
+                horizon_policy,
+                received_ns=now_ns,
+                asked_ns=now_ns,
+                observed_ns=now_ns - request.observed_ago_ns,
+                deadline_ns=now_ns + allowed_ns,
+                policy=session.policy or "",
+                due_ns=due_ns,
+                not_before_ns=not_before_ns,
+            )
+        )
+        return entry
 
     def add(self, entry: PendingRequest) -> None:
         """Queues a request of a task that has none here, at the end."""

@@ -17,24 +17,21 @@ from kairos_ros.core.exchange import Actions, Refetch, Refusal
 from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.core.pipeline import TaskState
 from kairos_ros.core.robot_state import RobotState
-from kairos_ros.core.wire_check import LONGEST_S, TEXT_BYTES, check_duration, printable
+from kairos_ros.core.wire_check import LONGEST_S, check_duration
 from kairos_ros.telemetry.answer import answer_of
+from kairos_ros.telemetry.decode_fleet import fleet_reported, health_reported, surprise_of
 from kairos_ros.telemetry.events import (
     CellJudged,
     ChunkAnswered,
     ChunkComputed,
     ChunkRequested,
     ControlReported,
-    EngineReported,
     Event,
     ExecutionReported,
-    FleetReported,
-    Health,
     HealthReported,
     ModeChanged,
     ProgressJudged,
     RobotReported,
-    RobotScheduled,
     TaskEndReported,
     TaskKey,
     TaskStartReported,
@@ -44,8 +41,6 @@ _STARTED = 0
 """TaskEvent.kind."""
 _PROGRESS = (TaskState.ONGOING, TaskState.DONE, TaskState.FAILED)
 """By TaskProgress.state."""
-_LEVELS = ("ok", "warn", "error", "stale")
-"""By DiagnosticStatus.level."""
 
 
 def robot_reported(body: Any, robot: str, at_s: float) -> RobotReported:
@@ -94,7 +89,7 @@ def chunk_requested(body: Any, robot: str, at_s: float) -> ChunkRequested:
         ended_s=observed_s - doing.ended_ago_s if ended else math.nan,
         server=getattr(body, "server", ""),
         control_rate_hz=doing.control_rate_hz,
-        **_surprise(doing, told=getattr(doing, "surprised", False)),
+        **surprise_of(doing, told=getattr(doing, "surprised", False)),
     )
 
 
@@ -221,7 +216,7 @@ def execution_reported(body: Any, robot: str, at_s: float) -> ExecutionReported:
         chunk_index=body.chunk_index,
         control_rate_hz=body.control_rate_hz,
         surprised=getattr(body, "surprised", False),
-        **_surprise(body),
+        **surprise_of(body),
     )
 
 
@@ -286,94 +281,6 @@ def mode_changed(body: Any, robot: str, at_s: float) -> ModeChanged:
         reacted_s=body.reacted_s,
         frame_age_s=body.frame_age_s,
     )
-
-
-def fleet_reported(body: Any, robot: str, at_s: float) -> FleetReported:
-    """Its texts are for people: in one line each, and cut."""
-    names = map(_text, body.counter_names)
-    return FleetReported(
-        at_s=at_s,
-        server=_text(body.server),
-        active=body.active,
-        scheduling=_text(body.scheduling),
-        horizon=_text(body.horizon),
-        queue=body.queue_length,
-        requests_per_s=body.requests_per_s,
-        chunks_per_s=body.chunks_per_s,
-        counters=dict(zip(names, map(int, body.counter_values), strict=False)),
-        robots=tuple(map(_robot_scheduled, body.robots)),
-        engines=tuple(map(_engine_reported, body.engines)),
-        plan=_text(getattr(body, "plan", "")),  # older bags lack it
-        staged_plan=_text(getattr(body, "staged_plan", "")),
-    )
-
-
-def health_reported(body: Any, robot: str, at_s: float) -> HealthReported:
-    """Its texts are for people: in one line each, and cut."""
-    return HealthReported(at_s, tuple(_health(one, at_s) for one in body.status))
-
-
-def _robot_scheduled(body: Any) -> RobotScheduled:
-    return RobotScheduled(
-        robot=body.robot,
-        horizon=body.horizon,
-        horizon_reason=_text(body.horizon_reason),
-        wait_ratio=body.wait_ratio,
-        pending=body.pending,
-        running=body.running,
-        reason=_text(body.reason),
-        request_period_s=getattr(body, "request_period_s", 0.0),
-        planned_period_s=getattr(body, "planned_period_s", 0.0),
-        over_rate=getattr(body, "over_rate", False),
-        policy=_text(getattr(body, "policy", "")),
-        policy_name=_text(getattr(body, "policy_name", "")),
-        surprised=getattr(body, "surprised", False),
-        surprises=getattr(body, "surprises", 0),
-        **_surprise(body),
-    )
-
-
-def _engine_reported(body: Any) -> EngineReported:
-    return EngineReported(
-        name=_text(body.engine),
-        tier=_text(body.tier),
-        state=_text(body.state),
-        batch=body.batch_size,
-        max_batch=body.max_batch,
-        load=body.load if math.isfinite(body.load) else 0.0,
-        batches=body.batches,
-        restarts=body.restarts,
-        error=_text(body.last_error),
-        rtt_s=body.rtt_s,
-        mbps=body.bandwidth_mbps,
-        in_flight=body.in_flight,
-        request_bytes=body.request_bytes,
-        policy=_text(body.policy),
-        requests=body.requests,
-    )
-
-
-def _health(body: Any, at_s: float) -> Health:
-    level = body.level[0] if isinstance(body.level, bytes) else body.level
-    return Health(
-        at_s=at_s,
-        name=_text(body.name),
-        hardware=body.hardware_id,
-        level=_LEVELS[level] if level < len(_LEVELS) else "stale",
-        message=_text(body.message),
-        values={value.key: _text(value.value) for value in body.values},
-    )
-
-
-def _surprise(body: Any, *, told: bool = True) -> dict[str, Any]:
-    """Of a message with `surprise` and `surprise_joint`; older bags have none."""
-    score, joint = getattr(body, "surprise", 0.0), getattr(body, "surprise_joint", "")
-    sane = told and math.isfinite(score)
-    return {"surprise": score if sane else 0.0, "surprise_joint": _text(joint) if sane else ""}
-
-
-def _text(text: str) -> str:
-    return printable(text, TEXT_BYTES)
 
 
 def _key(body: Any) -> TaskKey:

@@ -1,15 +1,11 @@
 """Which endpoints an engine may be reached on, and what each must be secured with."""
 
-import re
 from enum import Enum
 
-from kairos_ros.core import address
+from kairos_ros.core.address import is_loopback, tcp_address
 from kairos_ros.core.errors import ConfigError
 
 LOCAL = ("ipc://", "inproc://")
-TCP = re.compile(
-    r"tcp://(?:\[(?P<v6>[0-9a-fA-F:.%\w]+)\]|(?P<host>[\w.*-]+)):(?P<port>[0-9]{1,5}|\*)"
-)
 
 
 class Insecure(Enum):
@@ -21,11 +17,6 @@ class Insecure(Enum):
 def is_local(endpoint: str) -> bool:
     """Guarded by the file system (ipc://, in a folder of this user) or within the process."""
     return endpoint.startswith(LOCAL)
-
-
-def is_loopback(endpoint: str) -> bool:
-    """tcp:// on an address that no other host can reach. Host names are not looked up."""
-    return address.is_loopback(_host(endpoint))
 
 
 def check_endpoint(endpoint: str, security: object = None, *, dial: bool = False) -> None:
@@ -43,37 +34,20 @@ def check_endpoint(endpoint: str, security: object = None, *, dial: bool = False
         )
     if is_local(endpoint):
         return
-    host = _host(endpoint)
-    if dial and ("*" in host or endpoint.endswith(":*")):
-        raise ConfigError(
-            f"engine endpoint {endpoint!r}: a host and a port are dialled; '*' is for the side "
-            "that listens"
-        )
+    host, _ = tcp_address(endpoint, listens=not dial)
     if security is None:
         local = (
             ", or allow it without them (insecure loopback), which lets every user of this host in"
-            if is_loopback(endpoint)
+            if is_loopback(host)
             else ""
         )
         raise ConfigError(
             f"engine endpoint {endpoint!r} can be reached over the network and has no keys: make "
             f"them with `kairos keys new NAME [--server]`{local}, or use ipc://PATH on one host"
         )
-    if security is Insecure.LOOPBACK and not is_loopback(endpoint):
+    if security is Insecure.LOOPBACK and not is_loopback(host):
         raise ConfigError(
             f"engine endpoint {endpoint!r}: without keys only a loopback address is served (such "
             "as tcp://127.0.0.1:5555), because everybody who reaches this one could use the GPU, "
             "read what cameras see, and tell robots how to move; use keys (`kairos keys new`)"
         )
-
-
-def _host(endpoint: str) -> str:
-    match = TCP.fullmatch(endpoint)
-    if match is None:
-        raise ConfigError(
-            f"engine endpoint {endpoint!r:.200}: write ipc:///PATH, tcp://ADDRESS:PORT or "
-            "tcp://[IPV6]:PORT"
-        )
-    if match["port"] != "*" and not 1 <= int(match["port"]) <= 65535:
-        raise ConfigError(f"engine endpoint {endpoint!r:.200}: a port is 1 to 65535")
-    return match["v6"] or match["host"]

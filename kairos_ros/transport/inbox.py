@@ -9,7 +9,8 @@ import zmq
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.transport.frames import LIMITS, FrameLimits, encode
-from kairos_ros.transport.messages import BatchError, error_message
+from kairos_ros.transport.message_codec import error_message
+from kairos_ros.transport.messages import BatchError
 from kairos_ros.transport.rate import Budgets, RateDecision, RateLimit
 from kairos_ros.transport.zap_authenticator import ZapAuthenticator
 

@@ -17,7 +17,7 @@ from kairos_ros.transport.field_checks import (
     text,
 )
 from kairos_ros.transport.frames import Message
-from kairos_ros.transport.messages import MAX_REASON
+from kairos_ros.transport.message_codec import MAX_REASON
 
 MOST_ANSWERS = 64
 """Allowed answers of one question."""

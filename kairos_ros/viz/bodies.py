@@ -15,7 +15,7 @@ from kairos_ros.robot.adapters.sim.metaworld_scenes import ACTION_DIM, GRIPPER, 
 from kairos_ros.robot.description.kinematics import Chain
 from kairos_ros.robot.description.urdf import read_urdf
 from kairos_ros.viz import colours
-from kairos_ros.viz.shape import Pen, Point, Shape, point
+from kairos_ros.viz.shape import Point, Shape, ShapeBuilder, point
 
 Box = tuple[Point, Point]
 """Lowest and highest corner, in m in the robot's base frame."""
@@ -43,7 +43,7 @@ class Body(Protocol):
     def tools(self, names: Sequence[str], values: np.ndarray) -> list[Point]:
         """Where the newest joint states (names, values) put them; none: they do not say."""
 
-    def draw(self, pen: Pen, names: Sequence[str], values: np.ndarray) -> list[Shape]:
+    def draw(self, builder: ShapeBuilder, names: Sequence[str], values: np.ndarray) -> list[Shape]:
         """The arm, by the newest joint states."""
 
 
@@ -83,7 +83,7 @@ class MetaWorldBody:
     def tools(self, names: Sequence[str], values: np.ndarray) -> list[Point]:
         return [point(values)] if len(values) == STATE_DIM else []
 
-    def draw(self, pen: Pen, names: Sequence[str], values: np.ndarray) -> list[Shape]:
+    def draw(self, builder: ShapeBuilder, names: Sequence[str], values: np.ndarray) -> list[Shape]:
         if len(values) != STATE_DIM:
             return []
         hand = np.asarray(values[:3], np.float64)
@@ -91,15 +91,15 @@ class MetaWorldBody:
         elbow = two_bones(SHOULDER, wrist, UPPER_ARM_M, FOREARM_M)
         opening = 0.02 + 0.06 * float(np.clip(values[_OPENING], 0, 1))
         shapes = [
-            pen.rod(0, (0, -0.05, 0), point(SHOULDER), 0.16, colours.JOINT),
-            pen.rod(1, point(SHOULDER), point(elbow), 0.085, colours.METAL),
-            pen.rod(2, point(elbow), point(wrist), 0.07, colours.METAL),
-            pen.rod(3, point(wrist), point(hand), 0.05, colours.JOINT),
-            pen.ball(4, point(SHOULDER), 0.15, colours.JOINT),
-            pen.ball(5, point(elbow), 0.105, colours.JOINT),
-            pen.ball(6, point(wrist), 0.085, colours.JOINT),
+            builder.rod(0, (0, -0.05, 0), point(SHOULDER), 0.16, colours.JOINT),
+            builder.rod(1, point(SHOULDER), point(elbow), 0.085, colours.METAL),
+            builder.rod(2, point(elbow), point(wrist), 0.07, colours.METAL),
+            builder.rod(3, point(wrist), point(hand), 0.05, colours.JOINT),
+            builder.ball(4, point(SHOULDER), 0.15, colours.JOINT),
+            builder.ball(5, point(elbow), 0.105, colours.JOINT),
+            builder.ball(6, point(wrist), 0.085, colours.JOINT),
             *(
-                pen.box(
+                builder.box(
                     7 + side,
                     point(hand + np.array([sign * opening / 2, 0.0, -0.02])),
                     (0.015, 0.03, 0.07),
@@ -107,14 +107,14 @@ class MetaWorldBody:
                 )
                 for side, sign in enumerate((-1, 1))
             ),
-            pen.box(9, (0.0, 0.7, -0.03), (1.1, 0.72, 0.04), colours.TABLE),
+            builder.box(9, (0.0, 0.7, -0.03), (1.1, 0.72, 0.04), colours.TABLE),
         ]
         if np.any(values[_GOAL]):
-            shapes.append(pen.ball(10, point(values[_GOAL]), 0.06, colours.GOAL))
+            shapes.append(builder.ball(10, point(values[_GOAL]), 0.06, colours.GOAL))
         for number, where in enumerate(_OBJECTS):
             if np.any(values[where]):
                 shapes.append(
-                    pen.box(
+                    builder.box(
                         11 + number, point(values[where]), (0.045, 0.045, 0.045), colours.OBJECT
                     )
                 )
@@ -190,7 +190,7 @@ class UrdfBody:
     def tools(self, names: Sequence[str], values: np.ndarray) -> list[Point]:
         return [point(list(frames.values())[-1][:3, 3]) for frames in self._links(names, values)]
 
-    def draw(self, pen: Pen, names: Sequence[str], values: np.ndarray) -> list[Shape]:
+    def draw(self, builder: ShapeBuilder, names: Sequence[str], values: np.ndarray) -> list[Shape]:
         shapes: list[Shape | None] = []
         links = self._links(names, values)
         for arm, frames in enumerate(links):
@@ -200,11 +200,11 @@ class UrdfBody:
             first = arm * IDS_PER_ARM
             for number, (a, b) in enumerate(pieces):
                 width = round(thick * (1 - 0.5 * number / len(pieces)), 4)
-                shapes.append(pen.rod(first + number, a, b, width, colours.METAL))
-            shapes.append(pen.balls(first + 30, points[:-1], 1.25 * thick, colours.JOINT))
-            shapes.append(pen.ball(first + 31, points[-1], 0.8 * thick, colours.INK))
+                shapes.append(builder.rod(first + number, a, b, width, colours.METAL))
+            shapes.append(builder.balls(first + 30, points[:-1], 1.25 * thick, colours.JOINT))
+            shapes.append(builder.ball(first + 31, points[-1], 0.8 * thick, colours.INK))
         for number, target in enumerate(self._targets(names, values, links)):
-            shapes.append(pen.ball(90 + number, target, 0.07 * self.scale, colours.GOAL))
+            shapes.append(builder.ball(90 + number, target, 0.07 * self.scale, colours.GOAL))
         return [shape for shape in shapes if shape is not None]
 
     def _links(self, names: Sequence[str], values: np.ndarray) -> list[dict[str, np.ndarray]]:

@@ -6,7 +6,7 @@ import numpy as np
 
 from kairos_ros.viz import colours
 from kairos_ros.viz.chunk_paths import ChunkPath
-from kairos_ros.viz.fleet_layer import pen, scale
+from kairos_ros.viz.fleet_layer import builder, scale
 from kairos_ros.viz.scene import RobotDrawing, Scene
 from kairos_ros.viz.shape import Colour, Shape, point
 
@@ -32,7 +32,7 @@ def _robot(robot: RobotDrawing) -> list[Shape]:
         for tool, points in enumerate(following.points):
             ahead = points[: following.horizon + 1]
             width = 0.006 * scale(robot)
-            shapes.append(pen("chunk: next", robot).strip(tool, ahead, width, colours.NEXT))
+            shapes.append(builder("chunk: next", robot).strip(tool, ahead, width, colours.NEXT))
     return [shape for shape in shapes if shape is not None]
 
 
@@ -40,7 +40,7 @@ def _running(
     robot: RobotDrawing, tool: int, points: np.ndarray, chunk: ChunkPath
 ) -> list[Shape | None]:
     executed, to_come, trimmed, now, cut = (
-        pen(f"chunk: {ns}", robot) for ns in ("executed", "to come", "trimmed", "now", "cut")
+        builder(f"chunk: {ns}", robot) for ns in ("executed", "to come", "trimmed", "now", "cut")
     )
     end = robot.chunks.end
     horizon = chunk.horizon if end is None else min(chunk.horizon, end)

@@ -2,7 +2,7 @@
 
 from kairos_ros.viz import colours
 from kairos_ros.viz.scene import RobotDrawing, Scene
-from kairos_ros.viz.shape import Colour, Pen, Point, Shape
+from kairos_ros.viz.shape import Colour, Point, Shape, ShapeBuilder
 
 PER_ROBOT = 100
 """Ids that a robot has in a namespace."""
@@ -20,9 +20,9 @@ _COLOURS: dict[str, Colour] = {
 }
 
 
-def pen(ns: str, robot: RobotDrawing) -> Pen:
+def builder(ns: str, robot: RobotDrawing) -> ShapeBuilder:
     """For the shapes of one robot in its own frame."""
-    return Pen(ns, robot.frame, robot.slot * PER_ROBOT)
+    return ShapeBuilder(ns, robot.frame, robot.slot * PER_ROBOT)
 
 
 def centre(robot: RobotDrawing) -> Point:
@@ -49,7 +49,7 @@ def _robot(robot: RobotDrawing) -> list[Shape]:
     size, colour = scale(robot), state_colour(robot)
     width, depth, height = (size * side for side in PAD_M)
     front, under = y + depth / 2, z + _UNDER * size
-    pads, captions, waits = (pen(ns, robot) for ns in ("pad", "caption", "wait ratio"))
+    pads, captions, waits = (builder(ns, robot) for ns in ("pad", "caption", "wait ratio"))
     shapes = [
         pads.box(0, (x, y, under), (width, depth, height), colours.FLOOR),
         pads.box(1, (x, front + 0.02 * size, under), (width, 0.04 * size, 0.04 * size), colour),
@@ -98,14 +98,14 @@ def score(robot: RobotDrawing) -> str:
     return f"{robot.tasks_succeeded} of {robot.tasks_done} done" if robot.tasks_done else ""
 
 
-def _bar(pen: Pen, at: Point, length: float, size: float, share: float) -> list[Shape]:
+def _bar(builder: ShapeBuilder, at: Point, length: float, size: float, share: float) -> list[Shape]:
     """A bar on the ground that fills from the viewer's left (+x)."""
     x, y, z = at
     filled = max(1e-3, min(1.0, share)) * length
     over = (x + (length - filled) / 2, y, z + 0.005 * size)
     return [
-        pen.box(0, at, (length, 0.035 * size, 0.02 * size), colours.EMPTY),
-        pen.box(1, over, (round(filled, 3), 0.037 * size, 0.025 * size), colours.WAITING),
+        builder.box(0, at, (length, 0.035 * size, 0.02 * size), colours.EMPTY),
+        builder.box(1, over, (round(filled, 3), 0.037 * size, 0.025 * size), colours.WAITING),
     ]
 
 
@@ -115,5 +115,5 @@ def arms(scene: Scene) -> list[Shape]:
         shape
         for robot in scene.robots.values()
         if robot.body is not None and len(robot.joints)
-        for shape in robot.body.draw(pen("arm", robot), robot.joint_names, robot.joints)
+        for shape in robot.body.draw(builder("arm", robot), robot.joint_names, robot.joints)
     ]

@@ -4,7 +4,7 @@ from itertools import combinations, product
 
 from kairos_ros.viz import colours
 from kairos_ros.viz.bodies import Box
-from kairos_ros.viz.fleet_layer import centre, pen, scale, state_colour
+from kairos_ros.viz.fleet_layer import builder, centre, scale, state_colour
 from kairos_ros.viz.scene import EVENT_SHOWN_S, VERDICT_OLD_S, LastVerdict, RobotDrawing, Scene
 from kairos_ros.viz.shape import Colour, Point, Shape
 
@@ -18,7 +18,7 @@ def safety(scene: Scene) -> list[Shape]:
 
 
 def _robot(robot: RobotDrawing) -> list[Shape]:
-    zones, verdicts, events = (pen(ns, robot) for ns in ("zone", "verdict", "reaction"))
+    zones, verdicts, events = (builder(ns, robot) for ns in ("zone", "verdict", "reaction"))
     zone = robot.body.zone if robot.body else None
     x, y, z = centre(robot)
     size = scale(robot)

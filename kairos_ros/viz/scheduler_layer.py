@@ -3,7 +3,7 @@
 from kairos_ros.telemetry.events import EngineReported
 from kairos_ros.viz import colours
 from kairos_ros.viz.scene import Scene, Serving
-from kairos_ros.viz.shape import Colour, Pen, Shape
+from kairos_ros.viz.shape import Colour, Shape, ShapeBuilder
 
 WIDTH_M = 4.4
 ROW_M = 0.36
@@ -25,9 +25,9 @@ _STATES: dict[str, Colour] = {
 def scheduler(scene: Scene) -> list[Shape]:
     """A wall at `scene.back` that faces +y, as the arms do. Of a silent serving node nothing but
     that is known."""
-    title = Pen("serving", scene.frame)
-    rows = Pen("engines", scene.frame)
-    queue = Pen("queue", scene.frame)
+    title = ShapeBuilder("serving", scene.frame)
+    rows = ShapeBuilder("engines", scene.frame)
+    queue = ShapeBuilder("queue", scene.frame)
     serving, y = scene.serving, scene.back
     engines = serving.engines if serving and not serving.silent else ()
     top = FOOT_M + ROW_M * (len(engines) + 1)
@@ -93,14 +93,20 @@ def _ink(serving: Serving | None) -> Colour:
 
 
 def _row(
-    pen: Pen, first: int, y: float, height: float, text: str, share: float, colour: Colour
+    builder: ShapeBuilder,
+    first: int,
+    y: float,
+    height: float,
+    text: str,
+    share: float,
+    colour: Colour,
 ) -> list[Shape]:
     """A text over a bar that fills from the viewer's left (+x)."""
     filled = round(max(0.004, min(1.0, share)) * WIDTH_M, 3)
     return [
-        pen.label(first, (0.0, y + 0.02, height + 0.13), 0.11, text, colours.INK),
-        pen.box(first + 1, (0.0, y, height), (WIDTH_M, 0.02, 0.08), colours.EMPTY),
-        pen.box(
+        builder.label(first, (0.0, y + 0.02, height + 0.13), 0.11, text, colours.INK),
+        builder.box(first + 1, (0.0, y, height), (WIDTH_M, 0.02, 0.08), colours.EMPTY),
+        builder.box(
             first + 2,
             ((WIDTH_M - filled) / 2, y + 0.01, height),
             (filled, 0.03, 0.085),

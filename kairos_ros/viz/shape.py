@@ -66,7 +66,7 @@ USED = {
 
 
 @dataclass(frozen=True, slots=True)
-class Pen:
+class ShapeBuilder:
     """Draws the shapes of one namespace, in one frame, numbered from `first` on."""
 
     ns: str

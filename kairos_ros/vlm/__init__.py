@@ -1,1 +1,1 @@
-"""Vision-language models that judge what a robot's cameras see, behind one seam."""
+"""Vision-language models that judge what a robot's cameras see, behind one interface."""

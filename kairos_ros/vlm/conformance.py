@@ -1,4 +1,4 @@
-"""What every judge plugged into the seam must do. Authors of judges call this in their tests.
+"""What every judge plugged in must do. Authors of judges call this in their tests.
 
 Raises AssertionError with what was expected of which question.
 """

@@ -1,4 +1,4 @@
-"""The seam: what every judge is, whichever model answers. Imports numpy only."""
+"""What every judge is, whichever model answers. Imports numpy only."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

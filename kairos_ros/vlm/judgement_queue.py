@@ -39,8 +39,8 @@ class Obligation[Subject]:
 
 
 Order = Callable[[int, Sequence[Obligation[Any]]], Sequence[Obligation[Any]]]
-"""(now_ns, what waits) -> the same, most urgent first: the seam for policies that know more, such
-as workflows that share models (003) or unequal lengths (004)."""
+"""(now_ns, what waits) -> the same, most urgent first: the interface for policies that know more,
+such as workflows that share models (003) or unequal lengths (004)."""
 
 
 def earliest_deadline(_now_ns: int, waiting: Sequence[Obligation[Any]]) -> list[Obligation[Any]]:

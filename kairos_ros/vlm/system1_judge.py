@@ -23,7 +23,7 @@ from kairos_ros.transport.language_messages import (
     complaint,
     read_said,
 )
-from kairos_ros.transport.messages import ping_message, read_error
+from kairos_ros.transport.message_codec import ping_message, read_error
 from kairos_ros.transport.sockets import connect_dealer
 from kairos_ros.vlm.endpoint.chat_request import question_text
 from kairos_ros.vlm.judge import Failure, FailureCode, Question, Verdict
@@ -55,7 +55,7 @@ class System1Judge:
         self._connect()
 
     def judge(self, questions: Sequence[Question]) -> list[Verdict | Failure]:
-        """As the seam says."""
+        """As the interface says."""
         start = time.monotonic()
         asked: dict[int, int] = {}  # number on the wire -> place
         outcomes: dict[int, LanguageOutcome] = {}
@@ -78,7 +78,7 @@ class System1Judge:
         ]
 
     def close(self) -> None:
-        """As the seam says."""
+        """As the interface says."""
         self._socket.close(linger=0)
         self._context.term()
 

@@ -20,18 +20,16 @@ from kairos_ros.bringup.arms_arguments import ARGUMENTS
 from kairos_ros.bringup.foreground import run_folder
 from kairos_ros.bringup.launch_files import COMMON_ARGUMENTS, CommonValues, launch_description
 from kairos_ros.bringup.plan import (
-    NodeSpec,
     body_text,
     cloud_bridge,
-    command,
     plan,
     robot,
     rviz,
     rviz_line,
     serving,
     share,
-    told_plan,
 )
+from kairos_ros.bringup.process_spec import ProcessSpec, command, told_plan
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.cli import app
 from kairos_ros.core.errors import ConfigError
@@ -50,8 +48,8 @@ FROM_THE_PLAN = {"policy"}
 """Parameters that a plan sets and a params file must therefore not."""
 
 
-def pendulum(name: str) -> NodeSpec:
-    return NodeSpec("robot_node", "robot", name, {"adapter_options": ["env_id=Pendulum-v1"]})
+def pendulum(name: str) -> ProcessSpec:
+    return ProcessSpec("robot_node", "robot", name, {"adapter_options": ["env_id=Pendulum-v1"]})
 
 
 def test_a_plan_is_one_serving_node_and_its_robots_each_in_its_namespace():
@@ -154,7 +152,7 @@ def test_the_launch_file_of_the_cloud_bridge_takes_true_or_false_and_nothing_els
             make_plan({"engines": CLOUD, "edge": edge})
 
 
-def planned(file: str, **given: str) -> list[NodeSpec]:
+def planned(file: str, **given: str) -> list[ProcessSpec]:
     """What a launch file starts with these arguments, the others at their defaults."""
     scope: dict = {}
     exec((ROOT / "launch" / f"{file}.launch.py").read_text(), scope)
@@ -273,7 +271,7 @@ VALUES = {
 
 @pytest.mark.slow
 def test_parameters_reach_a_node_as_they_are_in_the_plan():
-    line = command(NodeSpec("serving_node", "any", "some", parameters=VALUES))
+    line = command(ProcessSpec("serving_node", "any", "some", parameters=VALUES))
     context = rclpy.Context()
     rclpy.init(args=line, context=context, domain_id=int(os.environ["ROS_DOMAIN_ID"]))
     node = Node("replaced", context=context, automatically_declare_parameters_from_overrides=True)
@@ -493,14 +491,14 @@ def test_a_second_process_of_the_same_name_is_refused_before_the_first_is_forgot
     with Fleet([pendulum("recorder")], tmp_path) as fleet:
         first = fleet.processes["recorder"]
         with pytest.raises(ConfigError, match="would be called 'recorder'"):
-            fleet.start(NodeSpec("recorder_node", "recorder", parameters={"out": str(tmp_path)}))
+            fleet.start(ProcessSpec("recorder_node", "recorder", parameters={"out": str(tmp_path)}))
         assert fleet.processes == {"recorder": first}
     assert first.returncode is not None
 
 
 @pytest.mark.slow
 def test_a_fleet_that_cannot_be_started_whole_is_not_started_at_all(tmp_path):
-    missing = NodeSpec("no_such_node", "missing")
+    missing = ProcessSpec("no_such_node", "missing")
     fleet = Fleet([pendulum("arm_1"), missing], tmp_path)
     with pytest.raises(ConfigError, match="missing cannot be started"), fleet:
         pass

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.worker.loading import load_engine
 from kairos_ros.host.extras import EXTRAS, explained, require
 

@@ -13,8 +13,8 @@ from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices, exchange
 from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import ToldPlan, hosts_of, part_of, read_told_plan
 from kairos_ros.bringup.hosts.judge_shares import shares
-from kairos_ros.bringup.hosts.own_part import check_part
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.hosts.part_check import check_part
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
 from kairos_ros.core.placement.host_status import SILENT_S, HostStatus, digest, read_host_status
@@ -82,7 +82,7 @@ def test_every_process_of_a_plan_is_on_one_host_and_engines_elsewhere_are_worker
 
 def test_beyond_loopback_a_worker_and_its_serving_node_have_keys(plan_of, tmp_path):
     fleet, _ = plan_of(change=lambda text: text.replace("address: 127.0.0.1", "address: 192.0.2.7"))
-    (worker,) = (s.arguments for s in part_of(fleet, "b").values() if not s.ros)
+    (worker,) = (s.arguments for s in part_of(fleet, "b").values() if s.kind is ProcessKind.WORKER)
     assert worker[1:3] == ("--listen", "tcp://0.0.0.0:7431")
     assert worker[-2:] == ("--key", "b")
     far = fleet.served.engines[1]
@@ -207,10 +207,10 @@ def test_a_told_plan_is_read_and_one_that_starts_anything_else_is_refused(fleet)
     told = ToldPlan("a", fleet, staged=True)
     assert read_told_plan(told.text) == told
     for bad in (
-        NodeSpec("kairos", "x", host="b", arguments=("worker",), ros=False),
-        NodeSpec("rviz2", "x", host="b", package="rviz2"),
-        NodeSpec("recorder_node", "x", host="b"),
-        NodeSpec("robot_node", "x", host="b", arguments=("--y",)),
+        ProcessSpec("kairos", "x", host="b", arguments=("worker",), kind=ProcessKind.WORKER),
+        ProcessSpec("rviz2", "x", host="b", package="rviz2"),
+        ProcessSpec("recorder_node", "x", host="b"),
+        ProcessSpec("robot_node", "x", host="b", arguments=("--y",)),
     ):
         evil = replace(fleet, specs=(*fleet.specs, bad))
         with pytest.raises(ConfigError, match="hosts start robot_node"):
@@ -241,7 +241,7 @@ def test_a_host_starts_robots_judges_and_models_only_as_its_own_file_has_them(fl
     refused(changed(fleet, "monitor", model="openai:http://192.0.2.7/v1#spy"), "b", "about monitor")
     check_part(ToldPlan("a", changed(fleet, "monitor", robots=["x"]), False), "b", Path(fleet.file))
     for node in (
-        NodeSpec("robot_node", "robot", "drive_9", host="c"),
+        ProcessSpec("robot_node", "robot", "drive_9", host="c"),
         replace(fleet.nodes["swing_1"], host="c"),
         replace(fleet.nodes["serving"], host="c"),
         replace(fleet.nodes["monitor"], name="../../monitor", host="c"),
@@ -306,7 +306,7 @@ def status(host, fleet, session="1", **fields):
     "engine",
     [
         {"batch": 1e999}, {"endpoint": "tcp://[::1"}, {"endpoint": "tcp://x:../../y"},
-        {"endpoint": "tcp://x:0"},
+        {"endpoint": "tcp://x:0"}, {"endpoint": "tcp://*:7411"}, {"endpoint": "tcp://x:*"},
     ],
 )  # fmt: skip
 def test_numbers_and_addresses_that_are_none_are_refused(fleet, engine):
@@ -314,7 +314,7 @@ def test_numbers_and_addresses_that_are_none_are_refused(fleet, engine):
     served = json.loads(data["fleet"]["served"])
     served["engines"][1] |= engine
     data["fleet"]["served"] = json.dumps(served)
-    with pytest.raises(ConfigError, match=r"no plan|no address of an engine"):
+    with pytest.raises(ConfigError, match=r"no plan|engine endpoint"):
         read_told_plan(json.dumps(data))
     with pytest.raises(WireError):
         read_host_status(json.dumps({**json.loads(HostStatus("a", "", "").text),

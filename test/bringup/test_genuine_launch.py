@@ -13,7 +13,7 @@ from lifecycle_msgs.srv import GetState
 from rcl_interfaces.srv import GetParameters
 from wire import PATIENCE_S, answered, until
 
-from kairos_ros.bringup.plan import command
+from kairos_ros.bringup.process_spec import ProcessKind, command
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.nodes.task_client import TaskClient
 
@@ -89,7 +89,9 @@ def planned_and_launched(file: Path, pushed: str) -> tuple[set[str], set[str]]:
     specs = make_plan({name: given[name] for name in arguments if given[name]})
     ours = [spec for spec in specs if spec.package == "kairos_ros"]
     planned = {
-        f"{pushed}/{spec.namespace}/{spec.name}" if spec.ros else " ".join(command(spec))
+        f"{pushed}/{spec.namespace}/{spec.name}"
+        if spec.kind is ProcessKind.NODE
+        else " ".join(command(spec))
         for spec in ours
     }
     return planned, launched

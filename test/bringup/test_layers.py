@@ -84,6 +84,10 @@ def test_packages_import_what_the_architecture_page_draws(inside, table):
     assert arrows(inside) == drawn
 
 
+def test_the_product_has_less_than_a_hundred_arrows():
+    assert sum(len(imported) for _, imported in tables()[0].values()) < 100
+
+
 @pytest.mark.parametrize("table", [0, 1], ids=["product", "lab"])
 def test_every_arrow_goes_to_a_lower_floor(table):
     drawn = tables()[table]

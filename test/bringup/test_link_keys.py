@@ -11,8 +11,9 @@ from wire import until
 from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices
 from kairos_ros.bringup.hosts.host_part import ToldPlan, part_of
 from kairos_ros.bringup.hosts.link_keys import check_keys
-from kairos_ros.bringup.hosts.own_part import check_part
+from kairos_ros.bringup.hosts.part_check import check_part
 from kairos_ros.bringup.hosts.restarts import FIRST_S, Restarts
+from kairos_ros.bringup.process_spec import ProcessKind
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.fleets.planned import up_planned
 from kairos_ros.core.errors import ConfigError
@@ -59,7 +60,7 @@ def test_every_host_says_which_key_it_lacks_and_what_to_do(fleet, file, keys, tm
     assert "`kairos keys export b`" in lacks("b")
     keys.new("b", Role.SERVER)
     keys.trust(keys.public("b"))
-    workers = [spec for spec in part_of(fleet, "b").values() if not spec.ros]
+    workers = [s for s in part_of(fleet, "b").values() if s.kind is ProcessKind.WORKER]
     with pytest.raises(
         ConfigError, match=f"no serving node may dial .*: {keys.clients} has no key"
     ):
@@ -89,7 +90,9 @@ def test_a_host_that_lacks_a_key_is_not_started(file, keys, host, tmp_path):
 @pytest.mark.slow
 def test_a_program_whose_key_has_gone_is_not_started_again_until_it_is_back(fleet, keys, tmp_path):
     """A worker ends: the server key of its host was removed meanwhile."""
-    (key, worker), *_ = ((k, s) for k, s in part_of(fleet, "b").items() if not s.ros)
+    (key, worker), *_ = (
+        (k, s) for k, s in part_of(fleet, "b").items() if s.kind is ProcessKind.WORKER
+    )
     said = []
     with Fleet([worker], tmp_path / "logs") as processes:
         restarts = Restarts(processes, said.append)

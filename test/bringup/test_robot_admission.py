@@ -9,7 +9,7 @@ import yaml
 from kairos_ros.bringup import robot_admission
 from kairos_ros.bringup.fleet_change import change, planned_fleet
 from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices, exchanged, forget, refuse
-from kairos_ros.bringup.robot_admission import Question, RobotAdmissions, task_of
+from kairos_ros.bringup.robot_admission import JoinRequest, RobotAdmissions, task_of
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.placement.served_plan import read_served_plan
 
@@ -244,10 +244,10 @@ def test_a_name_that_no_robot_can_have_is_refused_and_the_next_question_is_answe
     running, plan = planner.plan()
     admissions = RobotAdmissions(planner, plan, running)
     with pytest.raises(KairosError, match="is no name of a robot"):
-        admissions.put(Question(name, "swing", False, Asker()), running)
+        admissions.put(JoinRequest(name, "swing", False, Asker()), running)
     admissions.look([f"swing_1/{name}"], running)  # one that announces itself
     assert admissions.busy
-    admissions.put(Question("swing_9", "", False, Asker()), running)
+    admissions.put(JoinRequest("swing_9", "", False, Asker()), running)
     decided(admissions, running)
     admissions.look([], running)
     assert decided(admissions, running).fleet.guests == {"swing_9": "swing"}
@@ -268,7 +268,7 @@ def test_a_task_that_the_file_lacks_is_named(file):
     planner = FleetPlanner(file(), PlanChoices())
     running, plan = planner.plan()
     admissions = RobotAdmissions(planner, plan, running)
-    admissions.put(Question("swing_9", "fly", False, Asker()), running)
+    admissions.put(JoinRequest("swing_9", "fly", False, Asker()), running)
     admissions.look([], running)
     assert "there is no task 'fly'; tasks are swing, drive" in decided(admissions, running).text
     admissions.close()
@@ -280,7 +280,7 @@ def test_of_two_that_ask_for_the_same_robot_both_get_an_answer(file):
     admissions = RobotAdmissions(planner, plan, running)
     second = Asker()
     for asker in (Asker(), second):
-        admissions.put(Question("swing_9", "", False, asker), running)
+        admissions.put(JoinRequest("swing_9", "", False, asker), running)
     admissions.look([], running)
     joined = decided(admissions, running)
     admissions.applied(running, joined, "swing_9")
@@ -295,8 +295,8 @@ def test_a_question_that_is_withdrawn_changes_nothing(file):
     running, plan = planner.plan()
     admissions = RobotAdmissions(planner, plan, running)
     first, second = Asker(), Asker()
-    admissions.put(Question("swing_8", "", False, first), running)
-    admissions.put(Question("swing_9", "", False, second), running)
+    admissions.put(JoinRequest("swing_8", "", False, first), running)
+    admissions.put(JoinRequest("swing_9", "", False, second), running)
     admissions.look([], running)
     assert admissions.withdraw(first)  # it is decided about
     assert admissions.withdraw(second)  # it waits
@@ -316,7 +316,7 @@ def test_without_a_serving_node_everybody_who_asks_is_told_so(file):
     admissions = RobotAdmissions(planner, plan, running)
     askers = {name: Asker() for name in ("swing_8", "swing_9")}
     for name, asker in askers.items():
-        admissions.put(Question(name, "", False, asker), running)
+        admissions.put(JoinRequest(name, "", False, asker), running)
     admissions.look([], running)
     admissions.answer_all("serving was killed")
     for name, asker in askers.items():

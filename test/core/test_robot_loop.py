@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.core.exchange import Actions, Answer, Refetch, Refusal, RequestId
+from kairos_ros.core.execution.effects import Act, Finished, Hold, Send
 from kairos_ros.core.execution.latency import WINDOW, LatencyEstimate, lead_actions
-from kairos_ros.core.execution.loop import Act, Finished, Hold, Loop, LoopConfig, Send
+from kairos_ros.core.execution.loop import Loop, LoopConfig
 from kairos_ros.core.execution.server_binding import ServerBinding
 from kairos_ros.core.execution.task import Task
 from kairos_ros.core.server_status import ServerState, ServerStatus

@@ -13,7 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 from observations import options
 from tiny_policies import TINY, save_policy
 
-from kairos_ros.engine.seam import Engine
+from kairos_ros.engine.interface import Engine
 from kairos_ros.engine.worker.loading import load_engine
 
 KINDS = tuple(TINY)

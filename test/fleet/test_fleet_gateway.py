@@ -12,7 +12,8 @@ from kairos_ros.bringup.fleet import fleet_plan
 from kairos_ros.bringup.fleet_change import PlannedFleet, change
 from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.process_watch import ProcessWatch
-from kairos_ros.bringup.plan import NodeSpec, command, gateway
+from kairos_ros.bringup.plan import gateway
+from kairos_ros.bringup.process_spec import command
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
@@ -23,7 +24,6 @@ from kairos_ros.fleet.reading import read_fleet
 
 FACTORY = Path(__file__).parents[2] / "config" / "fleets" / "factory.yaml"
 JUDGE = "embedded:factory_judge"
-ENGINE = "tcp://127.0.0.1:24255"
 SERVED = ServedPlan(
     "factory", {"p": {"policy": "p"}}, (PlannedEngine("gpu0", "cpu", "p", 1, ()),), {}
 )
@@ -137,9 +137,6 @@ def test_a_planned_fleet_has_its_gateway_before_its_judges_and_again_when_it_end
                     list(watch.start(keys, before, running.nodes, []))
             assert not list(watch.start([], running.nodes, running.nodes, [])), "it is its own"
             assert not fleet.processes
-
-            worker = NodeSpec("kairos", "gpu0", ros=False, arguments=("worker", "--listen", ENGINE))
-            assert not list(watch.start([], {}, {"gpu0": worker}, [])), "nor is an engine a gateway"
 
     with Fleet([], tmp_path) as fleet:
         watch, started = ProcessWatch(fleet, None, FleetHosts(), print), []

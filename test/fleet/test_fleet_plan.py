@@ -10,7 +10,8 @@ import pytest
 import yaml
 
 from kairos_ros.bringup.fleet import camera_rate_hz, fleet_plan
-from kairos_ros.bringup.plan import NodeSpec, shipped_policy
+from kairos_ros.bringup.plan import shipped_policy
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.pipeline import Component
 from kairos_ros.fleet.checks import Known
@@ -75,7 +76,7 @@ def test_cameras_run_as_fast_as_is_said_and_never_slower_than_judges_need(tmp_pa
 
 
 def test_every_parameter_of_the_plan_is_one_that_its_node_has():
-    def known(spec: NodeSpec):
+    def known(spec: ProcessSpec):
         if spec.executable == "robot_node":
             return ROBOT_PARAMETERS
         if spec.executable == "serving_node":

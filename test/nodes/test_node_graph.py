@@ -8,7 +8,7 @@ from task_rules import rules
 from wire import answered, in_executor, until
 
 from kairos_ros.bringup import plan as bringup
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.robot.supervision.rules_text import rules_text
 
 POLICY = "emulated:latency_ms=5,chunk=20,state=3,dim=1"
@@ -20,20 +20,20 @@ pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")
-def specs(start_for_module, tmp_path_factory) -> dict[str, NodeSpec]:
+def specs(start_for_module, tmp_path_factory) -> dict[str, ProcessSpec]:
     """One of each node, running."""
     arm = {"adapter_options": ["images={corner3: [96, 96]}"], "rules": rules_text(rules())}
     bag = tmp_path_factory.mktemp("runs") / "bag"
     planned = bringup.plan(1, serve={"policy": POLICY}, robot_parameters=arm, view=True, record=bag)
     planned += [bringup.vlm(name, model="embedded:factory_judge") for name in NODES[4:6]]
     planned += [bringup.vlm("planner", model="openai:http://127.0.0.1:9/v1#none")]
-    planned += [NodeSpec("sim_driver_node", "driver", namespace="so101")]
+    planned += [ProcessSpec("sim_driver_node", "driver", namespace="so101")]
     for spec in planned:
         start_for_module(spec)
     return {spec.name: spec for spec in planned}
 
 
-def path(spec: NodeSpec) -> str:
+def path(spec: ProcessSpec) -> str:
     return f"/{spec.namespace}/{spec.name}"
 
 

@@ -8,6 +8,7 @@ from rclpy.action import ActionClient
 from wire import PATIENCE_S, done, in_executor, meet, until
 
 from kairos_ros.bringup import plan as bringup
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.robot import one_robot
 
 POLICY = "emulated:latency_ms=5,chunk=20,state=3,dim=1"
@@ -49,7 +50,7 @@ def test_nav2s_manager_starts_pauses_resets_and_shuts_down_a_fleet_also_in_a_tas
         bringup.vlm("safety", autostart=False),
         bringup.viz(autostart=False),
         bringup.recorder(tmp_path / "bag", autostart=False),
-        bringup.NodeSpec("robot_node", "robot", "arm_1", {**arm.parameters, "autostart": False}),
+        ProcessSpec("robot_node", "robot", "arm_1", {**arm.parameters, "autostart": False}),
     ]
     nodes = [start(spec) for spec in specs]
     manager = Manager(wire, [f"{spec.namespace}/{spec.name}" for spec in specs])

@@ -1,4 +1,4 @@
-"""Capacity of a server, and robots onto servers."""
+"""ModelCapacity of a server, and robots onto servers."""
 
 import math
 
@@ -8,32 +8,32 @@ from hypothesis import strategies as st
 from workloads import profile
 
 from kairos_ros.core.pipeline import Component
-from kairos_ros.planning.capacity import Capacity
+from kairos_ros.planning.capacity import ModelCapacity
 from kairos_ros.planning.ilp import Configuration, choose
 from kairos_ros.planning.packing import Stream, isolated, pack
 
 SYSTEM1 = Component.SYSTEM1
-CAPACITY = Capacity(profile(SYSTEM1, (10, 20, 30), (0.05, 0.06, 0.1), (0.1, 0.15, 0.35)), 4000)
+CAPACITY = ModelCapacity(profile(SYSTEM1, (10, 20, 30), (0.05, 0.06, 0.1), (0.1, 0.15, 0.35)), 4000)
 
 
 def test_a_server_carries_what_keeps_tail_and_mean_between_measured_rates():
-    assert CAPACITY.rate_within(0.2) == pytest.approx(20 + 10 * 0.05 / 0.2)
-    assert CAPACITY.rate_within(0.2, 0.055) == pytest.approx(15)
-    assert CAPACITY.rate_within(0.1) == 10
-    assert CAPACITY.rate_within(0.09) == 0
-    assert CAPACITY.rate_within(9) == 30
+    assert max(CAPACITY.limits(0.2)) == pytest.approx(20 + 10 * 0.05 / 0.2)
+    assert max(CAPACITY.limits(0.2, 0.055)) == pytest.approx(15)
+    assert max(CAPACITY.limits(0.1)) == 10
+    assert max(CAPACITY.limits(0.09)) == 0
+    assert max(CAPACITY.limits(9)) == 30
 
 
 def test_a_model_that_does_not_fit_the_memory_carries_nothing():
-    small = Capacity(CAPACITY.profile, 999)
+    small = ModelCapacity(CAPACITY.profile, 999)
     assert not small.fits
-    assert small.rate_within(9) == 0
+    assert not any(small.limits(9))
 
 
 def test_noise_in_a_profile_does_not_make_more_load_faster():
-    noisy = Capacity(profile(SYSTEM1, (10, 20, 30), (0.06, 0.05, 0.1), (0.2, 0.1, 0.3)), 4000)
-    assert noisy.rate_within(0.15) == 0
-    assert noisy.rate_within(0.2) == 20
+    noisy = ModelCapacity(profile(SYSTEM1, (10, 20, 30), (0.06, 0.05, 0.1), (0.2, 0.1, 0.3)), 4000)
+    assert max(noisy.limits(0.15)) == 0
+    assert max(noisy.limits(0.2)) == 20
 
 
 def test_isolated_packing_fills_servers_and_leaves_the_rest_to_one():

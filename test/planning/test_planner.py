@@ -15,7 +15,7 @@ from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.load_profiles import read_profiles
 from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.fleet.workload import WhatIf, fleet_workload
-from kairos_ros.planning.capacity import Capacity
+from kairos_ros.planning.capacity import ModelCapacity
 from kairos_ros.planning.planner import SLACK, ClusterTooSmallError, Planner
 from kairos_ros.planning.sweep import most_robots
 from kairos_ros.planning.workload import Cluster, PlanOptions
@@ -223,7 +223,7 @@ def check_plan(made, work, memory, execution):
     of = {one.name: one for one in work.classes}
     for server in made.servers:
         assert server.memory_mib <= memory
-        capacity = Capacity(work.profiles[server.model, server.component], memory)
+        capacity = ModelCapacity(work.profiles[server.model, server.component], memory)
         rate = 0.0
         for name, robots in server.robots.items():
             for robot in robots:

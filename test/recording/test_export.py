@@ -18,7 +18,8 @@ from torch.utils.data import DataLoader
 from typer.testing import CliRunner
 from wire import Operator, until
 
-from kairos_ros.bringup.plan import NodeSpec, recorder, serving
+from kairos_ros.bringup.plan import recorder, serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.commands.cli import app
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.recording.datasets.export import Choice, export
@@ -47,7 +48,7 @@ def bag(start_for_module, wire, tmp_path_factory):
         "guard.maximum": [1000.0, HIGHEST],
     }
     env = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    robot = start_for_module(NodeSpec("robot_node", "robot", ROBOT, body), env=env)
+    robot = start_for_module(ProcessSpec("robot_node", "robot", ROBOT, body), env=env)
     wire.serving_since()
     recorded = ("task_events", "policy_state", "camera/top/compressed")
     recorded = dict.fromkeys(recorded, 1) | {"chunk_request": 2, "action_chunk": 2}

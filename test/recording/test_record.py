@@ -25,10 +25,11 @@ from sensor_msgs.msg import CompressedImage, JointState
 from std_msgs.msg import String
 from wire import PATIENCE_S, Operator, WireRobot, in_executor, until
 
-from kairos_ros.bringup.plan import NodeSpec, recorder, serving
+from kairos_ros.bringup.plan import recorder, serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.recorder.node import RecorderNode
-from kairos_ros.recording.extract import extract_traces
+from kairos_ros.recording.extract import extract
 from kairos_ros.recording.fleet_run import read_bag
 from kairos_ros.recording.metadata import QosReliability
 from kairos_ros.recording.reader import Bag
@@ -359,7 +360,7 @@ def fleet_bag(start_for_module, wire, tmp_path_factory):
     policy = "emulated:latency_ms=40,chunk=20,state=3,dim=1"
     server = start_for_module(serving(policy=policy, horizon="static:12"))
     body = {"adapter_options": ["env_id=Pendulum-v1"], "control_rate_hz": 50.0}
-    robot = start_for_module(NodeSpec("robot_node", "robot", "swing", body))
+    robot = start_for_module(ProcessSpec("robot_node", "robot", "swing", body))
     wire.serving_since()
     recorded = {"swing/task_events": 1, "swing/policy_state": 1, "kairos/chunk_updates/full": 1}
     recorded |= {"swing/chunk_request": 2, "swing/action_chunk": 2}  # by those it is meant for, too
@@ -447,7 +448,7 @@ def test_a_bag_is_the_run_that_the_robots_told(fleet_bag):
 
 def test_a_bag_gives_traces_of_the_tasks_that_ended_with_all_updates(fleet_bag, tmp_path):
     folder, results = fleet_bag
-    traces = extract_traces(folder)
+    traces = extract(folder).traces
     assert [trace.seed for trace in traces] == [3, 4]
     for trace, result in zip(traces, results, strict=True):
         assert trace.actions == 100

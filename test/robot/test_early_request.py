@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Actions, Answer, Refetch, Refusal
 from kairos_ros.core.execution.early_request import Surprise
+from kairos_ros.core.execution.effects import Act, Finished, Send
 from kairos_ros.core.execution.latency import LatencyEstimate
-from kairos_ros.core.execution.loop import Act, Finished, Loop, LoopConfig, Send
+from kairos_ros.core.execution.loop import Loop, LoopConfig
 from kairos_ros.core.execution.task import Task
 from kairos_ros.nodes.robot.parameters import ROBOT_PARAMETERS, motion_watch
 from kairos_ros.robot.guard import GuardLimits, Workspace

@@ -10,8 +10,9 @@ from kairos_ros.msg import ChunkRequest
 from rclpy.serialization import deserialize_message, serialize_message
 
 from kairos_ros.core.exchange import Actions, Answer, Observation, Refetch
+from kairos_ros.core.execution.effects import Act, Observe, Send
 from kairos_ros.core.execution.latency import LatencyEstimate
-from kairos_ros.core.execution.loop import Act, Look, Loop, LoopConfig, Send
+from kairos_ros.core.execution.loop import Loop, LoopConfig
 from kairos_ros.core.execution.server_binding import ServerBinding
 from kairos_ros.core.execution.task import Task
 from kairos_ros.core.server_status import ServedPolicy, ServerState, ServerStatus
@@ -19,7 +20,7 @@ from kairos_ros.nodes.messages.server import server_from, server_message
 from kairos_ros.nodes.robot.messages import Identity, request_message
 from kairos_ros.nodes.serving.messages import to_request
 from kairos_ros.robot.adapter import RobotSpec
-from kairos_ros.robot.looks import Looks
+from kairos_ros.robot.observation_history import ObservationHistory
 
 PERIOD = 33_000_000
 CONFIG = LoopConfig("arm_1", "now", 1, PERIOD, 0, 20 * PERIOD, 80 * PERIOD)
@@ -35,7 +36,7 @@ class Robot:
         self.loop = Loop(CONFIG, LatencyEstimate(0, 3 * PERIOD), ServerBinding("arm_1"))
         self.now, self.acted, self.first = 0, [], 0
         self.sent = []
-        self._looks = Looks(self)
+        self._history = ObservationHistory(self)
         self.status = ServerStatus(
             *("a", ServerState.ACTIVE),
             policy="p",
@@ -51,10 +52,10 @@ class Robot:
     def carry_out(self, effects):
         for effect in effects:
             match effect:
-                case Look(earlier, instead):
-                    self._looks.keep(earlier, instead=instead)
+                case Observe(earlier, instead):
+                    self._history.keep(earlier, instead=instead)
                 case Send(request, observations, repeat):
-                    sent, _ = self._looks.put_into(request, observations, repeat=repeat)
+                    sent, _ = self._history.put_into(request, observations, repeat=repeat)
                     self.sent.append(sent)
                 case Act(action):
                     self.acted.append(action)

@@ -10,14 +10,15 @@ from kairos_ros.msg import ServerStatus as ServerStatusMessage
 
 from kairos_ros.core.errors import WireError
 from kairos_ros.core.exchange import Actions, Answer, Observation, Refetch
+from kairos_ros.core.execution.effects import Observe, Send
 from kairos_ros.core.execution.latency import LatencyEstimate
-from kairos_ros.core.execution.loop import Look, Loop, LoopConfig, Send
+from kairos_ros.core.execution.loop import Loop, LoopConfig
 from kairos_ros.core.execution.server_binding import ServerBinding
 from kairos_ros.core.execution.task import Task
 from kairos_ros.core.server_status import ServerState, ServerStatus
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.nodes.messages.server import server_from, server_message
-from kairos_ros.robot.looks import Looks
+from kairos_ros.robot.observation_history import ObservationHistory
 
 PERIOD = 33_000_000
 CONFIG = LoopConfig("arm_1", "now", 1, PERIOD, 0, 20 * PERIOD, 80 * PERIOD)
@@ -31,7 +32,7 @@ class Robot:
         self.loop = Loop(CONFIG, LatencyEstimate(0, 3 * PERIOD), ServerBinding("arm_1"))
         self.now, self.number, self.looked = 0, 0, 0
         self.sent, self.first = [], 1
-        self._looks = Looks(self)
+        self._history = ObservationHistory(self)
         status = replace(LEAST_SERVER, observations=observations)
         self.loop.binding.heard(status, self.now)
         self.loop.start(Task("1", "reach"), self.now)
@@ -43,10 +44,10 @@ class Robot:
     def carry_out(self, effects):
         for effect in effects:
             match effect:
-                case Look(earlier):
-                    self._looks.keep(earlier)
+                case Observe(earlier):
+                    self._history.keep(earlier)
                 case Send(request, observations):
-                    self.sent.append(self._looks.put_into(request, observations)[0])
+                    self.sent.append(self._history.put_into(request, observations)[0])
 
     def tick(self, pause=0):
         self.now += PERIOD + pause

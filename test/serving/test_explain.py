@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from kairos_ros.commands.cli import app
 from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
-from kairos_ros.serving.calibration_file import write_calibration
+from kairos_ros.engine.policies.calibration_file import write_calibration
 
 CASES = json.loads((Path(__file__).parents[1] / "support" / "cases" / "schedule.json").read_text())
 SCHEDULING = {case["name"]: case for case in CASES["scheduling"]}

@@ -26,8 +26,8 @@ from kairos_ros.core.horizons.calibration import (
 )
 from kairos_ros.core.horizons.policies import HorizonContext, TailAgreement, parse_horizon
 from kairos_ros.core.scheduling.policies import parse_scheduling
+from kairos_ros.engine.policies.calibration_file import NAME, find_calibration, write_calibration
 from kairos_ros.nodes.serving.parameters import SERVING_PARAMETERS, serving_options
-from kairos_ros.serving.calibration_file import NAME, find_calibration, write_calibration
 from kairos_ros.serving.dispatcher import Dispatcher
 from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.serving.options import HorizonPolicies, ServingOptions

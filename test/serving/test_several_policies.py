@@ -18,7 +18,7 @@ from kairos_ros.core.scheduling.decision import Decision
 from kairos_ros.core.scheduling.policies import BUILTIN, parse_scheduling
 from kairos_ros.serving.batching import Submit
 from kairos_ros.serving.dispatcher import Dispatcher
-from kairos_ros.serving.engines.engines import warmup_profile
+from kairos_ros.serving.engines.engines import ServerTime, warmup_profile
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.messages import InferResult
 
@@ -211,12 +211,11 @@ def test_a_swap_for_a_policy_that_is_not_served_is_refused():
 
 
 def test_the_time_that_a_robot_should_allow_for_counts_a_batch_of_another_policy():
-    dispatcher = serving()
+    server_time, slots = ServerTime(), serving().engines
     for _ in range(100):
-        dispatcher._server_time.note("pick", 10_000 * MS)
-    slots = dispatcher.engines
+        server_time.note("pick", 10_000 * MS)
     full = slots["edge/pick"].latency_of(99), slots["edge/place"].latency_of(99)
-    assert dispatcher._server_time.expected_ns(slots["edge/pick"]) == sum(full)
+    assert server_time.expected_ns(slots["edge/pick"]) == sum(full)
 
 
 class Mixes:

@@ -8,7 +8,7 @@ import numpy as np
 from PIL import Image
 from tiny_policies import CAMERA, INSTRUCTIONS, SIZE, STATE_DIM, WRIST
 
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.transport.messages import InferRequest
 
 

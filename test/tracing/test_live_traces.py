@@ -16,7 +16,8 @@ from kairos_ros.msg import ActionChunk, TaskEvent
 from otlp_receiver import OtlpReceiver, attributes
 from wire import Operator, until
 
-from kairos_ros.bringup.plan import NodeSpec, recorder, serving
+from kairos_ros.bringup.plan import recorder, serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.nodes import qos
 
 KAIROS = Path(sys.prefix, "bin", "kairos")
@@ -69,7 +70,7 @@ def told(starter_for_module, wire, tmp_path_factory):
     start(serving(policy=POLICY, horizon="static:12"))
     body = {"adapter_options": ["env_id=Pendulum-v1"], "control_rate_hz": 50.0}
     for arm in ARMS:
-        start(NodeSpec("robot_node", "robot", arm, body))
+        start(ProcessSpec("robot_node", "robot", arm, body))
     chunks: list[ActionChunk] = []
     for arm in ARMS:
         wire.node.create_subscription(

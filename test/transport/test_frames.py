@@ -15,15 +15,8 @@ from kairos_ros.core.errors import RefusalCode, WireError
 from kairos_ros.core.exchange import Observation
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.transport.frames import DTYPES, VERSION, FrameLimits, Message, decode, encode
-from kairos_ros.transport.messages import (
+from kairos_ros.transport.message_codec import (
     READERS,
-    BatchError,
-    BatchResult,
-    EngineDescription,
-    InferFailure,
-    InferRequest,
-    InferResult,
-    WorkerStatus,
     description_message,
     error_message,
     infer_message,
@@ -34,6 +27,15 @@ from kairos_ros.transport.messages import (
     read_status,
     result_message,
     status_message,
+)
+from kairos_ros.transport.messages import (
+    BatchError,
+    BatchResult,
+    EngineDescription,
+    InferFailure,
+    InferRequest,
+    InferResult,
+    WorkerStatus,
 )
 
 DESCRIPTION = EngineDescription(

@@ -12,7 +12,7 @@ from wire import until
 
 from bench.transport.link import entered, why_not
 from kairos_ros.lab.testbed.link_proxy import Conditions
-from kairos_ros.transport.messages import MAX_ECHO, echo_message, ping_message
+from kairos_ros.transport.message_codec import MAX_ECHO, echo_message, ping_message
 
 pytestmark = pytest.mark.slow
 

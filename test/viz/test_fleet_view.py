@@ -27,7 +27,8 @@ from kairos_ros.recording.events import events
 from kairos_ros.recording.metadata import Topic
 from kairos_ros.recording.reader import Bag
 from kairos_ros.recording.writer import BagWriter
-from kairos_ros.telemetry.decode import DECODE, fleet_reported
+from kairos_ros.telemetry.decode import DECODE
+from kairos_ros.telemetry.decode_fleet import fleet_reported
 from kairos_ros.telemetry.fleet_view import FleetView
 
 WHO = {"robot": "arm_1", "session": "s", "task": "1"}

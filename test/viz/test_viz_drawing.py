@@ -30,7 +30,7 @@ from kairos_ros.viz.scene import (
     Serving,
 )
 from kairos_ros.viz.scheduler_layer import WIDTH_M, scheduler
-from kairos_ros.viz.shape import USED, MarkerKind, Pen, turned_from_z
+from kairos_ros.viz.shape import USED, MarkerKind, ShapeBuilder, turned_from_z
 from kairos_ros.viz.shown import Shown
 
 STATE = np.zeros(39, np.float32)
@@ -38,7 +38,7 @@ STATE[:4] = 0.0, 0.6, 0.2, 1.0
 STATE[4:7] = 0.1, 0.7, 0.02
 STATE[36:39] = 0.2, 0.8, 0.1
 KEY = ("session", "1", 3)
-PEN = Pen("any", "arm_1/base")
+BUILDER = ShapeBuilder("any", "arm_1/base")
 
 
 def toward_x(count):
@@ -154,7 +154,7 @@ def test_a_tip_that_the_contract_does_not_move_is_refused():
 def test_states_and_actions_of_another_robot_are_not_drawn():
     assert MetaWorldBody().paths(np.zeros(3), toward_x(5)) is None
     assert MetaWorldBody().paths(STATE, np.zeros((5, 7))) is None
-    assert MetaWorldBody().draw(PEN, ["a"], np.zeros(1)) == []
+    assert MetaWorldBody().draw(BUILDER, ["a"], np.zeros(1)) == []
 
 
 def test_an_elbow_is_above_and_as_far_from_both_ends_as_the_bones_are_long():
@@ -389,8 +389,11 @@ def test_the_board_says_when_the_serving_node_is_gone_and_not_what_it_said_last(
 
 def test_only_what_changed_is_sent_and_what_is_gone_is_deleted():
     shown = Shown(again_s=2.0)
-    a, b = PEN.ball(1, (0, 0, 0), 0.1, colours.INK), PEN.ball(2, (0, 0, 0), 0.1, colours.INK)
-    moved = PEN.ball(2, (0, 0, 0.5), 0.1, colours.INK)
+    a, b = (
+        BUILDER.ball(1, (0, 0, 0), 0.1, colours.INK),
+        BUILDER.ball(2, (0, 0, 0), 0.1, colours.INK),
+    )
+    moved = BUILDER.ball(2, (0, 0, 0.5), 0.1, colours.INK)
     assert shown.update([a, b], 0.0).draw == (a, b)
     assert shown.update([a, b], 0.1).draw == ()
     assert shown.update([a, moved], 0.2).draw == (moved,)
@@ -405,8 +408,8 @@ def test_only_what_changed_is_sent_and_what_is_gone_is_deleted():
 
 
 def test_what_moves_less_than_a_tenth_of_a_millimetre_has_not_moved():
-    still = PEN.ball(1, (0.1, 0.2, 0.3), 0.1, colours.INK)
-    assert PEN.ball(1, (0.10001, 0.19999, 0.3), 0.1, colours.INK) == still
+    still = BUILDER.ball(1, (0.1, 0.2, 0.3), 0.1, colours.INK)
+    assert BUILDER.ball(1, (0.10001, 0.19999, 0.3), 0.1, colours.INK) == still
 
 
 def test_robots_stand_in_the_order_of_their_names_and_who_leaves_moves_nobody():

@@ -12,7 +12,7 @@ from os import getpid
 from typing import Any, Protocol
 
 from kairos_ros.bringup.fleet_change import PlannedFleet, planned_fleet
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.address import is_loopback, tcp_address
 from kairos_ros.core.errors import ConfigError
@@ -68,8 +68,10 @@ def read_told_plan(text: str) -> ToldPlan:
     except (AttributeError, LookupError, TypeError, ValueError, RecursionError) as error:
         raise ConfigError(f"this is no plan of a fleet: {type(error).__name__}") from None
     for spec in told.fleet.specs:
-        ours = spec.package == "kairos_ros" and spec.ros and not spec.arguments
-        if spec.host != told.host and not (ours and spec.executable in EVERYWHERE):
+        node = spec.kind is ProcessKind.NODE and not spec.arguments
+        if spec.host != told.host and not (
+            node and spec.package == "kairos_ros" and spec.executable in EVERYWHERE
+        ):
             raise ConfigError(
                 f"the plan has {spec.executable!r:.80} on host {spec.host!r:.80}; hosts start "
                 f"{', '.join(EVERYWHERE)} and engine workers only"
@@ -77,7 +79,7 @@ def read_told_plan(text: str) -> ToldPlan:
     return told
 
 
-def part_of(fleet: PlannedFleet, host: str) -> dict[str, NodeSpec]:
+def part_of(fleet: PlannedFleet, host: str) -> dict[str, ProcessSpec]:
     """Name of the process -> what runs on a host; of a fleet on one host (empty), all."""
     specs = [spec for spec in fleet.specs if spec.host == host]
     policies = fleet.served.policies
@@ -100,7 +102,7 @@ def worker_key(engine: PlannedEngine) -> str:
     return f"{engine.gpu}-{engine.policy}-{engine.endpoint.rpartition(':')[2]}"
 
 
-def _worker(engine: PlannedEngine, options: Mapping[str, Option]) -> NodeSpec:
+def _worker(engine: PlannedEngine, options: Mapping[str, Option]) -> ProcessSpec:
     """The program of an engine that a serving node elsewhere dials: with keys, but on loopback."""
     address, port = tcp_address(engine.endpoint)
     near = is_loopback(address)
@@ -115,12 +117,12 @@ def _worker(engine: PlannedEngine, options: Mapping[str, Option]) -> NodeSpec:
         if name in NOT_OF_WORKERS or value is False:
             continue
         arguments += [flag] if value is True else [flag, str(value)]
-    return NodeSpec(
+    return ProcessSpec(
         "kairos",
         worker_key(engine),
         namespace=COMMON,
         arguments=tuple(arguments),
-        ros=False,
+        kind=ProcessKind.WORKER,
         host=engine.host,
     )
 

@@ -15,9 +15,9 @@ from kairos_ros.bringup.hosts.host_part import (
     part_of,
     read_told_plan,
 )
-from kairos_ros.bringup.hosts.own_part import check_part
+from kairos_ros.bringup.hosts.part_check import check_part
 from kairos_ros.bringup.hosts.restarts import Restarts
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.placement.host_status import TEXT, HostStatus, digest
@@ -50,7 +50,7 @@ class HostRunner:
         """What is not in it is not stopped before a staged plan is applied."""
         self._robots = planned.robots | planned.served.routes.keys()
         self._text, self._problem = "", ""
-        self._runs: dict[str, NodeSpec] = {}
+        self._runs: dict[str, ProcessSpec] = {}
         self._restarts = Restarts(fleet, say)
         self._session = new_session()
         self._due_s = self._again_s = 0.0
@@ -72,7 +72,7 @@ class HostRunner:
         self._adapt()
         self._restarts.look(
             {key: spec for key, spec in self._runs.items()
-             if not spec.ros or spec.executable in RESTARTED}
+             if spec.kind is ProcessKind.WORKER or spec.executable in RESTARTED}
         )  # fmt: skip
         if time.monotonic() >= self._due_s:
             self._due_s = time.monotonic() + TELL_S

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 from kairos_ros.bringup.fleet import REPLICA
 from kairos_ros.bringup.fleet_change import Client, PlannedFleet, Setting
 from kairos_ros.bringup.hosts.host_part import JUDGES
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import KairosError
 
@@ -19,7 +19,7 @@ ROBOTS = "robots"
 def shares(fleet: PlannedFleet, down: Collection[str]) -> dict[str, list[str]]:
     """Replica that is up -> its robots, in order. down: processes that are not there. Where all
     replicas of a judge are down, nobody has their robots."""
-    groups: dict[str, list[NodeSpec]] = {}
+    groups: dict[str, list[ProcessSpec]] = {}
     for spec in fleet.specs:
         if spec.executable in JUDGES and spec.parameters.get(ROBOTS):
             groups.setdefault(spec.name.partition(REPLICA)[0], []).append(spec)
@@ -80,7 +80,7 @@ class JudgeShares:
                 self._say(f"judges: {key} could not be told its robots: {error}")
             del self._setting[key]
 
-    def changed(self, before: Mapping[str, NodeSpec], after: Mapping[str, NodeSpec]) -> None:
+    def changed(self, before: Mapping[str, ProcessSpec], after: Mapping[str, ProcessSpec]) -> None:
         """A change of the fleet has told the replicas whose robots differ."""
         for key in after:
             if key not in before or before[key] != after[key]:

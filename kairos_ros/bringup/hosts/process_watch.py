@@ -10,7 +10,7 @@ from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
 from kairos_ros.bringup.hosts.host_part import JUDGES, RESTARTED, part_of
 from kairos_ros.bringup.hosts.judge_shares import JudgeShares
 from kairos_ros.bringup.hosts.restarts import Restarts
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.address import tcp_address
 from kairos_ros.core.errors import KairosError
@@ -28,8 +28,8 @@ class ProcessWatch:
     def start(
         self,
         keys: Sequence[str],
-        before: Mapping[str, NodeSpec],
-        after: Mapping[str, NodeSpec],
+        before: Mapping[str, ProcessSpec],
+        after: Mapping[str, ProcessSpec],
         started: list[str],
     ) -> Iterator[None]:
         """Starts these of the processes `after`, adds them to `started`, and waits until a gateway
@@ -59,7 +59,11 @@ class ProcessWatch:
         dead = {key: how(code) for key, code in self._fleet.dead().items()}
         self._hosts.look(running, dead)
         kinds = RESTARTED if running.standbys else JUDGES
-        again = {k: spec for k, spec in mine.items() if not spec.ros or spec.executable in kinds}
+        again = {
+            key: spec
+            for key, spec in mine.items()
+            if spec.kind is ProcessKind.GATEWAY or spec.executable in kinds
+        }
         self._restarts.look(again)
         if not changing:
             lives = {key: str(self._restarts.ended[key]) for key in mine}
@@ -78,9 +82,9 @@ class ProcessWatch:
         return [SERVING, *(key for key in running.standbys if key not in down)]
 
 
-def _address(spec: NodeSpec) -> str:
-    """HOST:PORT of a gateway; of nodes and engine workers: empty."""
-    if spec.ros or spec.arguments[0] != "gateway":
+def _address(spec: ProcessSpec) -> str:
+    """HOST:PORT of a gateway; of anything else: empty."""
+    if spec.kind is not ProcessKind.GATEWAY:
         return ""
     return spec.arguments[spec.arguments.index("--listen") + 1]
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 
 from kairos_ros.bringup.foreground import how
 from kairos_ros.bringup.hosts.link_keys import check_keys
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError
 
@@ -49,7 +49,7 @@ class Restarts:
             if ends >= AGAIN
         } | {key: f"is not started again: {why}" for key, why in self._lack.items()}
 
-    def look(self, specs: Mapping[str, NodeSpec]) -> None:
+    def look(self, specs: Mapping[str, ProcessSpec]) -> None:
         """specs: those that shall run, by their processes."""
         now_s, dead = time.monotonic(), self._fleet.dead()
         for key in self._ends.keys() - specs.keys():
@@ -73,7 +73,7 @@ class Restarts:
             if key not in dead and now_s - began_s > WELL_S:
                 del self._began_s[key], self._ends[key]
 
-    def _lacks(self, key: str, spec: NodeSpec) -> bool:
+    def _lacks(self, key: str, spec: ProcessSpec) -> bool:
         """Whether it lacks a key, which is said once."""
         try:
             check_keys([spec])

@@ -21,9 +21,9 @@ from kairos_ros.commands.engines.load_profile import (
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.load_profile import LoadProfile
 from kairos_ros.core.profile import EngineProfile
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.profile_plot import plot_profile
 from kairos_ros.engine.profiling import WARM_UP_ROUNDS, batch_sizes, measure, profiled_engine
-from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.host.extras import require
 
 

@@ -11,10 +11,10 @@ import typer
 from kairos_ros.commands.listen import address_of
 from kairos_ros.core.address import is_loopback
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.pool.demand import read_replica_count
 from kairos_ros.engine.pool.ray_pool import RayPlan
 from kairos_ros.engine.registry import read_registry, registry_of
-from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker.__main__ import WorkerPlan, run_worker
 from kairos_ros.host.extras import require
 from kairos_ros.host.orphan import leave_with_launcher

@@ -18,7 +18,7 @@ from kairos_ros.commands.fleets.plan import (
 from kairos_ros.host.extras import require
 
 if TYPE_CHECKING:
-    from kairos_ros.planning.admission import Admission
+    from kairos_ros.planning.admission import AdmissionResult
     from kairos_ros.planning.plan import Plan
 
 
@@ -61,7 +61,7 @@ def admit_command(
     raise typer.Exit(1 if answer.how == "no" else 0)
 
 
-def _text(answer: "Admission", before: "Plan", task: str, robots: int) -> str:
+def _text(answer: "AdmissionResult", before: "Plan", task: str, robots: int) -> str:
     new = f"{robots} robot{'s' * (robots > 1)} of {task}"
     if answer.plan is None:
         return f"no: {new} cannot join. {answer.why}"

@@ -111,11 +111,11 @@ def up_planned(
 def _up_beside(host: str, running: PlannedFleet, names: FleetNames, folder: Path) -> int:
     """Runs what a plan puts on a host besides the first one, until Ctrl-C. The exit code."""
     from kairos_ros.nodes.host_topics import HostTopics
-    from kairos_ros.nodes.vlm.side_node import SideNode
+    from kairos_ros.nodes.standalone_node import StandaloneNode
 
     with ExitStack() as stack:
         stack.enter_context(FleetListener(names.namespace, host))
-        node = SideNode(f"fleet_runner_{re.sub(r'[^A-Za-z0-9]', '_', host)}", names=names)
+        node = StandaloneNode(f"fleet_runner_{re.sub(r'[^A-Za-z0-9]', '_', host)}", names=names)
         stack.callback(node.close)
         fleet = Fleet([], folder, names=names)
         topics = HostTopics(node.node, names)

@@ -15,7 +15,7 @@ from kairos_ros.bringup.foreground import (
     run_folder,
     show,
 )
-from kairos_ros.bringup.plan import plan_text
+from kairos_ros.bringup.process_spec import plan_text
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.robots.task import NamespaceOption
 from kairos_ros.core.fleet_names import FleetNames

@@ -12,7 +12,7 @@ MOST_SLOTS = 240
 
 
 @dataclass(frozen=True, slots=True)
-class Running:
+class RunningCall:
     """A call that is with a model."""
 
     call: Call
@@ -38,7 +38,7 @@ class Instance:
     """Calls at a time. More would wait inside the server, where nobody can order them."""
     memory_tokens: int = 0
     """Room of its key-value cache; 0: not known."""
-    running: dict[int, Running] = field(default_factory=dict)
+    running: dict[int, RunningCall] = field(default_factory=dict)
     """Number of a call -> the call."""
     suspended_until_ns: int = 0
     """It gets no call before: it failed, or said that it has no memory left."""
@@ -57,7 +57,7 @@ class Instance:
             and len(self.running) < self.places - kept
         )
 
-    def peak(self, more: Running, now_ns: int) -> float:
+    def peak(self, more: RunningCall, now_ns: int) -> float:
         """Expected tokens in its cache at the worst moment of the run of `more`, `more` included.
 
         Looked at every 0.5 s, and at the end of the run.
@@ -67,7 +67,7 @@ class Instance:
         moments = [now_ns + k * SLOT_NS for k in range(slots)] + [end_ns]
         return max(more.memory(at) + self._memory(at, now_ns) for at in moments)
 
-    def has_memory(self, more: Running, now_ns: int) -> bool:
+    def has_memory(self, more: RunningCall, now_ns: int) -> bool:
         """An idle instance takes every call, and one whose room is not known."""
         return self.takes_all or self.peak(more, now_ns) <= self.memory_tokens
 
@@ -85,14 +85,14 @@ class Instance:
 
 
 @dataclass(frozen=True, slots=True)
-class Chosen:
+class ChosenInstance:
     """Where a call goes; instance None: nowhere yet."""
 
     instance: Instance | None
     reason: str
 
 
-Dispatch = Callable[[Running, Sequence[Instance], int], Chosen]
+Dispatch = Callable[[RunningCall, Sequence[Instance], int], ChosenInstance]
 """(a call as it would run, instances with a place for it, now_ns) -> where to."""
 
 
@@ -102,22 +102,22 @@ class RoundRobin:
     def __init__(self) -> None:
         self._last = ""
 
-    def __call__(self, _run: Running, free: Sequence[Instance], _now_ns: int) -> Chosen:
+    def __call__(self, _run: RunningCall, free: Sequence[Instance], _now_ns: int) -> ChosenInstance:
         names = sorted(free, key=lambda one: one.name)
         later = [one for one in names if one.name > self._last]
         chosen = (later or names)[0]
         self._last = chosen.name
-        return Chosen(chosen, "its turn")
+        return ChosenInstance(chosen, "its turn")
 
 
-def lowest_peak(run: Running, free: Sequence[Instance], now_ns: int) -> Chosen:
+def lowest_peak(run: RunningCall, free: Sequence[Instance], now_ns: int) -> ChosenInstance:
     """The instance whose cache has the lowest expected peak, as a share of its room where that is
     known; none while that peak would not fit (003 §6). An idle one takes every call."""
 
     peaks = [(one, one.peak(run, now_ns)) for one in free]
     fits = [(one, peak) for one, peak in peaks if one.takes_all or peak <= one.memory_tokens]
     if not fits:
-        return Chosen(None, "held back: no instance has the memory")
+        return ChosenInstance(None, "held back: no instance has the memory")
     known = all(one.memory_tokens for one, _ in fits)
 
     def key(found: tuple[Instance, float]) -> tuple[float, int, str]:
@@ -126,17 +126,17 @@ def lowest_peak(run: Running, free: Sequence[Instance], now_ns: int) -> Chosen:
 
     best, peak = min(fits, key=key)
     room = f" of {best.memory_tokens}" if best.memory_tokens else ""
-    return Chosen(best, f"expected peak {peak:.0f}{room} tokens")
+    return ChosenInstance(best, f"expected peak {peak:.0f}{room} tokens")
 
 
-def fewest_calls(run: Running, free: Sequence[Instance], now_ns: int) -> Chosen:
+def fewest_calls(run: RunningCall, free: Sequence[Instance], now_ns: int) -> ChosenInstance:
     """The instance with the fewest calls; none while the memory of all does not suffice, as in
     `lowest_peak`."""
     fits = [one for one in free if one.has_memory(run, now_ns)]
     if not fits:
-        return Chosen(None, "held back: no instance has the memory")
+        return ChosenInstance(None, "held back: no instance has the memory")
     best = min(fits, key=lambda one: (len(one.running), one.given, one.name))
-    return Chosen(best, f"{len(best.running)} calls there")
+    return ChosenInstance(best, f"{len(best.running)} calls there")
 
 
 DISPATCHES: Mapping[str, Callable[[], Dispatch]] = {

@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from kairos_ros.core.calls.call import NEVER, Call, Caller, Ended
-from kairos_ros.core.calls.dispatch import Dispatch, Instance, Running, fewest_calls
+from kairos_ros.core.calls.dispatch import Dispatch, Instance, RunningCall, fewest_calls
 from kairos_ros.core.calls.orders import (
     Learned,
     Order,
@@ -38,7 +38,7 @@ class FullError(KairosError):
 
 
 @dataclass(frozen=True, slots=True)
-class Start:
+class StartedCall:
     """A call that its instance is given now."""
 
     call: Call
@@ -46,7 +46,7 @@ class Start:
     reason: str
 
 
-def standing(run: Running) -> str:
+def standing(run: RunningCall) -> str:
     """How a call stands when its instance is given it: `obligation`; else `in_time` or `late`, by
     how long calls of its component take; else `no_objective`."""
     if run.call.caller.is_obligation:
@@ -57,7 +57,7 @@ def standing(run: Running) -> str:
 
 
 @dataclass(slots=True)
-class Served:
+class CallCounters:
     """Counters of one component."""
 
     answered: int = 0
@@ -86,14 +86,14 @@ class CallQueue:
     order: Order = latest_start
     dispatch: Dispatch = fewest_calls
     learned: Learned = field(default_factory=Learned)
-    served: dict[str, Served] = field(default_factory=dict)
+    served: dict[str, CallCounters] = field(default_factory=dict)
     """By component."""
     held: str = ""
     """Why calls that wait were not given to an instance, when `start` was last called."""
     choices: Counter[tuple[str, str]] = field(default_factory=Counter)
     """(instance, standing) -> calls that it was given; see `standing`."""
     _waiting: dict[int, Call] = field(default_factory=dict)
-    _running: dict[int, tuple[Instance, Running]] = field(default_factory=dict)
+    _running: dict[int, tuple[Instance, RunningCall]] = field(default_factory=dict)
     _not_at: dict[int, Collection[str]] = field(default_factory=dict)
     """Of calls that wait again: number -> instances that failed at it."""
     _of: Counter[tuple[str, str]] = field(default_factory=Counter)
@@ -121,10 +121,10 @@ class CallQueue:
         self._of[caller.robot, caller.component] += 1
         return call
 
-    def start(self, now_ns: int) -> list[Start]:
+    def start(self, now_ns: int) -> list[StartedCall]:
         """The calls that are given to instances now, in order. Each has to end by one of the
         methods below."""
-        started: list[Start] = []
+        started: list[StartedCall] = []
         self.held = "every server is busy"
         if not any(one.has_any_place(now_ns) for one in self.instances.values()):
             return started
@@ -156,7 +156,7 @@ class CallQueue:
         explain: Callable[[Call], str],
         now_ns: int,
         held: dict[tuple[str, str], int],
-    ) -> Start | None:
+    ) -> StartedCall | None:
         """Gives the call to an instance, if one may have it now. held: (component, model) -> tokens
         of the shortest prompt that the dispatch has held back now; with longer ones it is not asked
         again, since instances only get fuller while calls start."""
@@ -171,7 +171,7 @@ class CallQueue:
         ]
         if not free:
             return None
-        run = Running(
+        run = RunningCall(
             call,
             now_ns,
             round(self.learned.expected_s(call) * 1e9),
@@ -192,7 +192,7 @@ class CallQueue:
         chosen.instance.given += 1
         self.choices[chosen.instance.name, standing(run)] += 1
         reason = f"{explain(call)}; {chosen.instance.name}: {chosen.reason}"
-        return Start(call, chosen.instance, reason)
+        return StartedCall(call, chosen.instance, reason)
 
     def answered(self, call: Call, now_ns: int, completion_tokens: int = 0) -> None:
         """Its instance has answered. completion_tokens: 0 where it does not say."""
@@ -225,7 +225,7 @@ class CallQueue:
             self._waiting[call.number] = call
             self._not_at[call.number] = not_at
 
-    def running_at(self, call: Call) -> tuple[Instance, Running] | None:
+    def running_at(self, call: Call) -> tuple[Instance, RunningCall] | None:
         """Where it runs; None: nowhere."""
         return self._running.get(call.number)
 
@@ -235,10 +235,10 @@ class CallQueue:
         return list(self._waiting.values())
 
     @property
-    def running(self) -> Iterable[tuple[Instance, Running]]:
+    def running(self) -> Iterable[tuple[Instance, RunningCall]]:
         return self._running.values()
 
-    def _left(self, call: Call, now_ns: int) -> Running | None:
+    def _left(self, call: Call, now_ns: int) -> RunningCall | None:
         instance, run = self._running.pop(call.number, (None, None))
         if instance is None or run is None:
             return None
@@ -254,5 +254,7 @@ class CallQueue:
         if not self._of[key]:
             del self._of[key]
 
-    def _of_component(self, caller: Caller) -> Served:
-        return self.served.setdefault(self.learned.workflows.known(caller.component), Served())
+    def _of_component(self, caller: Caller) -> CallCounters:
+        return self.served.setdefault(
+            self.learned.workflows.known(caller.component), CallCounters()
+        )

@@ -24,7 +24,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class CallSpan:
     """One call of a workflow, while it was with a model."""
 
     component: str
@@ -34,11 +34,11 @@ class Span:
 
 
 @dataclass(slots=True)
-class Step:
+class CallStep:
     """One call, with the calls that its answer led to."""
 
-    span: Span
-    stages: list[list["Step"]] = field(default_factory=list)
+    span: CallSpan
+    stages: list[list["CallStep"]] = field(default_factory=list)
     """One after the other; the calls of one stage overlap."""
 
     def remaining_ns(self) -> int:
@@ -48,18 +48,18 @@ class Step:
         return self.span.ended_ns - self.span.began_ns + rest
 
 
-def rebuilt(spans: Sequence[Span]) -> list[Step]:
+def rebuilt(spans: Sequence[CallSpan]) -> list[CallStep]:
     """The calls that nothing led to, with all that followed from each.
 
     A call belongs to the newest earlier answer of its upstream component. Calls that one answer led
     to are of one stage where they overlap, which a sweep over their beginnings tells, and of
     stages one after the other where they do not.
     """
-    first: list[Step] = []
-    done: list[Step] = []
-    children: dict[int, list[Step]] = {}
+    first: list[CallStep] = []
+    done: list[CallStep] = []
+    children: dict[int, list[CallStep]] = {}
     for span in sorted(spans, key=lambda one: (one.began_ns, one.ended_ns)):
-        step = Step(span)
+        step = CallStep(span)
         causes = [
             one
             for one in done
@@ -76,9 +76,9 @@ def rebuilt(spans: Sequence[Span]) -> list[Step]:
     return first
 
 
-def _stages(steps: Sequence[Step]) -> list[list[Step]]:
+def _stages(steps: Sequence[CallStep]) -> list[list[CallStep]]:
     """Steps in the order of their beginnings, parted where all before have ended."""
-    stages: list[list[Step]] = []
+    stages: list[list[CallStep]] = []
     until = 0
     for step in steps:
         if stages and step.span.began_ns < until:
@@ -95,7 +95,7 @@ class _Open:
     active_ns: int
     waiting: int = 0
     """Calls that have no end yet."""
-    spans: list[Span] = field(default_factory=list)
+    spans: list[CallSpan] = field(default_factory=list)
 
 
 class Workflows:
@@ -145,7 +145,7 @@ class Workflows:
         )
         if ended.completion_tokens:
             self.tokens.setdefault(component, Distribution()).add(ended.completion_tokens)
-        span = Span(component, self.known(caller.upstream), ended.began_ns, ended.ended_ns)
+        span = CallSpan(component, self.known(caller.upstream), ended.began_ns, ended.ended_ns)
         if not caller.workflow:
             self._learn([span])
             return
@@ -196,7 +196,7 @@ class Workflows:
         self.ended[why] += 1
         self._learn(self._open.pop(key).spans)
 
-    def _learn(self, spans: Sequence[Span]) -> None:
+    def _learn(self, spans: Sequence[CallSpan]) -> None:
         todo = rebuilt(spans)
         while todo:
             step = todo.pop()

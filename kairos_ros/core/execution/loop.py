@@ -22,10 +22,11 @@ from kairos_ros.core.exchange import (
     no_actions,
 )
 from kairos_ros.core.execution.early_request import Surprise
+from kairos_ros.core.execution.effects import Act, Effect, Finished, Hold, Observe, Send
 from kairos_ros.core.execution.latency import LatencyEstimate, lead_actions
 from kairos_ros.core.execution.run import Attempt, Chunk, Run, unwanted
 from kairos_ros.core.execution.server_binding import ServerBinding
-from kairos_ros.core.execution.task import Task, TaskResult
+from kairos_ros.core.execution.task import Task
 
 Approve = Callable[[np.ndarray], np.ndarray | None]
 """Action guard: the action to execute, float32 [D], or None when it must not reach the arm."""
@@ -49,47 +50,6 @@ class LoopConfig:
     max_pause_ns: int = 500_000_000
     """Actions are not executed any more once the loop has stood still for longer than this, and
     than `MOST_PERIODS` control periods."""
-
-
-@dataclass(frozen=True, slots=True)
-class Look:
-    """Observe, and keep what is seen."""
-
-    earlier: int
-    """Of the looks before, the newest so many stay; the others are of no use any more."""
-    instead: bool = False
-    """Of the newest one before: that goes, too, first."""
-
-
-@dataclass(frozen=True, slots=True)
-class Send:
-    """Send this request, now."""
-
-    request: Request
-    observations: int = 1
-    """1: with an observation taken now. Else with the last so many looks."""
-    repeat: bool = True
-    """The oldest look, where there are fewer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Act:
-    """Execute this approved action in this control period."""
-
-    action: np.ndarray
-
-
-@dataclass(frozen=True, slots=True)
-class Hold:
-    """Hold position for this control period."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    result: TaskResult
-
-
-Effect = Look | Send | Act | Hold | Finished
 
 
 class Loop:
@@ -144,16 +104,16 @@ class Loop:
         """The body was reset until now: that the loop stood still meanwhile is no pause."""
         self._ticked_ns = now_ns
         if self._run is not None:
-            self._run.looks = 0
+            self._run.kept = 0
 
     def tick(
         self, now_ns: int, approve: Approve, *, ask: bool = True, move: bool = True
     ) -> list[Effect]:
         """One control period. Ends with exactly one `Act` or `Hold`; `Act` passed `approve`.
 
-        Observations, for a `Send` or a `Look`, are taken before that motion. Without `ask` nothing
-        is sent, without `move` the arm holds. After a pause it drops what it was about to do and
-        asks anew.
+        Observations, for a `Send` or an `Observe`, are taken before that motion. Without `ask`
+        nothing is sent, without `move` the arm holds. After a pause it drops what it was about to
+        do and asks anew.
         """
         run = self._run
         self._notice_pause(run, now_ns)
@@ -164,7 +124,7 @@ class Loop:
             return [self.finish(outcome, now_ns), Hold()]
         run.switch()
         ask = ask and known
-        effects: list[Effect] = self._look(run)
+        effects: list[Effect] = self._observe(run)
         if ask and self._request_is_due(run, now_ns):
             effects.append(self._send(run, now_ns))
         effects.append(self._move(run, now_ns, approve) if move else self._hold(run, now_ns))
@@ -283,8 +243,8 @@ class Loop:
         if run is None:
             return
         self.pauses, self.paused_ns = self.pauses + 1, stood_ns
-        run.looks = 0
-        # A body that takes long to look is not asked again and again: its look is a fresh one.
+        run.kept = 0
+        # A body that takes long to observe is not asked again and again: what it observed is fresh.
         run.stop(keep_round=now_ns - self._observed_ns <= limit_ns)
 
     def _look_for_server(self, run: Run | None, now_ns: int) -> tuple[str, bool]:
@@ -355,7 +315,7 @@ class Loop:
         expected_ns = self.latency.expected_ns
         return lead_actions(expected_ns, config.margin_ns, config.period_ns, run.horizon)
 
-    def _look(self, run: Run) -> list[Effect]:
+    def _observe(self, run: Run) -> list[Effect]:
         """A policy that reads several observations reads those of the last control periods, exactly
         one apart: they are taken in every period, since a refetch comes at any time. Of one with a
         `keyframe_stride` those stay that were taken last before an action which is a multiple."""
@@ -363,21 +323,21 @@ class Loop:
         if policy is not None:
             run.reads(policy.observations, policy.keyframe_stride)
         if run.observations == 1:
-            run.looks = 0
+            run.kept = 0
             return []
-        stride, at = run.keyframe_stride, run.looked_at
-        instead = bool(run.looks and stride and (at == run.executed or at % stride))
-        earlier = min(run.looks - instead, run.observations - 1)
-        run.looks, run.looked_at = earlier + 1, run.executed
-        return [Look(earlier, instead)]
+        stride, at = run.keyframe_stride, run.observed_at
+        instead = bool(run.kept and stride and (at == run.executed or at % stride))
+        earlier = min(run.kept - instead, run.observations - 1)
+        run.kept, run.observed_at = earlier + 1, run.executed
+        return [Observe(earlier, instead)]
 
     def _send(self, run: Run, now_ns: int) -> Send:
         """The current round, with a fresh observation or that of this control period."""
-        since = run.executed - run.looked_at if run.looks else 0
+        since = run.executed - run.observed_at if run.kept else 0
         if run.early is not None:
             run.early.until = run.executed + self._lead(run)
         execution = self.execution(now_ns)
-        if since:  # it is asked for between two periods: tell where the chunk was at the look
+        if since:  # it is asked for between two periods: tell where the chunk was then
             execution = replace(execution, chunk_index=execution.chunk_index - since)
         run.attempts.append(Attempt(now_ns, run.executed - since))
         run.awaiting = True

@@ -70,9 +70,9 @@ class Run:
     """Attempts in a row without any answer."""
     observations: int = 1
     """That the policy reads."""
-    looks: int = 0
+    kept: int = 0
     """Observations kept, of the newest control periods; 0 where the policy reads one."""
-    looked_at: int = 0
+    observed_at: int = 0
     """Actions executed when the newest of them was taken."""
     keyframe_stride: int = 0
     """Of the policy, as in `PolicyInterface`."""
@@ -129,7 +129,7 @@ class Run:
     def reads(self, observations: int, keyframe_stride: int) -> None:
         """What the policy reads, as in `PolicyInterface`."""
         if keyframe_stride != self.keyframe_stride:
-            self.looks, self.keyframe_stride = 0, keyframe_stride
+            self.kept, self.keyframe_stride = 0, keyframe_stride
             self.done = deque(maxlen=2 * observations * keyframe_stride)
         self.observations = observations
 

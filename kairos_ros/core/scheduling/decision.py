@@ -1,4 +1,4 @@
-"""The scheduler's seam: pending requests in, a decision with its reasons out."""
+"""The scheduler's interface: pending requests in, a decision with its reasons out."""
 
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass, field

@@ -11,7 +11,8 @@ from kairos_ros.core.errors import WireError
 from kairos_ros.engine.client.wan_image import WanImages, for_link
 from kairos_ros.engine.policies.observation import size_of
 from kairos_ros.transport.frames import encode
-from kairos_ros.transport.messages import EngineDescription, InferRequest, infer_message
+from kairos_ros.transport.message_codec import infer_message
+from kairos_ros.transport.messages import EngineDescription, InferRequest
 
 log = logging.getLogger(__name__)
 

@@ -33,10 +33,7 @@ from kairos_ros.engine.client.link_monitor import LinkMonitor, LinkTiming
 from kairos_ros.engine.client.remote_spec import RemoteSpec
 from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
 from kairos_ros.transport.frames import Message, encode
-from kairos_ros.transport.messages import (
-    EngineDescription,
-    InferRequest,
-    WorkerStatus,
+from kairos_ros.transport.message_codec import (
     ping_message,
     read_batch,
     read_description,
@@ -44,6 +41,7 @@ from kairos_ros.transport.messages import (
     read_result,
     read_status,
 )
+from kairos_ros.transport.messages import EngineDescription, InferRequest, WorkerStatus
 
 log = logging.getLogger(__name__)
 
@@ -139,8 +137,7 @@ class EngineLink:
     @property
     def _sendable(self) -> EngineDescription | None:
         """The engine, if it takes batches."""
-        peer = self._peer
-        return None if peer.draining else peer.description
+        return None if self._peer.draining else self._peer.description
 
     # The link's thread
 
@@ -254,9 +251,8 @@ class EngineLink:
             limit = timing.silence_s if peer.description else timing.loading_silence_s
             return f"no heartbeat for {limit:g} s" if silent > limit else ""
         if peer.description is not None:
-            return (
-                f"no sign of life for {silent:.1f} s" if silent > self._monitor.patience_s else ""
-            )
+            is_lost = silent > self._monitor.patience_s
+            return f"no sign of life for {silent:.1f} s" if is_lost else ""
         if silent > self._timing.silence_s and now - self._told >= 1.0 and not peer.complaint:
             self._told = now
             if not peer.silence:

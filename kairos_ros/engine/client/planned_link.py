@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+from kairos_ros.core.address import is_loopback, tcp_address
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.transport.endpoint import Insecure, is_loopback
+from kairos_ros.transport.endpoint import Insecure
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder, default_folder
 from kairos_ros.transport.sockets import CurveClient
@@ -12,7 +13,8 @@ from kairos_ros.transport.sockets import CurveClient
 def dialling(endpoint: str, host: str, folder: str = "") -> CurveClient | Insecure:
     """Of a serving node that dials an engine. host: whose engine it is. folder: of keys; empty: the
     user's. Raises ConfigError for a key that is not there."""
-    if is_loopback(endpoint):
+    address, _ = tcp_address(endpoint)
+    if is_loopback(address):
         return Insecure.LOOPBACK
     keys = _keys(folder)
     return CurveClient(keys.own(Role.CLIENT), keys.server(host))

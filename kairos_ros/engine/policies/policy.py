@@ -23,6 +23,7 @@ from torch import nn
 
 import kairos_ros.engine.flow_mlp.configuration_flow_mlp  # noqa: F401  registers its type
 from kairos_ros.core.errors import ConfigError, PolicyError
+from kairos_ros.engine.interface import EngineOptions, Progress
 from kairos_ros.engine.policies.families import family_code
 from kairos_ros.engine.policies.policy_folder import (
     PolicyFolder,
@@ -36,7 +37,6 @@ from kairos_ros.engine.policies.saved_policy import PolicyInputs, saved_inputs
 from kairos_ros.engine.policies.served import FAMILIES, GUIDED, LEAVE_OUT, TOKENIZER, tokenizer_of
 from kairos_ros.engine.policies.unfilled import Unfilled
 from kairos_ros.engine.policies.weights import verify_weights
-from kairos_ros.engine.seam import EngineOptions, Progress
 
 log = logging.getLogger(__name__)
 DTYPES = ("auto", "float32", "bfloat16")

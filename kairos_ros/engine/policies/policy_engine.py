@@ -14,6 +14,7 @@ import torch
 from kairos_ros.core.errors import PolicyError, RefusalCode
 from kairos_ros.core.profile import SATURATION_GAIN, saturation
 from kairos_ros.core.wire_check import OBSERVATIONS
+from kairos_ros.engine.interface import EngineLostError, EngineOptions, PreparedBatch, Progress
 from kairos_ros.engine.policies.batch_tensors import BatchTensors, CopiedRows
 from kairos_ros.engine.policies.compiled import bucket, compile_step, faster, require_same
 from kairos_ros.engine.policies.device_memory import MIB, most_taken_mib
@@ -29,7 +30,6 @@ from kairos_ros.engine.policies.rows import Row, RowReader
 from kairos_ros.engine.policies.sampler import KeepingSampler, Sampler
 from kairos_ros.engine.policies.saved_policy import STATE_FEATURES
 from kairos_ros.engine.policies.served import LEAVE_OUT
-from kairos_ros.engine.seam import EngineLostError, EngineOptions, PreparedBatch, Progress
 from kairos_ros.transport.messages import (
     EngineDescription,
     InferFailure,
@@ -77,7 +77,7 @@ def load_policy_engine(options: EngineOptions, progress: Progress) -> "PolicyEng
 
 
 class PolicyEngine:
-    """Engine of one LeRobot policy. See `seam.Engine`."""
+    """Engine of one LeRobot policy. See `interface.Engine`."""
 
     def __init__(self, loaded: LoadedPolicy, options: EngineOptions) -> None:
         self._loaded = loaded

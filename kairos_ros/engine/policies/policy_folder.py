@@ -14,6 +14,7 @@ from typing import Any
 
 from kairos_ros.core.errors import ConfigError, PolicyError
 from kairos_ros.core.wire_check import OBSERVATIONS
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.policies.policy_source import (
     CONFIG,
     WEIGHTS,
@@ -30,7 +31,6 @@ from kairos_ros.engine.policies.served import (
     not_guided,
     tokenizer_of,
 )
-from kairos_ros.engine.seam import EngineOptions
 
 MOST_SIZE = 10_000
 """Of a chunk, and of sampler steps and layers: real ones have at most a thousand."""

@@ -7,7 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.transport.messages import MAX_REPLICAS
+from kairos_ros.transport.message_codec import MAX_REPLICAS
 
 AVERAGE_S = 5.0
 """Time constant of the running average of replicas that compute."""

@@ -17,10 +17,10 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
+from kairos_ros.engine.interface import Engine, EngineLostError, EngineOptions
 from kairos_ros.engine.policies.saved_policy import PREFIX
 from kairos_ros.engine.pool.demand import ReplicaCount
 from kairos_ros.engine.pool.replicas import Loaded
-from kairos_ros.engine.seam import Engine, EngineLostError, EngineOptions
 from kairos_ros.engine.worker.loading import load_registry
 from kairos_ros.engine.worker.process import private_folder
 from kairos_ros.host.extras import require

@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from kairos_ros.core.errors import KairosError, PolicyError
+from kairos_ros.engine.interface import EngineLostError
 from kairos_ros.engine.pool.demand import ReplicaCount, ReplicaDemand
-from kairos_ros.engine.seam import EngineLostError
 from kairos_ros.engine.worker.link import WorkerLink
 from kairos_ros.engine.worker.process import WorkerExit
 from kairos_ros.engine.worker.work_loop import WorkReport, one_by_one, work

@@ -18,9 +18,9 @@ from types import FrameType
 import zmq
 
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
+from kairos_ros.engine.interface import EngineLostError, EngineOptions, PreparedBatch
 from kairos_ros.engine.pool.ray_pool import RayPlan, ray_replicas
 from kairos_ros.engine.pool.replicas import Pool
-from kairos_ros.engine.seam import EngineLostError, EngineOptions, PreparedBatch
 from kairos_ros.engine.worker.link import WorkerLink
 from kairos_ros.engine.worker.loading import load_registry
 from kairos_ros.engine.worker.process import WorkerExit

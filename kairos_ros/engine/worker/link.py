@@ -15,6 +15,7 @@ from kairos_ros.core.errors import KairosError, RefusalCode, WireError
 from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.engine.worker.clients import SILENT_S, Clients
 from kairos_ros.engine.worker.jobs import Job, QuestionJob
+from kairos_ros.engine.worker.offered import OfferedPolicies
 from kairos_ros.engine.worker.process import WorkerExit
 from kairos_ros.engine.worker.totals import WorkTotals
 from kairos_ros.transport.endpoint import Insecure, is_local
@@ -27,10 +28,7 @@ from kairos_ros.transport.language_messages import (
     read_ask,
     said_message,
 )
-from kairos_ros.transport.messages import (
-    BatchError,
-    EngineDescription,
-    WorkerStatus,
+from kairos_ros.transport.message_codec import (
     batch_of,
     description_message,
     echo_message,
@@ -42,6 +40,7 @@ from kairos_ros.transport.messages import (
     status_message,
     wants_receipt,
 )
+from kairos_ros.transport.messages import BatchError, EngineDescription, WorkerStatus
 from kairos_ros.transport.rate import RateLimit
 from kairos_ros.transport.sockets import (
     CurveClient,
@@ -101,8 +100,7 @@ class WorkerLink:
         self._context = zmq.Context()
         self._outbox = self._context.socket(zmq.PAIR)
         self._outbox.bind(OUTBOX)
-        self._descriptions: Mapping[str, EngineDescription] = {}
-        self._refused: Mapping[str, str] = {}
+        self._offered = OfferedPolicies()
         self._running: dict[Job, float] = {}
         """Batches that are computed -> since when, oldest first."""
         self._lock = threading.Lock()
@@ -145,7 +143,7 @@ class WorkerLink:
     ) -> None:
         """By name in the registry. From now on these policies are served; those that are `refused`
         never are, for the reason given."""
-        self._descriptions, self._refused = dict(descriptions), dict(refused)
+        self._offered = OfferedPolicies(descriptions, refused)
         if not self.stopping:
             self._state, self._stage = "ready", ""
 
@@ -171,7 +169,7 @@ class WorkerLink:
     @property
     def served(self) -> list[str]:
         """Names of the policies that it serves."""
-        return list(self._descriptions)
+        return list(self._offered.described)
 
     @property
     def waiting(self) -> int:
@@ -274,8 +272,7 @@ class WorkerLink:
 
     def _on(self, client: bytes, frames: Sequence[Buffer], now: float) -> None:
         self.clients.heard(client, now)
-        answer = self._answer(client, frames)
-        if answer is not None:
+        if (answer := self._answer(client, frames)) is not None:
             self._send(client, encode(answer))
 
     def _look_after_clients(self, now: float) -> None:
@@ -312,8 +309,7 @@ class WorkerLink:
                     return echo
                 case "hello":
                     policy = policy_of(message)
-                    described = self._described(policy)
-                    if described:
+                    if described := self._offered.find(policy):
                         return description_message(described)
                     return self._status(client, policy)
                 case "infer":
@@ -331,12 +327,6 @@ class WorkerLink:
             self.totals.refused(RefusalCode.MALFORMED)
             return error_message(BatchError(batch, RefusalCode.MALFORMED, str(error)))
 
-    def _described(self, policy: str) -> EngineDescription | None:
-        """The policy of that name; the only one where none is named."""
-        if not policy and len(self._descriptions) == 1 and not self._refused:
-            return next(iter(self._descriptions.values()))
-        return self._descriptions.get(policy)
-
     def _status(self, client: bytes, policy: str | None = None, ping: int | None = None) -> Message:
         """`policy` is the one that the client asked about, if it did."""
         now = time.monotonic()
@@ -344,8 +334,8 @@ class WorkerLink:
         batch, since = None, self._stage_since if state == "loading" else now
         if state == "refused":
             self._told_refusal.set()
-        elif state == "ready" and policy is not None and self._described(policy) is None:
-            state, stage = "unserved", self._unserved(policy)
+        elif state == "ready" and policy is not None and self._offered.find(policy) is None:
+            state, stage = "unserved", self._offered.why_not(policy)
         with self._lock:
             for job, began in self._running.items():
                 if job.client == client:
@@ -365,24 +355,15 @@ class WorkerLink:
             )
         )
 
-    def _unserved(self, policy: str) -> str:
-        served = ", ".join(sorted(self._descriptions))
-        if not policy:
-            return f"name the policy; this worker serves {served}"
-        if policy in self._refused:
-            return f"policy {policy!r:.80} is refused: {self._refused[policy]}"
-        return f"policy {policy!r:.80} is not in the registry of this worker; it serves {served}"
-
     def _accept(self, job: Job) -> Message | None:
         """Queues the batch (its answer comes later), or says why not."""
-        described = self._described(job.policy)
+        described = self._offered.find(job.policy)
         if self._state != "ready":
             code, reason = RefusalCode.ENGINE_DOWN, f"the engine is {self._state}"
         elif described is None:
-            code, reason = RefusalCode.ENGINE_DOWN, self._unserved(job.policy)
+            code, reason = RefusalCode.ENGINE_DOWN, self._offered.why_not(job.policy)
         elif not 1 <= len(job.requests) <= described.max_batch:
-            most = described.max_batch
-            code = RefusalCode.MALFORMED
+            code, most = RefusalCode.MALFORMED, described.max_batch
             reason = f"a batch of {len(job.requests)} requests; this engine takes 1 to {most}"
         elif not self.replicas:
             code, reason = RefusalCode.ENGINE_DOWN, "all replicas are being started again"
@@ -407,8 +388,8 @@ class WorkerLink:
             return said_message(number, LanguageFailure(RefusalCode.MALFORMED, str(error)))
         if self._state != "ready":
             reason = f"the engine is {self._state}"
-        elif self._described(job.policy) is None:
-            reason = self._unserved(job.policy)
+        elif self._offered.find(job.policy) is None:
+            reason = self._offered.why_not(job.policy)
         elif self.on_question is None:
             reason = "this worker answers no questions"
         else:

@@ -11,12 +11,12 @@ from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
 from kairos_ros.engine.emulated import EmulatedEngine, parse_emulated
+from kairos_ros.engine.interface import Engine, EngineOptions, Progress
 from kairos_ros.engine.paced import PREFIX as PACED
 from kairos_ros.engine.paced import PacedEngine, parse_paced
 from kairos_ros.engine.policies.policy_folder import read_policy_folder
 from kairos_ros.engine.policies.policy_source import one_line
 from kairos_ros.engine.policies.saved_policy import PREFIX
-from kairos_ros.engine.seam import Engine, EngineOptions, Progress
 from kairos_ros.host.extras import require
 from kairos_ros.host.garbage import imports_stay
 

@@ -15,7 +15,7 @@ from enum import IntEnum
 from pathlib import Path
 
 import kairos_ros
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 
 STDERR = 2
 FOLDER_PREFIX = "kairos-engine-"

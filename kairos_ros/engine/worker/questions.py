@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 
 from kairos_ros.core.errors import RefusalCode
-from kairos_ros.engine.seam import Engine, QuestionAnswering
+from kairos_ros.engine.interface import Engine, QuestionAnswering
 from kairos_ros.engine.worker.jobs import QuestionJob
 from kairos_ros.engine.worker.link import WorkerLink
 from kairos_ros.transport.language_messages import LanguageFailure

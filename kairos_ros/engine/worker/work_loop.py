@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from functools import partial
 
 from kairos_ros.core.errors import RefusalCode
-from kairos_ros.engine.seam import EngineLostError, PreparedBatch
+from kairos_ros.engine.interface import EngineLostError, PreparedBatch
 from kairos_ros.engine.worker.jobs import Job, QuestionJob
 from kairos_ros.engine.worker.link import WorkerLink
 from kairos_ros.engine.worker.questions import Questions
 from kairos_ros.transport.language_messages import LanguageFailure
-from kairos_ros.transport.messages import BatchResult, InferOutcome, InferRequest, result_message
+from kairos_ros.transport.message_codec import result_message
+from kairos_ros.transport.messages import BatchResult, InferOutcome, InferRequest
 
 log = logging.getLogger(__name__)
 

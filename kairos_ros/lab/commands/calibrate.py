@@ -133,8 +133,12 @@ def calibrate_command(
     Simulates one to ten thousand episodes per task, some minutes each. Run the same command again
     to continue a stopped one.
     """
+    from kairos_ros.engine.policies.calibration_file import (
+        NAME,
+        read_calibration,
+        write_calibration,
+    )
     from kairos_ros.lab.horizons.search import SearchOptions
-    from kairos_ros.serving.calibration_file import NAME, read_calibration, write_calibration
 
     options = SearchOptions(
         _numbers("ladder", ladder),

@@ -40,7 +40,7 @@ def evaluate_on_scenes(
     from rich.console import Console
     from rich.table import Table
 
-    from kairos_ros.engine.seam import EngineOptions
+    from kairos_ros.engine.interface import EngineOptions
     from kairos_ros.lab.scenes.evaluate import SceneSettings, evaluate_scenes, rows
     from kairos_ros.lab.scenes.trial import horizons_of
     from kairos_ros.robot.adapters.sim.sim_cameras import render_off_screen

@@ -20,7 +20,7 @@ from kairos_ros.core.horizons.policies import (
     update_ratio,
 )
 from kairos_ros.document.text_file import check_regular
-from kairos_ros.serving.calibration_file import read_calibration
+from kairos_ros.engine.policies.calibration_file import read_calibration
 
 Floats = NDArray[np.floating]
 

@@ -8,9 +8,9 @@ import typer
 from kairos_ros.bringup.foreground import run_folder
 from kairos_ros.bringup.plan import shipped_policy
 from kairos_ros.core.scheduling.policies import parse_scheduling
+from kairos_ros.engine.policies.calibration_file import find_calibration
 from kairos_ros.host.domain import stay_on_this_host
 from kairos_ros.lab.sim.rules import RECORDED, Rules
-from kairos_ros.serving.calibration_file import find_calibration
 
 
 def replay_command(

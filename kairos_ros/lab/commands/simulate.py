@@ -17,6 +17,7 @@ from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.core.profile import EngineProfile
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.document.text_file import read_json
+from kairos_ros.engine.policies.calibration_file import NAME, read_calibration
 from kairos_ros.host.share import share
 from kairos_ros.lab.metrics.metric import METRICS, QUEUEING
 from kairos_ros.lab.sim.arrivals import trace_tasks
@@ -31,7 +32,6 @@ from kairos_ros.recording.runs.run_files import make_folder, save_run
 from kairos_ros.recording.runs.summary import summarise
 from kairos_ros.recording.runs.trace import Trace
 from kairos_ros.recording.runs.trace_file import read_traces
-from kairos_ros.serving.calibration_file import NAME, read_calibration
 from kairos_ros.serving.options import ServingOptions
 
 DEFAULT_WORKLOAD = "pi05-libero"

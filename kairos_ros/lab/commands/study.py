@@ -4,7 +4,7 @@ import math
 import sys
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -13,6 +13,7 @@ from kairos_ros.host.extras import require
 from kairos_ros.host.share import share
 
 if TYPE_CHECKING:
+    from kairos_ros.lab.metrics.study_cells import StudyKind
     from kairos_ros.lab.study.definition import Combination, Study
 
 EPISODES = (
@@ -275,13 +276,15 @@ def _run_fleets(
     processes: int,
     plot_only: bool,
 ) -> None:
-    from kairos_ros.lab.factory.study import run_factory_study
-    from kairos_ros.lab.gateway.study import run_gateway_study
-    from kairos_ros.lab.rates.study import run_rate_study
+    from kairos_ros.lab.factory.report import FACTORY_STUDY
+    from kairos_ros.lab.gateway.report import GATEWAY_STUDY
+    from kairos_ros.lab.rates.report import RATE_STUDY
 
-    runs = {FACTORY: run_factory_study, GATEWAY: run_gateway_study, RATE: run_rate_study}
+    kinds: dict[str, StudyKind[Any]] = {
+        FACTORY: FACTORY_STUDY, GATEWAY: GATEWAY_STUDY, RATE: RATE_STUDY,
+    }  # fmt: skip
     try:
-        runs[kind](path, out, typer.echo, size=size, processes=processes, plot_only=plot_only)
+        kinds[kind].run(path, out, typer.echo, size=size, processes=processes, plot_only=plot_only)
     except KeyboardInterrupt:
         typer.echo("stopped; the same command continues", err=True)
         raise typer.Exit(130) from None

@@ -8,13 +8,13 @@ from statistics import mean
 
 from rich.console import Console
 
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.lab.demos.arm_figure import draw_task
 from kairos_ros.lab.demos.arm_recording import ArmRecorder, ArmRecording
 from kairos_ros.lab.testbed.display import EventDisplay, print_line
-from kairos_ros.lab.testbed.fleet_client import NOT_ACCEPTED
 from kairos_ros.lab.testbed.processes import FleetError, Interrupted
 from kairos_ros.lab.testbed.testbed import FleetTestbed
+from kairos_ros.lab.testbed.testbed_client import NOT_ACCEPTED
 from kairos_ros.lab.testbed.workload import SceneTask
 from kairos_ros.recording.runs.run import LOST, TaskRecord
 from kairos_ros.robot.adapters.contract.contract import RobotContract
@@ -28,7 +28,7 @@ RecordedTask = tuple[TaskRecord, ArmRecording]
 
 
 def demonstrate(
-    arm: str, specs: Sequence[NodeSpec], tasks: int, within_s: float, folder: Path
+    arm: str, specs: Sequence[ProcessSpec], tasks: int, within_s: float, folder: Path
 ) -> int:
     """Runs the plan, gives the tasks, prints and draws. Returns the exit code of the command."""
     console = Console(highlight=False)
@@ -109,7 +109,7 @@ def finding(arm: str, records: Sequence[TaskRecord]) -> str:
     )
 
 
-def _contract(specs: Sequence[NodeSpec]) -> RobotContract:
+def _contract(specs: Sequence[ProcessSpec]) -> RobotContract:
     """What the robot's adapter was given."""
     robot = next(spec for spec in specs if spec.name == "robot")
     texts = dict(text.split("=", 1) for text in robot.parameters["adapter_options"])

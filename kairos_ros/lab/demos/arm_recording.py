@@ -7,7 +7,7 @@ import numpy as np
 from sensor_msgs.msg import JointState
 
 from kairos_ros.core.exchange import Actions
-from kairos_ros.lab.testbed.fleet_client import FleetClient
+from kairos_ros.lab.testbed.testbed_client import TestbedClient
 from kairos_ros.msg import ActionChunk, ChunkRequest
 from kairos_ros.nodes.qos import EXCHANGE, TELEMETRY
 from kairos_ros.telemetry.answer import answer_of
@@ -34,7 +34,7 @@ class ArmRecording:
 class ArmRecorder:
     """Subscribes through the client, which its owner spins."""
 
-    def __init__(self, client: FleetClient, robot: str, driver: str) -> None:
+    def __init__(self, client: TestbedClient, robot: str, driver: str) -> None:
         """robot, driver: namespaces of the arm's robot node and of its ROS 2 driver."""
         self.client, self.robot = client, robot
         self.begin()

@@ -14,6 +14,8 @@ from rich.console import Console
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import TUNED
+from kairos_ros.engine.policies.calibration_file import NAME as CALIBRATION
+from kairos_ros.engine.policies.calibration_file import read_calibration
 from kairos_ros.host.share import share
 from kairos_ros.lab.testbed.cloud import Cloud, Cut, Paces, paced
 from kairos_ros.lab.testbed.display import Display, LineDisplay, LiveDisplay, print_line
@@ -38,8 +40,6 @@ from kairos_ros.recording.runs.run import FleetRun, joined, shared_tasks
 from kairos_ros.recording.runs.run_files import save_run
 from kairos_ros.recording.runs.summary import summarise
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
-from kairos_ros.serving.calibration_file import NAME as CALIBRATION
-from kairos_ros.serving.calibration_file import read_calibration
 
 UNTUNED = "static:10"
 """Horizon of the baseline for a policy without a calibration."""

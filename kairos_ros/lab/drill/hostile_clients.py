@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import msgpack
 import zmq
 
+from kairos_ros.core.address import tcp_address
 from kairos_ros.transport.frames import LIMITS, VERSION, decode, encode
 from kairos_ros.transport.key_file import KeyPair, PublicKey
-from kairos_ros.transport.messages import ping_message, read_status
+from kairos_ros.transport.message_codec import ping_message, read_status
 from kairos_ros.transport.sockets import CurveClient, connect_dealer
 
 CONNECTIONS = 20
@@ -42,8 +43,7 @@ class WorkerAccess:
     @property
     def address(self) -> tuple[str, int]:
         """Host and port."""
-        host, _, port = self.endpoint.removeprefix("tcp://").rpartition(":")
-        return host.strip("[]"), int(port)
+        return tcp_address(self.endpoint)
 
 
 def send_noise(host: str, port: int) -> int:

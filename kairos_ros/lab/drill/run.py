@@ -16,7 +16,7 @@ from kairos_ros.lab.testbed.processes import Interrupted
 from kairos_ros.robot.body_log import log_path, read_body_log
 
 TASKS_END_WITHIN_S = 100.0
-"""The longest that a task may take (`fleet_client.MAX_DURATION_S`), and some more."""
+"""The longest that a task may take (`testbed_client.MAX_DURATION_S`), and some more."""
 SETTLE_S = 0.5
 """Until the last messages about a task have come."""
 

@@ -12,8 +12,8 @@ from kairos_ros.lab.drill.drill_testbed import DrillTestbed
 from kairos_ros.lab.drill.hostile_clients import WorkerAccess
 from kairos_ros.lab.drill.proof.exchange import Exchange
 from kairos_ros.lab.testbed.display import EventDisplay
-from kairos_ros.lab.testbed.fleet_client import FleetClient
 from kairos_ros.lab.testbed.live import LiveFleet
+from kairos_ros.lab.testbed.testbed_client import TestbedClient
 from kairos_ros.msg import RobotStatus
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.qos import ROSTER
@@ -28,7 +28,7 @@ class RunningFleet:
 
     display: EventDisplay
     live: LiveFleet = field(init=False)
-    client: FleetClient = field(init=False)
+    client: TestbedClient = field(init=False)
     interrupt: Interrupt = field(init=False)
 
     def __enter__(self) -> "RunningFleet":
@@ -41,7 +41,7 @@ class RunningFleet:
                     f"no robot announced itself within {LOOK_FOR_S:.0f} s; is --domain the ROS "
                     "domain of the fleet, and does discovery reach it?"
                 )
-            self.client = FleetClient(self.live)
+            self.client = TestbedClient(self.live)
         except BaseException:
             self.interrupt.__exit__(None, None, None)
             raise
@@ -54,7 +54,7 @@ class RunningFleet:
     def _look(self) -> list[str]:
         found: set[str] = set()
 
-        with FleetClient(LiveFleet({})) as client:
+        with TestbedClient(LiveFleet({})) as client:
             announcements = Announcements(client.logger)
 
             def on_status(message: RobotStatus) -> None:

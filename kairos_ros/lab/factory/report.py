@@ -8,12 +8,16 @@ from typing import Any
 
 from kairos_ros.core.pipeline import Component
 from kairos_ros.lab.factory.study import (
+    DECIDES,
     SHARED,
     FactoryStudy,
+    cells,
     label,
     over_seeds,
+    read_factory_study,
+    run_cell,
 )
-from kairos_ros.lab.metrics.study_cells import Report, Row
+from kairos_ros.lab.metrics.study_cells import Report, Row, StudyKind
 
 OURS = "#1f77b4"
 TIME_SHARED = "its models are assumed to share its time without loss; that of 001 serves no P4"
@@ -194,3 +198,6 @@ def draw(study: FactoryStudy, rows: Sequence[Row], path: Path) -> None:
     handles, labels = panels[0][0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=5, frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
+
+
+FACTORY_STUDY = StudyKind(read_factory_study, cells, run_cell, write_report, DECIDES)

@@ -21,7 +21,7 @@ from kairos_ros.host.share import share
 from kairos_ros.lab.factory.allocation import SYSTEMS, System, allocate
 from kairos_ros.lab.factory.virtual_fleet import live
 from kairos_ros.lab.metrics.cells import Key
-from kairos_ros.lab.metrics.study_cells import Report, Row, run_sized_study
+from kairos_ros.lab.metrics.study_cells import Row
 from kairos_ros.planning.workload import Cluster, Execution, PlanOptions, Workload
 
 DECIDES = (
@@ -73,24 +73,6 @@ class FactoryStudy(_Section):
 def read_factory_study(path: Path) -> FactoryStudy:
     """Raises FaultyFileError with the place of everything that is wrong."""
     return read_model(path, read_document(path), FactoryStudy)
-
-
-def run_factory_study(
-    path: Path,
-    out: Path,
-    report: Report,
-    *,
-    size: Literal["quick", "full"],
-    processes: int = 1,
-    plot_only: bool = False,
-) -> None:
-    """Runs what is missing, with a line per twentieth, and writes table, figure and finding."""
-    from kairos_ros.lab.factory.report import write_report
-
-    run_sized_study(
-        read_factory_study(path), path, out, report, size=size, cells=cells, run_cell=run_cell,
-        write_report=write_report, decides=DECIDES, processes=processes, plot_only=plot_only,
-    )  # fmt: skip
 
 
 def cells(study: FactoryStudy, size: Literal["quick", "full"]) -> list[Key]:

@@ -6,9 +6,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import median
 
-from kairos_ros.lab.gateway.study import GatewayStudy
+from kairos_ros.lab.gateway.study import DECIDES, GatewayStudy, cells, read_gateway_study, run_cell
 from kairos_ros.lab.metrics.figure_style import BASELINE, OTHERS, OURS
-from kairos_ros.lab.metrics.study_cells import Report, Row
+from kairos_ros.lab.metrics.study_cells import Report, Row, StudyKind
 
 
 def write_report(
@@ -129,3 +129,6 @@ def draw(study: GatewayStudy, rows: Sequence[Row], path: Path) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
+
+
+GATEWAY_STUDY = StudyKind(read_gateway_study, cells, run_cell, write_report, DECIDES)

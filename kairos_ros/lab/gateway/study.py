@@ -15,7 +15,6 @@ from kairos_ros.document.faults import read_document, read_model
 from kairos_ros.lab.gateway.virtual_server import ServerModel
 from kairos_ros.lab.gateway.virtual_site import Asker, Site, System, percentile
 from kairos_ros.lab.metrics.cells import Key
-from kairos_ros.lab.metrics.study_cells import Report, run_sized_study
 
 DECIDES = ("core/calls", "lab/gateway/virtual_server.py", "lab/gateway/virtual_site.py",
            "lab/gateway/study.py")  # fmt: skip
@@ -57,24 +56,6 @@ def read_gateway_study(path: Path) -> GatewayStudy:
     if study.default not in (names := [one.name for one in study.systems]):
         raise ConfigError(f"{path}: default {study.default!r} is none of {', '.join(names)}")
     return study
-
-
-def run_gateway_study(
-    path: Path,
-    out: Path,
-    report: Report,
-    *,
-    size: Literal["quick", "full"],
-    processes: int = 1,
-    plot_only: bool = False,
-) -> None:
-    """Runs what is missing, with a line per twentieth, and writes table, figure and finding."""
-    from kairos_ros.lab.gateway.report import write_report
-
-    run_sized_study(
-        read_gateway_study(path), path, out, report, size=size, cells=cells, run_cell=run_cell,
-        write_report=write_report, decides=DECIDES, processes=processes, plot_only=plot_only,
-    )  # fmt: skip
 
 
 def cells(study: GatewayStudy, size: Literal["quick", "full"]) -> list[Key]:

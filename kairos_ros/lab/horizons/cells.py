@@ -12,11 +12,11 @@ from pathlib import Path
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon
 from kairos_ros.core.horizons.surprise import Joint, SurpriseWatch, parse_surprise
+from kairos_ros.engine.policies.calibration_file import read_calibration
 from kairos_ros.host.share import share
 from kairos_ros.lab.metrics.cells import Key
 from kairos_ros.lab.training.bench import EPISODES, arms, policy_under_test
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
-from kairos_ros.serving.calibration_file import read_calibration
 
 CODE = (*EPISODES, "core/horizons/surprise.py", "lab/horizons/cells.py", "lab/training/events.py")
 """Sources that decide a cell, below the package."""

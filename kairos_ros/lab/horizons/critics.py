@@ -28,6 +28,7 @@ from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan
 from kairos_ros.core.horizons.critic import Critic
 from kairos_ros.core.horizons.evidence import PairedOutcomes
 from kairos_ros.core.horizons.policies import CALIBRATED, TUNED
+from kairos_ros.engine.policies.calibration_file import write_calibration
 from kairos_ros.lab.horizons import cells, teaching
 from kairos_ros.lab.horizons.search import SearchOptions, judged
 from kairos_ros.lab.horizons.task_runs import (
@@ -39,7 +40,6 @@ from kairos_ros.lab.horizons.task_runs import (
 )
 from kairos_ros.lab.metrics.cells import Key, run_cells, source_version
 from kairos_ros.lab.training.bench import policy_under_test
-from kairos_ros.serving.calibration_file import write_calibration
 
 ALLOWED = (1e-05, 3e-05, 0.0001, 0.0002, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.02)
 """Risks that are tried, ascending."""

@@ -13,10 +13,10 @@ from typing import Any
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.core.horizons.policies import CALIBRATED, UNCALIBRATED
+from kairos_ros.engine.policies.calibration_file import write_calibration
 from kairos_ros.lab.horizons import cells
 from kairos_ros.lab.horizons.task_runs import TaskRuns, compared, mean_rounds, planned_tasks
 from kairos_ros.lab.training.bench import policy_under_test
-from kairos_ros.serving.calibration_file import write_calibration
 
 FIRST_SEED = 8_800_000
 """No search, tuning, test or critic uses these."""

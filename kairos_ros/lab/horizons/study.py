@@ -6,7 +6,7 @@ in `cells.jsonl`; then `cells.csv` (tidy, a row per task and rule and one over a
 """
 
 import csv
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -23,6 +23,7 @@ from kairos_ros.core.horizons.policies import (
 )
 from kairos_ros.core.horizons.surprise import parse_surprise
 from kairos_ros.document.faults import read_document, read_model
+from kairos_ros.engine.policies.calibration_file import read_calibration
 from kairos_ros.lab.horizons.cells import (
     BLOCK,
     CODE,
@@ -35,16 +36,17 @@ from kairos_ros.lab.horizons.cells import (
 from kairos_ros.lab.horizons.dominance import Measured, Outcomes, horizon_interval
 from kairos_ros.lab.horizons.finding import finding
 from kairos_ros.lab.horizons.matched import beside_paper
-from kairos_ros.lab.metrics.cells import Key, cell_name, read_cells, run_cells, source_version
+from kairos_ros.lab.metrics.cells import Key, cell_name, kept_results, run_cells, source_version
 from kairos_ros.lab.training.bench import policy_under_test
 from kairos_ros.recording.runs.summary import wilson_95
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
-from kairos_ros.serving.calibration_file import read_calibration
 
 COLUMNS = (
     "condition", "task", "rule", "episodes", "successes", "success", "success_low",
     "success_high", "mean_executed_horizon", "horizon_low", "horizon_high", "rounds_per_episode",
 )  # fmt: skip
+Episodes = Mapping[str, list[int]]
+"""What came of every episode of a task: see `cells.run_cell`."""
 
 
 class _Section(BaseModel):
@@ -79,13 +81,23 @@ class Condition(_Section):
     """Empty: all."""
 
 
-class HorizonStudy(_Section):
-    """The content of the study file."""
+class EpisodeStudy(_Section):
+    """What the files of studies say of the episodes that are run."""
 
-    kind: Literal["horizon"] = "horizon"
     question: str
     policy: str
     first_seed: Annotated[int, Field(ge=0)]
+    surprised_horizon: Annotated[int, Field(ge=0)] = DEFAULT_SURPRISED_HORIZON
+    """Most actions of a chunk that a surprised arm asked for; 0: as ever."""
+    warm_up_seed: Annotated[int, Field(ge=0)] = 0
+    """Of the episodes in which the surprise rule learns how the arm responds, one per task."""
+    sizes: dict[str, StudySize]
+
+
+class HorizonStudy(EpisodeStudy):
+    """The content of the study file."""
+
+    kind: Literal["horizon"] = "horizon"
     conditions: Annotated[list[Condition], Field(min_length=1)]
     static: Annotated[list[Annotated[int, Field(ge=1)]], Field(min_length=2)]
     policies: list[str] = []
@@ -96,15 +108,10 @@ class HorizonStudy(_Section):
     surprise: str = ""
     """A surprise rule, and the rules that run with it, too: as `RULE + surprise` in the tables."""
     watched: list[str] = []
-    surprised_horizon: Annotated[int, Field(ge=0)] = DEFAULT_SURPRISED_HORIZON
-    """Most actions of a chunk that a surprised arm asked for; 0: as ever."""
-    warm_up_seed: Annotated[int, Field(ge=0)] = 0
-    """Of the episodes in which the surprise rule learns how the arm responds, one per task."""
     paper: Annotated[dict[str, str], Field(max_length=2)] = {}
     """What 000 gives for `matched accuracy` and `matched horizon`; then both are written, too."""
     differs: str = ""
     """From 000's experiment."""
-    sizes: dict[str, StudySize]
 
 
 def run_horizon_study(
@@ -130,33 +137,15 @@ def run_horizon_study(
     chosen = study.sizes[size]
     folder = policy_folder(policy or study.policy)
     rules = _rules(study, folder)
-    cells = {
-        (condition.name, task, rule): _keys(study, condition, task, rules[rule], folder, chosen)
-        for condition in study.conditions
-        for task in _tasks(condition, chosen)
-        for rule in condition.rules or rules
-    }
-    keys = [key for of_cell in cells.values() for key in of_cell]
-    names = {cell_name(key): name for name, of_cell in cells.items() for key in of_cell}
-
-    def tell(left: int, key: Key, result: Any) -> None:
-        condition, task, rule = names[cell_name(key)]
-        ok = np.mean(result["success"])
-        report(f"{task} {rule}, {condition}: {ok:.0%} ({left} cells left)")
-
-    code = source_version(CODE)
-    file = out / "cells.jsonl"
-    ran = iter(
-        _kept(file, keys, code, report)
-        if plot_only
-        else run_cells(file, keys, run_cell, code=code, processes=processes, finished=tell)
-    )
-    rows = {name: joined([next(ran) for _ in of_cell]) for name, of_cell in cells.items()}
+    rows = run_conditions(
+        study, study.conditions, rules, chosen, folder, out, report,
+        processes=processes, plot_only=plot_only,
+    )  # fmt: skip
     results = []
     for condition in study.conditions:
         tasks = _tasks(condition, chosen)
         outcomes = {
-            rule: _outcomes([rows[condition.name, task, rule] for task in tasks])
+            rule: outcomes_of([rows[condition.name, task, rule] for task in tasks])
             for rule in condition.rules or rules
         }
         statics = [f"static:{h}" for h in study.static]
@@ -176,15 +165,45 @@ def run_horizon_study(
     return results
 
 
-def _kept(file: Path, keys: list[Key], code: str, report: Callable[[str], None]) -> list[Any]:
-    """Results of cells that have run. Raises ConfigError where one has not."""
-    results = read_cells(file)
-    names = [cell_name(key) for key in keys]
-    if missing := sum(name not in results for name in names):
-        raise ConfigError(f"{missing} of {len(keys)} cells are not in {file}; run them first")
-    if outdated := sum(results[name].code != code for name in names):
-        report(f"{outdated} cells were run by other code than this.")
-    return [results[name].value for name in names]
+def run_conditions(
+    study: EpisodeStudy,
+    conditions: Sequence[Condition],
+    rules: Mapping[str, tuple[str, str]],
+    size: StudySize,
+    folder: Path,
+    out: Path,
+    report: Callable[[str], None],
+    *,
+    processes: int,
+    plot_only: bool,
+) -> dict[tuple[str, str, str], Episodes]:
+    """Condition, task and rule -> its episodes. What is missing in `out` is run.
+
+    rules: name in the tables -> what the cell runs, and the surprise rule beside it. folder: of the
+    policy. Raises ConfigError, with `plot_only`, where anything is missing.
+    """
+    cells = {
+        (condition.name, task, rule): _keys(study, condition, task, rules[rule], folder, size)
+        for condition in conditions
+        for task in _tasks(condition, size)
+        for rule in condition.rules or rules
+    }
+    keys = [key for of_cell in cells.values() for key in of_cell]
+    names = {cell_name(key): name for name, of_cell in cells.items() for key in of_cell}
+
+    def tell(left: int, key: Key, result: Any) -> None:
+        condition, task, rule = names[cell_name(key)]
+        ok = np.mean(result["success"])
+        report(f"{task} {rule}, {condition}: {ok:.0%} ({left} cells left)")
+
+    code = source_version(CODE)
+    file = out / "cells.jsonl"
+    ran = iter(
+        kept_results(file, keys, code, report)
+        if plot_only
+        else run_cells(file, keys, run_cell, code=code, processes=processes, finished=tell)
+    )
+    return {name: joined([next(ran) for _ in of_cell]) for name, of_cell in cells.items()}
 
 
 def read_horizon_study(config: Path) -> HorizonStudy:
@@ -279,7 +298,7 @@ def _tasks(condition: Condition, size: StudySize) -> list[str]:
 
 
 def _keys(
-    study: HorizonStudy,
+    study: EpisodeStudy,
     condition: Condition,
     task: str,
     rule: tuple[str, str],
@@ -314,7 +333,8 @@ def _tuned_horizons(file: Path, tasks: list[str]) -> dict[str, int]:
     return {task: of.get(task, static.general) for task in tasks}
 
 
-def _outcomes(rows: list[dict[str, list[int]]]) -> Outcomes:
+def outcomes_of(rows: Sequence[Episodes]) -> Outcomes:
+    """rows: one per task."""
     return Outcomes(
         np.array([row["success"] for row in rows], bool),
         np.array([row["rounds"] for row in rows]),

@@ -7,30 +7,27 @@ are written from them.
 """
 
 import csv
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import Field
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.horizons.policies import CALIBRATED, DEFAULT_SURPRISED_HORIZON, TUNED
+from kairos_ros.core.horizons.policies import CALIBRATED, TUNED
 from kairos_ros.core.horizons.surprise import parse_surprise
 from kairos_ros.document.faults import read_document, read_model
-from kairos_ros.lab.horizons.cells import (
-    BLOCK,
-    CODE,
-    HAND,
-    joined,
-    named_rules,
-    policy_folder,
-    run_cell,
+from kairos_ros.lab.horizons.cells import HAND, named_rules, policy_folder
+from kairos_ros.lab.horizons.dominance import difference, task_gap
+from kairos_ros.lab.horizons.study import (
+    Condition,
+    Episodes,
+    EpisodeStudy,
+    outcomes_of,
+    run_conditions,
+    with_surprise,
 )
-from kairos_ros.lab.horizons.dominance import Outcomes, difference, task_gap
-from kairos_ros.lab.horizons.study import StudySize
-from kairos_ros.lab.metrics.cells import Key, cell_name, read_cells, run_cells, source_version
-from kairos_ros.lab.training.bench import policy_under_test
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
 COLUMNS = (
@@ -39,27 +36,31 @@ COLUMNS = (
 )  # fmt: skip
 
 
-class SurpriseStudy(BaseModel):
+class SurpriseStudy(EpisodeStudy):
     """The content of the study file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
-
     kind: Literal["surprise"] = "surprise"
-    question: str
-    policy: str
-    first_seed: Annotated[int, Field(ge=0)]
-    warm_up_seed: Annotated[int, Field(ge=0)]
     lead: Annotated[int, Field(ge=0)]
     horizons: str
     """Calibration file in the policy folder."""
     policies: Annotated[list[str], Field(min_length=1)]
     """Horizon policies, with and without the rule each."""
     surprise: str
-    surprised_horizon: Annotated[int, Field(ge=0)] = DEFAULT_SURPRISED_HORIZON
-    """Most actions of a chunk that a surprised arm asked for; 0: as ever."""
     pushes_m: Annotated[list[Annotated[float, Field(ge=0)]], Field(min_length=1)]
     push_periods: Annotated[int, Field(ge=1)]
-    sizes: dict[str, StudySize]
+
+    @property
+    def conditions(self) -> dict[float, Condition]:
+        """By how far the hand is pushed."""
+        return {
+            push_m: Condition(
+                name=f"the hand is pushed by {100 * push_m:g} cm" if push_m else "nobody pushes",
+                lead=self.lead,
+                push_m=push_m,
+                push_periods=self.push_periods,
+            )
+            for push_m in self.pushes_m
+        }
 
 
 def run_surprise_study(
@@ -86,36 +87,20 @@ def run_surprise_study(
     parse_surprise(study.surprise).watch(HAND)
     folder = policy_folder(policy or study.policy)
     rules = _rules(study, folder)
-    keys = _keys(study, chosen, folder, rules)
-    file = out / "cells.jsonl"
-    if plot_only:
-        kept = read_cells(file)
-        if missing := sum(cell_name(key) not in kept for key in keys):
-            raise ConfigError(f"{missing} of {len(keys)} cells are not in {file}; run them first")
-        results = [kept[cell_name(key)].value for key in keys]
-    else:
-        results = run_cells(
-            file,
-            keys,
-            run_cell,
-            code=source_version(CODE),
-            processes=processes,
-            finished=lambda left, key, row: report(
-                f"{key['task']} {key['rule'].partition('@')[0]} push={key['push_m']:g} "
-                f"{key['surprise'] or 'nothing watched'}: {np.mean(row['success']):.0%} "
-                f"({left} cells left)"
-            ),
-        )
-    cells = iter(results)
-    blocks = len(keys) // (len(chosen.tasks) * len(study.pushes_m) * len(rules) * 2)
+    conditions = study.conditions
+    watched = {with_surprise(name): (rule, study.surprise) for name, (rule, _) in rules.items()}
+    ran = run_conditions(
+        study, [*conditions.values()], rules | watched, chosen, folder, out, report,
+        processes=processes, plot_only=plot_only,
+    )  # fmt: skip
     rows: list[list[Any]] = []
     text = []
-    for push_m in study.pushes_m:
+    for push_m, condition in conditions.items():
         table = []
         for name in rules:
             sides = [
-                [joined([next(cells) for _ in range(blocks)]) for _ in chosen.tasks]
-                for _ in range(2)
+                [ran[condition.name, task, rule] for task in chosen.tasks]
+                for rule in (name, with_surprise(name))
             ]
             rows += _rows(push_m, name, chosen.tasks, *sides)
             table.append(_line(name, *sides))
@@ -126,54 +111,17 @@ def run_surprise_study(
     report(finding)
 
 
-def _rules(study: SurpriseStudy, folder: Path) -> dict[str, str]:
-    """Name in the tables -> what the cell runs; a calibration is named by its content."""
+def _rules(study: SurpriseStudy, folder: Path) -> dict[str, tuple[str, str]]:
+    """Name in the tables -> what the cell runs, without a surprise rule; a calibration is named by
+    its content."""
     named = {n: (n, study.horizons) for n in study.policies if n in (TUNED, CALIBRATED)}
     plain = [name for name in study.policies if name not in named]
     rules = named_rules(folder, plain, named)
-    return {name: rules[name] for name in study.policies}
+    return {name: (rules[name], "") for name in study.policies}
 
 
-def _keys(
-    study: SurpriseStudy, chosen: StudySize, folder: Path, rules: Mapping[str, str]
-) -> list[Key]:
-    """In the order of the tables: pushes, horizon policies, without and with, tasks, blocks."""
-    policy_id = policy_under_test(str(folder)).policy_id
-    return [
-        {
-            "policy_id": policy_id,
-            "folder": str(folder),
-            "task": task,
-            "rule": rule,
-            "disturbance": 0.0,
-            "lead": study.lead,
-            "push_m": push_m,
-            "knock_m_s": 0.0,
-            "push_periods": study.push_periods,
-            "surprise": surprise,
-            "warm_up_seed": study.warm_up_seed,
-            "surprised_horizon": study.surprised_horizon,
-            "first_seed": study.first_seed + at,
-            "episodes": min(BLOCK, chosen.episodes - at),
-        }
-        for push_m in study.pushes_m
-        for rule in rules.values()
-        for surprise in ("", study.surprise)
-        for task in chosen.tasks
-        for at in range(0, chosen.episodes, BLOCK)
-    ]
-
-
-Side = Sequence[Mapping[str, list[int]]]
-"""One dictionary per task: of every episode."""
-
-
-def _outcomes(side: Side) -> Outcomes:
-    return Outcomes(
-        np.array([row["success"] for row in side], bool),
-        np.array([row["rounds"] for row in side]),
-        np.array([row["actions"] for row in side]),
-    )
+Side = Sequence[Episodes]
+"""One per task."""
 
 
 def _surprises(side: Side) -> float:
@@ -194,7 +142,7 @@ def _head(push_m: float, study: SurpriseStudy, tasks: int, episodes: int) -> str
 
 
 def _line(name: str, without: Side, with_: Side) -> str:
-    before, after = _outcomes(without), _outcomes(with_)
+    before, after = outcomes_of(without), outcomes_of(with_)
     gain = difference(after, before)
     low, high = gain.success_95
     fewer, more = gain.rounds_95
@@ -210,7 +158,7 @@ def _rows(
     push_m: float, name: str, tasks: Sequence[str], without: Side, with_: Side
 ) -> list[list[Any]]:
     """One over all tasks, then one per task."""
-    before, after = _outcomes(without), _outcomes(with_)
+    before, after = outcomes_of(without), outcomes_of(with_)
     gain = difference(after, before)
     rows = [
         [push_m, name, "all", before.success.size, before.rate, after.rate, gain.success,

@@ -11,13 +11,13 @@ from typing import Any
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import CALIBRATED, TUNED, parse_horizon
+from kairos_ros.engine.policies.calibration_file import NAME
 from kairos_ros.lab.horizons.cells import BLOCK, horizon_policy, named_rules
 from kairos_ros.lab.metrics.cells import Key, run_cells, source_version
 from kairos_ros.lab.training.bench import EPISODES, arms, policy_under_test
 from kairos_ros.lab.training.rollout import RoundLog
 from kairos_ros.recording.runs.trace import Trace, TraceRound
 from kairos_ros.robot.adapters.sim.metaworld_scenes import ACTION_DIM, SCENES
-from kairos_ros.serving.calibration_file import NAME
 
 RATE_HZ = 30.0
 FIRST_SEED = 3_500_000

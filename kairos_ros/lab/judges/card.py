@@ -129,7 +129,8 @@ def write_judge_card(folder: Path) -> None:
         "## Limits",
         *_weakness(weak),
         "- It knows these cells, this camera and rendered people of capsules. It has never seen a"
-        " photograph: it stands in for a real model behind the same seam, and is no safety device.",
+        " photograph: it stands in for a real model behind the same interface, and is no safety"
+        " device.",
         "- One picture at a time: it cannot tell an arm that is stuck from one that works; the"
         " robot's time limits do.",
         f"- Only {len(losable)} tasks ({', '.join(losable)}) can fail for it; in the others nothing"

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from kairos_ros.lab.training.camera.points import POINTS
-from kairos_ros.vlm.embedded.tiny_vlm import Shape
+from kairos_ros.vlm.embedded.tiny_vlm import NetworkShape
 
 
 class Convolution(nn.Module):
@@ -68,7 +68,7 @@ class Block(nn.Module):
 class JudgeNetwork(nn.Module):
     """Pictures and questions in, logits of the answers out."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, shape: NetworkShape) -> None:
         super().__init__()
         self.shape = shape
         channels = (3, *shape.channels)

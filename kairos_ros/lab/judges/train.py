@@ -20,8 +20,8 @@ from kairos_ros.lab.judges.scenes import CAMERA, STATES, UNCLEAR, Frames
 from kairos_ros.robot.adapters.sim.metaworld_scenes import LOSABLE, SCENES
 from kairos_ros.vlm.embedded.tiny_vlm import (
     Description,
+    NetworkShape,
     QuestionKind,
-    Shape,
     write_description,
     write_weights,
 )
@@ -186,7 +186,7 @@ def train_judge(
     """
     torch.manual_seed(settings.seed)
     words = vocabulary()
-    shape = Shape(image_px=settings.image_px, words=len(words))
+    shape = NetworkShape(image_px=settings.image_px, words=len(words))
     network = JudgeNetwork(shape).to(memory_format=torch.channels_last)
     questions = Questions(words, pictures.scenes, shape.most_words)
     optimizer = torch.optim.AdamW(
@@ -238,7 +238,7 @@ def train_judge(
 
 
 def describe(
-    name: str, shape: Shape, words: tuple[str, ...], scenes: tuple[str, ...]
+    name: str, shape: NetworkShape, words: tuple[str, ...], scenes: tuple[str, ...]
 ) -> Description:
     """config.json of a model that was just trained; its temperature is set by its evaluation."""
     instructions = tuple(SCENES[scene] for scene in scenes)

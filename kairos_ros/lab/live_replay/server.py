@@ -15,7 +15,7 @@ from kairos_ros.msg import ChunkRequest, FleetState
 from kairos_ros.nodes.bounded import FLEET_BYTES, subscribe
 from kairos_ros.nodes.qos import TELEMETRY
 from kairos_ros.nodes.robot.messages import Identity, request_message
-from kairos_ros.nodes.vlm.side_node import SideNode
+from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.robot.adapter import RobotSpec
 from kairos_ros.telemetry.answer import answer_of
 
@@ -32,9 +32,9 @@ class ServerWatch:
         """The newest one."""
         self.heard_s = time.monotonic()
         """When it came."""
-        self._side = SideNode("replay")
+        self._standalone = StandaloneNode("replay")
         subscribe(
-            self._side.node,
+            self._standalone.node,
             FleetState,
             "/kairos/fleet_state",
             self._on_state,
@@ -46,10 +46,10 @@ class ServerWatch:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._side.close()
+        self._standalone.close()
 
     def spin(self, for_s: float) -> None:
-        self._side.spin(for_s)
+        self._standalone.spin(for_s)
 
     @property
     def active(self) -> bool:
@@ -74,7 +74,7 @@ class ServerWatch:
 
     def probe(self, task: RecordedTask, spec: RobotSpec) -> "Probe":
         """A robot that asks the first question of `task`, whatever comes back."""
-        return Probe(self._side.beside(PROBE), task, spec)
+        return Probe(self._standalone.beside(PROBE), task, spec)
 
     def _on_state(self, message: FleetState) -> None:
         self.state = message

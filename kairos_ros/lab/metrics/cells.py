@@ -113,6 +113,20 @@ def run_cells(
     return [results[cell_name(key)].value for key in keys]
 
 
+def kept_results(
+    file: Path, keys: Sequence[Key], code: str, report: Callable[[str], None]
+) -> list[Any]:
+    """Results of `keys`, in their order, from `file`; by other code than this, which is reported,
+    too. Raises ConfigError where one has not run."""
+    results = read_cells(file)
+    names = [cell_name(key) for key in keys]
+    if missing := sum(name not in results for name in names):
+        raise ConfigError(f"{missing} of {len(keys)} cells are not in {file}; run them first")
+    if outdated := sum(results[name].code != code for name in names):
+        report(f"{outdated} cells were run by other code than this.")
+    return [results[name].value for name in names]
+
+
 def appendable(file: Path) -> BinaryIO:
     """A file of lines to append to, without the end of a line in which a run was killed.
 

@@ -36,31 +36,37 @@ class SizedStudy(Protocol):
         ...
 
 
-def run_sized_study[S: SizedStudy](
-    study: S,
-    path: Path,
-    out: Path,
-    report: Report,
-    *,
-    size: str,
-    cells: Callable[[S, Any], Sequence[Key]],
-    run_cell: Run,
-    write_report: Callable[[S, Sequence[Row], Path, str, Report], None],
-    decides: Sequence[str],
-    processes: int,
-    plot_only: bool,
-) -> None:
-    """Runs what is missing of a study file, and writes table, figure and finding; see `study_rows`.
+@dataclass(frozen=True, slots=True)
+class StudyKind[S: SizedStudy]:
+    """How studies of one `kind` are read, run and reported."""
 
-    Raises ConfigError for a size that it has not.
-    """
-    if size not in study.sizes:
-        raise ConfigError(f"{path}: sizes has no {size}")
-    rows, note = study_rows(
-        path.stem, size, cells(study, size), run_cell, out, report,
-        decides=decides, processes=processes, plot_only=plot_only,
-    )  # fmt: skip
-    write_report(study, rows, out, note, report)
+    read: Callable[[Path], S]
+    cells: Callable[[S, Any], Sequence[Key]]
+    run_cell: Run
+    write_report: Callable[[S, Sequence[Row], Path, str, Report], None]
+    decides: Sequence[str]
+    """The sources that results depend on."""
+
+    def run(
+        self,
+        path: Path,
+        out: Path,
+        report: Report,
+        *,
+        size: str,
+        processes: int = 1,
+        plot_only: bool = False,
+    ) -> None:
+        """Runs what is missing of a study file, and writes table, figure and finding; see
+        `study_rows`. Raises ConfigError for a size that it has not."""
+        study = self.read(path)
+        if size not in study.sizes:
+            raise ConfigError(f"{path}: sizes has no {size}")
+        rows, note = study_rows(
+            path.stem, size, self.cells(study, size), self.run_cell, out, report,
+            decides=self.decides, processes=processes, plot_only=plot_only,
+        )  # fmt: skip
+        self.write_report(study, rows, out, note, report)
 
 
 def study_rows(

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.engine.policies.calibration_file import NAME, read_calibration
 from kairos_ros.engine.policies.policy_source import may_hold
 from kairos_ros.lab.horizons.cells import policy_folder
 from kairos_ros.lab.paper.beside import (
@@ -19,7 +20,6 @@ from kairos_ros.lab.paper.beside import (
     write_finding,
     write_rows,
 )
-from kairos_ros.serving.calibration_file import NAME, read_calibration
 
 LONG = 40
 SHORT = 10

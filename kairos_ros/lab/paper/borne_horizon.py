@@ -15,8 +15,9 @@ import numpy as np
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import TUNED, Floats, Horizon, HorizonContext, Static
+from kairos_ros.engine.policies.calibration_file import NAME, read_calibration
 from kairos_ros.lab.horizons.cells import named_rules, policy_folder
-from kairos_ros.lab.metrics.cells import Key, read_cells, run_cells, source_version
+from kairos_ros.lab.metrics.cells import Key, kept_results, run_cells, source_version
 from kairos_ros.lab.paper.beside import (
     Row,
     draw_cdf,
@@ -26,7 +27,6 @@ from kairos_ros.lab.paper.beside import (
     write_rows,
 )
 from kairos_ros.lab.training.bench import EPISODES, arms, policy_under_test
-from kairos_ros.serving.calibration_file import NAME, read_calibration
 
 if TYPE_CHECKING:
     from kairos_ros.lab.training.rollout import Arm
@@ -88,22 +88,19 @@ def run(
         for episode in range(chosen.episodes)
     ]
     cells = out / "cells.jsonl"
-    if plot_only and len(read_cells(cells)) < len(keys):
-        raise ConfigError(f"{cells} does not hold all cells; run the study first")
-    rounds = [
-        found
-        for row in run_cells(
-            cells,
-            keys,
-            branch_episode,
-            code=source_version((*EPISODES, "lab/paper/borne_horizon.py")),
-            processes=processes,
-            finished=lambda left, key, row: report(
-                f"{key['task']}: {len(row)} rounds branched ({left} episodes left)"
-            ),
+    code = source_version((*EPISODES, "lab/paper/borne_horizon.py"))
+
+    def finished(left: int, key: Key, row: Sequence[Any]) -> None:
+        report(f"{key['task']}: {len(row)} rounds branched ({left} episodes left)")
+
+    rows = (
+        kept_results(cells, keys, code, report)
+        if plot_only
+        else run_cells(
+            cells, keys, branch_episode, code=code, processes=processes, finished=finished
         )
-        for found in row
-    ]
+    )
+    rounds = [found for row in rows for found in row]
     if not rounds:
         raise ConfigError("no episode succeeded, so no round can be judged; use more episodes")
     write_rows(out, rounds)

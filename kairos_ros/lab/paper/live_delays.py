@@ -15,8 +15,9 @@ import numpy as np
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import CALIBRATED, TUNED
+from kairos_ros.engine.policies.calibration_file import NAME
 from kairos_ros.lab.horizons.cells import horizon_policy, named_rules, policy_folder
-from kairos_ros.lab.metrics.cells import Key, read_cells, run_cells, source_version
+from kairos_ros.lab.metrics.cells import Key, kept_results, run_cells, source_version
 from kairos_ros.lab.metrics.figure_style import BASELINE, OTHERS, OURS
 from kairos_ros.lab.paper.beside import Row, read_paper_study, write_finding, write_rows
 from kairos_ros.lab.sim.recorded import recorded_traces, traces_version
@@ -26,7 +27,6 @@ from kairos_ros.lab.training.bench import EPISODES, arms, policy_under_test
 from kairos_ros.lab.training.rollout import Delay
 from kairos_ros.recording.runs.run import FleetRun, RoundRecord
 from kairos_ros.recording.runs.summary import wilson_95
-from kairos_ros.serving.calibration_file import NAME
 
 RATE_HZ = 30.0
 LEAD = 2
@@ -81,18 +81,18 @@ def run(
         for task in chosen.tasks
     ]
     cells = out / "cells.jsonl"
-    if plot_only and len(read_cells(cells)) < len(keys):
-        raise ConfigError(f"{cells} does not hold all cells; run the study first")
-    results = run_cells(
-        cells,
-        keys,
-        run_delayed,
-        code=source_version((*EPISODES, *DECIDES, "lab/paper/live_delays.py")),
-        processes=processes,
-        finished=lambda left, key, row: report(
+    code = source_version((*EPISODES, *DECIDES, "lab/paper/live_delays.py"))
+
+    def finished(left: int, key: Key, row: Mapping[str, Any]) -> None:
+        report(
             f"{key['task']}, {key['fleet']}, load {key['load']}: "
             f"{sum(row['success'])} of {len(row['success'])} succeed ({left} cells left)"
-        ),
+        )
+
+    results = (
+        kept_results(cells, keys, code, report)
+        if plot_only
+        else run_cells(cells, keys, run_delayed, code=code, processes=processes, finished=finished)
     )
     rows = [
         {

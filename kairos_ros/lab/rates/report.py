@@ -6,8 +6,8 @@ from pathlib import Path
 from statistics import median
 
 from kairos_ros.lab.metrics.figure_style import BASELINE, OTHERS, OURS
-from kairos_ros.lab.metrics.study_cells import Report, Row
-from kairos_ros.lab.rates.study import RateStudy
+from kairos_ros.lab.metrics.study_cells import Report, Row, StudyKind
+from kairos_ros.lab.rates.study import DECIDES, RateStudy, cells, read_rate_study, run_cell
 
 MINE = "ours"
 WITHIN = 0.01
@@ -120,3 +120,6 @@ def draw(study: RateStudy, rows: Sequence[Row], path: Path) -> None:
     handles, labels = panels[0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=4, frameon=False, fontsize=8)
     figure.savefig(path, dpi=120)
+
+
+RATE_STUDY = StudyKind(read_rate_study, cells, run_cell, write_report, DECIDES)

@@ -22,9 +22,9 @@ from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.core.horizons.load_horizon import HorizonCurve, horizon_curves
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.document.faults import read_document, read_model
+from kairos_ros.engine.policies.calibration_file import find_calibration
 from kairos_ros.host.share import share
 from kairos_ros.lab.metrics.cells import Key
-from kairos_ros.lab.metrics.study_cells import Report, run_sized_study
 from kairos_ros.lab.sim.arrivals import trace_tasks
 from kairos_ros.lab.sim.fleet_options import FleetOptions
 from kairos_ros.lab.sim.rules import Rules
@@ -32,7 +32,6 @@ from kairos_ros.lab.sim.sim_engine import SimEngine, capacity_per_s, linear_prof
 from kairos_ros.lab.sim.simulate import simulate
 from kairos_ros.recording.runs.run import FleetRun
 from kairos_ros.recording.runs.trace import Trace, TraceRound
-from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.serving.options import ServingOptions
 
 RATE_HZ = 30.0
@@ -80,24 +79,6 @@ class RateStudy(_Section):
 def read_rate_study(path: Path) -> RateStudy:
     """Raises FaultyFileError with the place of everything that is wrong."""
     return read_model(path, read_document(path), RateStudy)
-
-
-def run_rate_study(
-    path: Path,
-    out: Path,
-    report: Report,
-    *,
-    size: Literal["quick", "full"],
-    processes: int = 1,
-    plot_only: bool = False,
-) -> None:
-    """Runs what is missing, with a line per twentieth, and writes table, figure and finding."""
-    from kairos_ros.lab.rates.report import write_report
-
-    run_sized_study(
-        read_rate_study(path), path, out, report, size=size, cells=cells, run_cell=run_cell,
-        write_report=write_report, decides=DECIDES, processes=processes, plot_only=plot_only,
-    )  # fmt: skip
 
 
 def cells(study: RateStudy, size: Literal["quick", "full"]) -> list[Key]:

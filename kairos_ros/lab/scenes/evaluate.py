@@ -12,7 +12,7 @@ from typing import Any
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import parse_horizon
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.lab.metrics.cells import appendable
 from kairos_ros.lab.scenes.arms import SceneArms, SceneView
 from kairos_ros.lab.scenes.trial import run_episodes

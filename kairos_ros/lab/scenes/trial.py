@@ -8,7 +8,7 @@ import numpy as np
 
 from kairos_ros.core.errors import PolicyError
 from kairos_ros.core.horizons.policies import HorizonContext, HorizonPolicy
-from kairos_ros.engine.seam import Engine
+from kairos_ros.engine.interface import Engine
 from kairos_ros.lab.scenes.arms import SceneArms, Stood
 from kairos_ros.transport.messages import InferFailure, InferRequest, InferResult
 

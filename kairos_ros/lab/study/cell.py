@@ -18,7 +18,6 @@ DECIDES = (
     "serving",
     "transport/link_estimate.py",
     "transport/messages.py",
-    "transport/field_checks.py",
     "lab/sim",
     "recording/runs/trace.py",
     "recording/runs/trace_file.py",

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import IO, Any
 
-from kairos_ros.bringup.plan import program_path
+from kairos_ros.bringup.process_spec import program_path
 from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.engine.paced import PREFIX
 from kairos_ros.lab.testbed.link_proxy import LINK_PROXY, Conditions

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import KairosError
 from kairos_ros.host.interrupt import Interrupt
@@ -64,7 +64,7 @@ class Processes:
     def __init__(
         self,
         logs: Path,
-        specs: Sequence[NodeSpec] = (),
+        specs: Sequence[ProcessSpec] = (),
         cloud: Cloud | None = None,
         kill_others: Callable[[], None] = lambda: None,
     ) -> None:

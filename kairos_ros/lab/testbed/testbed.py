@@ -7,13 +7,14 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.bringup import plan as bringup
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.host.interrupt import Interrupt
 from kairos_ros.lab.testbed.cloud import Cloud, Cut
 from kairos_ros.lab.testbed.display import Display
-from kairos_ros.lab.testbed.fleet_client import FleetClient
 from kairos_ros.lab.testbed.live import LiveFleet
 from kairos_ros.lab.testbed.processes import READY_WITHIN_S, FleetError, Processes, wait_until
+from kairos_ros.lab.testbed.testbed_client import TestbedClient
 from kairos_ros.lab.testbed.workload import Arrivals, SceneTask
 from kairos_ros.recording.runs.run import FleetRun
 from kairos_ros.telemetry.events import ChunkAnswered
@@ -53,7 +54,7 @@ class FleetTestbed:
     cloud: Cloud | None = None
     """Takes what would wait longer at the edge; entered and left with this."""
     robot_parameters: Mapping[str, Any] = field(default_factory=dict)
-    nodes: Sequence[bringup.NodeSpec] = ()
+    nodes: Sequence[ProcessSpec] = ()
     """What to start instead, where it is not `robots` equal arms and their server."""
     rviz: bool = False
     """Start the viz node, too."""
@@ -67,7 +68,7 @@ class FleetTestbed:
     live: LiveFleet = field(init=False)
     fleet: Fleet = field(init=False)
     interrupt: Interrupt = field(init=False)
-    client: FleetClient = field(init=False)
+    client: TestbedClient = field(init=False)
     _processes: Processes = field(init=False)
     _gone: set[str] = field(default_factory=set)
 
@@ -81,7 +82,7 @@ class FleetTestbed:
     def __enter__(self) -> "FleetTestbed":
         self._processes.__enter__()
         try:
-            self.client = FleetClient(self.live)
+            self.client = TestbedClient(self.live)
             if self.cloud is not None:
                 self.client.watch_chunks()
         except BaseException:

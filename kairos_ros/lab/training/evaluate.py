@@ -11,7 +11,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import parse_horizon
 from kairos_ros.host.process_pool import process_pool
 from kairos_ros.lab.training.bench import arms
-from kairos_ros.lab.training.camera.look import Dresser, Look
+from kairos_ros.lab.training.camera.look import Look, SceneRandomizer
 from kairos_ros.lab.training.demonstrations import HELD_OUT_SEED
 from kairos_ros.recording.runs.run_files import make_folder
 from kairos_ros.recording.runs.summary import wilson_95
@@ -171,7 +171,7 @@ def _score_scene(
     torch.set_num_threads(1)
     under_test = PolicyUnderTest(policy)
     bodies = arms(str(policy), scene, len(seeds))
-    dress = Dresser(look)
+    dress = SceneRandomizer(look)
     scores = []
     for horizon in horizons:
         results = run_episodes(

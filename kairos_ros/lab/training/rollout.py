@@ -17,10 +17,10 @@ from kairos_ros.core.horizons.policies import (
     after_surprise,
 )
 from kairos_ros.core.horizons.surprise import SurpriseWatch, Trigger
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.policies.families.guidance import GuidedSampler, committed_of
 from kairos_ros.engine.policies.policy import load_policy
 from kairos_ros.engine.policies.sampler import Sampler
-from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.lab.training.events import Event
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES

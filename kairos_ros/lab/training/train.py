@@ -15,6 +15,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.engine.flow_mlp.configuration_flow_mlp import FlowMLPConfig
 from kairos_ros.engine.flow_mlp.modeling_flow_mlp import FlowMLPPolicy
 from kairos_ros.engine.flow_mlp.processor_flow_mlp import make_flow_mlp_pre_post_processors
+from kairos_ros.engine.policies.calibration_file import NAME as CALIBRATION
 from kairos_ros.lab.training.camera.eyes import (
     EyesSettings,
     Sights,
@@ -33,7 +34,6 @@ from kairos_ros.lab.training.subject import METAWORLD, instructions, subject_of,
 from kairos_ros.lab.training.warm_start import begin_with, go_on_with
 from kairos_ros.recording.runs.run_files import make_folder
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
-from kairos_ros.serving.calibration_file import NAME as CALIBRATION
 
 MEASURED = (
     CALIBRATION,

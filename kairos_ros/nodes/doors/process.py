@@ -25,8 +25,8 @@ from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.doors.diagnostics import diagnostics
 from kairos_ros.nodes.doors.topics import ClientTopics
 from kairos_ros.nodes.process import log_by
+from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.nodes.throttle import Throttle
-from kairos_ros.nodes.vlm.side_node import SideNode
 
 LOG = logging.getLogger("kairos_ros.doors")
 TELL_AFTER_S = 2.0
@@ -76,11 +76,11 @@ class DoorsProcess:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM):
             loop.add_signal_handler(number, self._stop.set)
-        side = SideNode(f"doors_{self._port}", names=self._setup.names)
-        log_by(side.node)
-        LOG.handlers, LOG.propagate = [ThrottledLog(side.node.get_logger())], False
+        standalone = StandaloneNode(f"doors_{self._port}", names=self._setup.names)
+        log_by(standalone.node)
+        LOG.handlers, LOG.propagate = [ThrottledLog(standalone.node.get_logger())], False
         topics = ClientTopics(
-            side,
+            standalone,
             self._setup.names,
             loop,
             heard=self._heard,
@@ -89,8 +89,8 @@ class DoorsProcess:
         )
         read = self._setup.read
         self.clients = Clients(topics, self._setup.limits, read.robot if read else UNNAMED)
-        told = DiagnosticsPublisher(side.node, self._setup.names)
-        side.spin_in_thread()
+        told = DiagnosticsPublisher(standalone.node, self._setup.names)
+        standalone.spin_in_thread()
         try:
             if read is not None and not await self._fitting_server(read):
                 return
@@ -104,18 +104,18 @@ class DoorsProcess:
                 server = DoorsServer(self.clients, read, access, most)
             async with server.open(self._bound):
                 self._say(f"doors: serves {served} (Ctrl-C ends it)")
-                await self._live(side, told)
+                await self._live(standalone, told)
         finally:
             self.clients.close()
             await asyncio.sleep(0.1)  # the node's thread takes over what has left
             topics.say_goodbye()
-            side.close()
+            standalone.close()
 
-    async def _live(self, side: SideNode, told: DiagnosticsPublisher) -> None:
+    async def _live(self, standalone: StandaloneNode, told: DiagnosticsPublisher) -> None:
         """Heartbeats and diagnostics. Raises ConfigError when ROS is lost."""
         while not await self._stopped(1.0):
-            if side.failure:
-                raise ConfigError(f"the node has ended ({side.failure}); start it again")
+            if standalone.failure:
+                raise ConfigError(f"the node has ended ({standalone.failure}); start it again")
             self.clients.look()
             known, most = self.clients, self._setup.limits.clients
             now_ns = time.monotonic_ns()

@@ -23,9 +23,9 @@ from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import PICTURE_BYTES, subscribe
 from kairos_ros.nodes.messages.server import server_from
 from kairos_ros.nodes.robot.messages import Identity, request_message, status_message
+from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.nodes.throttle import Throttle
 from kairos_ros.nodes.timers import every
-from kairos_ros.nodes.vlm.side_node import SideNode
 from kairos_ros.telemetry.answer import answer_of
 
 GOODBYE_S = 1.0
@@ -46,7 +46,7 @@ class ClientTopics:
 
     def __init__(
         self,
-        side: SideNode,
+        standalone: StandaloneNode,
         names: FleetNames,
         loop: asyncio.AbstractEventLoop,
         *,
@@ -55,16 +55,16 @@ class ClientTopics:
         unreadable: Callable[[str], None],
     ) -> None:
         """heard, answered, unreadable: as those of `Clients`."""
-        self._side, self._names, self._loop = side, names, loop
+        self._standalone, self._names, self._loop = standalone, names, loop
         self._heard, self._answered, self._unreadable = heard, answered, unreadable
         self._open: dict[str, _Topics] = {}
         """By session. Written in the loop's thread only."""
         self._left: list[tuple[float, _Topics]] = []
         """When they left; in the thread that spins only."""
-        every(side.node, GOODBYE_S / 2, self._tidy)
-        self._throttle = Throttle(side.node.get_logger(), burst=5, every_s=5.0)
+        every(standalone.node, GOODBYE_S / 2, self._tidy)
+        self._throttle = Throttle(standalone.node.get_logger(), burst=5, every_s=5.0)
         subscribe(
-            side.node,
+            standalone.node,
             ServerStatusMessage,
             names.common("server_status"),
             self._on_server,
@@ -74,7 +74,7 @@ class ClientTopics:
 
     def join(self, client: Member) -> None:
         who = Identity(client.robot, client.session, client.spec, absent=client.absent)
-        self._side.executor.create_task(self._create, client, who)
+        self._standalone.executor.create_task(self._create, client, who)
 
     def ready(self, client: Member) -> bool:
         topics = self._open.get(client.session)
@@ -100,7 +100,7 @@ class ClientTopics:
         message = self._status(topics.who, client)
         message.state, message.task = RobotState.LEAVING, ""
         topics.status.publish(message)
-        self._side.executor.create_task(self._keep, topics)
+        self._standalone.executor.create_task(self._keep, topics)
 
     def say_goodbye(self) -> None:
         """Waits until everybody has heard who has just left."""
@@ -118,7 +118,7 @@ class ClientTopics:
     # In the thread that spins.
 
     def _create(self, client: Member, who: Identity) -> None:
-        node, robot = self._side.node, client.robot
+        node, robot = self._standalone.node, client.robot
         quiet = PublisherEventCallbacks(use_default_callbacks=False)
 
         def came(message: ActionChunk) -> None:
@@ -163,7 +163,7 @@ class ClientTopics:
         self._left.append((time.monotonic(), topics))
 
     def _tidy(self) -> None:
-        node, now_s = self._side.node, time.monotonic()
+        node, now_s = self._standalone.node, time.monotonic()
         while self._left and now_s - self._left[0][0] > GOODBYE_S:
             _, topics = self._left.pop(0)
             node.destroy_subscription(topics.chunks)
@@ -188,7 +188,7 @@ class ClientTopics:
 
     def _opened(self, client: Member, topics: _Topics) -> None:
         if client.counters["gone"]:
-            self._side.executor.create_task(self._keep, topics)
+            self._standalone.executor.create_task(self._keep, topics)
             return
         self._open[client.session] = topics
         self.tell(client)

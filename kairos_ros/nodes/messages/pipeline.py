@@ -19,7 +19,7 @@ from kairos_ros.msg import (
     TaskRefusal,
 )
 from kairos_ros.nodes.robot.messages import Identity
-from kairos_ros.robot.cameras.recent_frames import Frame
+from kairos_ros.robot.cameras.recent_frames import CameraFrame
 from kairos_ros.robot.control_events import Planned, Refused
 from kairos_ros.robot.supervision.state_events import CellVerdict, Progress
 from kairos_ros.robot.supervision.state_machine import Transition
@@ -32,7 +32,7 @@ STATES = {
 }
 LONGEST_REASON = 2000
 """Characters of a refusal's reason that are kept: it becomes the outcome of the task."""
-Find = Callable[[tuple[int, int]], Frame | None]
+Find = Callable[[tuple[int, int]], CameraFrame | None]
 """A picture of this robot by its stamp."""
 
 
@@ -147,7 +147,7 @@ def _own(message: SafetyVerdict | TaskProgress | Plan | TaskRefusal, who: Identi
         raise UnusableError("other_session", f"'{printable(message.session)}'")
 
 
-def _frame(message: SafetyVerdict | TaskProgress, who: Identity, find: Find) -> Frame:
+def _frame(message: SafetyVerdict | TaskProgress, who: Identity, find: Find) -> CameraFrame:
     _own(message, who)
     frame = find((message.frame.sec, message.frame.nanosec))
     if frame is None:

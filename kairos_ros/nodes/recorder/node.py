@@ -8,8 +8,7 @@ import math
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -30,7 +29,14 @@ from kairos_ros.nodes.hidden_node import hidden_node
 from kairos_ros.nodes.managed import ManagedNode
 from kairos_ros.nodes.process import Stop, join_ros, stop_on_signals
 from kairos_ros.nodes.recorder.parameters import RECORDER_PARAMETERS
-from kairos_ros.nodes.recorder.topics import Tap, compatible, fitting, offered, tap
+from kairos_ros.nodes.recorder.recording_status import RecordingStatus, listed
+from kairos_ros.nodes.recorder.topics import (
+    RawSubscription,
+    compatible,
+    fitting,
+    offered,
+    subscribe_raw,
+)
 from kairos_ros.nodes.timers import every, warn_without_clock
 from kairos_ros.recording.definition import Definitions, installed_prefixes
 from kairos_ros.recording.metadata import Topic
@@ -46,40 +52,6 @@ LINGER_S = 1.0
 """A node that is stopped together with its fleet hears the robots' last messages."""
 MOST_PER_LOOK = 500
 """Messages of one topic before the others get their turn."""
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """How a recording goes."""
-
-    topics: int
-    messages: int
-    megabytes: float
-    """Of message data."""
-    megabytes_per_s: float
-    dropped: Mapping[str, int]
-    """By topic: the queue to the disk was full."""
-    lost: Mapping[str, int]
-    """By topic: sent, but never came."""
-    others: Mapping[str, str]
-    """By topic: publishers of other types than the recorded one, also those that have gone."""
-    refused: Mapping[str, str]
-    """By topic: why it is not recorded."""
-
-    def __str__(self) -> str:
-        text = (
-            f"{self.megabytes:.1f} MB, {self.messages} messages of {self.topics} topics, "
-            f"{self.megabytes_per_s:.2f} MB/s, {sum(self.dropped.values())} dropped, "
-            f"{sum(self.lost.values())} lost"
-        )
-        worst = Counter(self.dropped) + Counter(self.lost)
-        if worst:
-            text += f" ({', '.join(f'{n} of {topic}' for topic, n in worst.most_common(3))})"
-        if self.others:
-            text += f"; not recorded are publishers of other types: {_list(self.others)}"
-        if self.refused:
-            text += f"; topics that are not recorded: {_list(self.refused)}"
-        return text
 
 
 NAME = "kairos: recorder"
@@ -103,7 +75,7 @@ class RecorderNode(ManagedNode):
         every(self, 1.0, self._publish_diagnostics)
         self.folder = Path(self.values["out"])
         self._has_bag = False
-        self.ended: Status | None = None
+        self.ended: RecordingStatus | None = None
         """What the last bag holds, that was ended."""
 
     def set_up(self) -> None:
@@ -119,7 +91,7 @@ class RecorderNode(ManagedNode):
         )
         self._spool = Spool(bag, round(self.values["queue_mb"] * 1e6))
         self._sources = hidden_node(self)
-        self._taps: dict[str, tuple[Topic, Tap]] = {}
+        self._recorded: dict[str, tuple[Topic, RawSubscription]] = {}
         self._topics: dict[str, Topic] = {}
         """All that were ever recorded into this bag."""
         self._refused: dict[str, str] = {}
@@ -134,9 +106,9 @@ class RecorderNode(ManagedNode):
     def end_work(self) -> None:
         """Takes what is still there, and records nothing more until it is activated again."""
         self.look()
-        for _, have in self._taps.values():
+        for _, have in self._recorded.values():
             self._sources.destroy_subscription(have.subscription)
-        self._taps.clear()
+        self._recorded.clear()
 
     def take_down(self) -> None:
         """Ends the bag."""
@@ -166,12 +138,12 @@ class RecorderNode(ManagedNode):
         )
         for name in self._others.keys() - chosen.keys():
             del self._others[name]
-        for name in chosen.keys() - self._taps.keys():
+        for name in chosen.keys() - self._recorded.keys():
             self._subscribe(name, chosen[name])
 
     def adapt(self) -> None:
         """Subscribes anew where a publisher came that the subscription does not match."""
-        for name, (topic, have) in self._taps.items():
+        for name, (topic, have) in self._recorded.items():
             found = self._sources.get_publishers_info_by_topic(name)
             publishers, others = fitting(found, topic.type, topic.rihs01)
             self._tell_others(name, topic.type, others)
@@ -189,19 +161,22 @@ class RecorderNode(ManagedNode):
                 )
                 self._take(topic, have)
                 self._sources.destroy_subscription(have.subscription)
-                self._taps[name] = topic, tap(self._sources, name, have.message_type, profile)
+                self._recorded[name] = (
+                    topic,
+                    subscribe_raw(self._sources, name, have.message_type, profile),
+                )
 
     def look(self) -> None:
         """Takes what has come on any topic."""
-        for topic, source in self._taps.values():
+        for topic, source in self._recorded.values():
             self._take(topic, source)
 
-    def status(self) -> Status:
+    def status(self) -> RecordingStatus:
         """Rates are over the time since this was last asked."""
         now, written = time.monotonic(), self._spool.bytes
         then, before = self._before
         self._before = now, written
-        return Status(
+        return RecordingStatus(
             topics=len(self._topics),
             messages=self._spool.messages,
             megabytes=written / 1e6,
@@ -250,7 +225,7 @@ class RecorderNode(ManagedNode):
         if name not in self._topics:
             self._spool.add_topic(topic, definition)
             self._topics[name] = topic
-        self._taps[name] = topic, tap(self._sources, name, message_type, profile)
+        self._recorded[name] = topic, subscribe_raw(self._sources, name, message_type, profile)
         self._refused.pop(name, None)
         self.get_logger().debug(f"recording {name} ({kind})")
         self._tell_others(name, kind, others)
@@ -273,7 +248,7 @@ class RecorderNode(ManagedNode):
         else:
             self._others.pop(name, None)
 
-    def _take(self, topic: Topic, source: Tap) -> None:
+    def _take(self, topic: Topic, source: RawSubscription) -> None:
         for taken in source.take(MOST_PER_LOOK):
             self._spool.put(topic, taken.received_ns, taken.published_ns, taken.data, taken.number)
             if taken.lost:
@@ -291,9 +266,9 @@ class RecorderNode(ManagedNode):
         if dropped + lost > self._diagnosed:
             warnings.append(f"{dropped + lost - self._diagnosed} messages missed in a second")
         if self._others:
-            warnings.append(f"publishers of other types: {_list(self._others)}")
+            warnings.append(f"publishers of other types: {listed(self._others)}")
         if self._refused:
-            warnings.append(f"topics that are not recorded: {_list(self._refused)}")
+            warnings.append(f"topics that are not recorded: {listed(self._refused)}")
         if warnings:
             status.level, status.message = DiagnosticStatus.WARN, "; ".join(warnings)
         if self.failure:
@@ -303,7 +278,7 @@ class RecorderNode(ManagedNode):
             "messages": self._spool.messages,
             "megabytes": round(self._spool.bytes / 1e6, 3),
             "queued_megabytes": round(self._spool.queued_bytes / 1e6, 3),
-            "topics": len(self._taps),
+            "topics": len(self._recorded),
             "dropped": dropped,
             "lost": lost,
             "topics_with_other_types": len(self._met),
@@ -311,11 +286,6 @@ class RecorderNode(ManagedNode):
         }
         status.values = [KeyValue(key=key, value=str(value)) for key, value in values.items()]
         self._diagnostics.publish([status])
-
-
-def _list(topics: Mapping[str, str]) -> str:
-    told = [f"{name} ({text})" for name, text in list(topics.items())[:3]]
-    return ", ".join(told) + (f" and {len(topics) - 3} more" if len(topics) > 3 else "")
 
 
 def _message_class(kind: str) -> type:

@@ -51,7 +51,7 @@ class Taken:
 
 
 @dataclass(slots=True)
-class Tap:
+class RawSubscription:
     """A subscription, and how far each publisher's numbers have come."""
 
     subscription: Subscription
@@ -91,7 +91,9 @@ class Tap:
         return b"the only one" if self.subscription.get_publisher_count() == 1 else None
 
 
-def tap(node: Node, topic: str, message_type: type, profile: QoSProfile) -> Tap:
+def subscribe_raw(
+    node: Node, topic: str, message_type: type, profile: QoSProfile
+) -> RawSubscription:
     """`node` must not be in an executor, which would take the messages away."""
     subscription = node.create_subscription(
         message_type,
@@ -101,7 +103,7 @@ def tap(node: Node, topic: str, message_type: type, profile: QoSProfile) -> Tap:
         raw=True,
         event_callbacks=SubscriptionEventCallbacks(use_default_callbacks=False),
     )
-    return Tap(subscription, profile, message_type)
+    return RawSubscription(subscription, profile, message_type)
 
 
 def compatible(publishers: Sequence[TopicEndpointInfo], depth: int) -> QoSProfile:

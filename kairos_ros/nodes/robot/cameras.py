@@ -13,7 +13,7 @@ from kairos_ros.core.exchange import Observation
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.messages.pipeline import picture_message
 from kairos_ros.nodes.timers import period_ns
-from kairos_ros.robot.cameras.recent_frames import Frame, RecentFrames
+from kairos_ros.robot.cameras.recent_frames import CameraFrame, RecentFrames
 
 EARLY = 0.25
 """A picture taken for a request saves the one that is due within this share of a period."""
@@ -76,7 +76,7 @@ class RobotCameras:
         taken_ns = looked_ns if seen.taken_ns is None else seen.taken_ns
         self._due_ns = max(self._due_ns, looked_ns - self._every_ns) + self._every_ns
         stamp = self._clock.now().to_msg()
-        self.frames.note((stamp.sec, stamp.nanosec), Frame(taken_ns, task))
+        self.frames.note((stamp.sec, stamp.nanosec), CameraFrame(taken_ns, task))
         for key, topic in self._topics.items():
             if topic.get_subscription_count():
                 topic.publish(picture_message(stamp, key, seen.images[key]))

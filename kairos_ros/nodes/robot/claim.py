@@ -27,7 +27,7 @@ GRACE_S = 10.0
 
 
 @dataclass(frozen=True, slots=True)
-class Rival:
+class OtherCommander:
     """Another node that commands the arm."""
 
     node: str
@@ -56,45 +56,45 @@ class ArmClaim:
         """Command topics."""
         self._node, self._controllers = node, controllers
         self._since_s = time.monotonic()
-        self._seen_s: dict[Rival, float] = {}
+        self._seen_s: dict[OtherCommander, float] = {}
 
     def looked_around(self, for_s: float) -> bool:
         return time.monotonic() - self._since_s > for_s
 
-    def rivals(self) -> list[Rival]:
+    def other_commanders(self) -> list[OtherCommander]:
         """Everybody else who commands the arm now."""
         publishers = [
-            Rival(f"{end.node_namespace.rstrip('/')}/{end.node_name}", channel.topic)
+            OtherCommander(f"{end.node_namespace.rstrip('/')}/{end.node_name}", channel.topic)
             for channel in self.channels
             for end in commanders(self._node, channel)
         ]
         return publishers + [
-            Rival(name, controller.name)
+            OtherCommander(name, controller.name)
             for controller in self._controllers
             for name in clients_of(self._node, controller)
         ]
 
-    def intruders(self) -> list[Rival]:
-        """Rivals that must not be there while the arm is ours: all but those about to give way."""
+    def unwanted_commanders(self) -> list[OtherCommander]:
+        """Those that must not be there while the arm is ours: all but those about to give way."""
         now_s = time.monotonic()
-        seen_s = {rival: self._seen_s.get(rival, now_s) for rival in self.rivals()}
+        seen_s = {other: self._seen_s.get(other, now_s) for other in self.other_commanders()}
         self._seen_s = seen_s
         return [
-            rival
-            for rival, since_s in seen_s.items()
-            if (rival.named and not self._began_later(rival)) or now_s - since_s > GRACE_S
+            other
+            for other, since_s in seen_s.items()
+            if (other.named and not self._began_later(other)) or now_s - since_s > GRACE_S
         ]
 
-    def gives_way(self, rival: Rival) -> bool:
-        """Whether a rival claims arms as we do, and was first."""
-        return _base(rival).startswith(LINK) and not self._began_later(rival)
+    def gives_way(self, other: OtherCommander) -> bool:
+        """Whether another node claims arms as we do, and was first."""
+        return _base(other).startswith(LINK) and not self._began_later(other)
 
     def comes_first(self) -> bool:
         """Of nodes that began at once."""
-        return all(self._began_later(rival) for rival in self.rivals())
+        return all(self._began_later(other) for other in self.other_commanders())
 
-    def _began_later(self, rival: Rival) -> bool:
-        return _base(rival).startswith(LINK) and _base(rival) > self._node.get_name()
+    def _began_later(self, other: OtherCommander) -> bool:
+        return _base(other).startswith(LINK) and _base(other) > self._node.get_name()
 
 
 def link_name() -> str:
@@ -102,5 +102,5 @@ def link_name() -> str:
     return f"{LINK}{time.time_ns():016x}_{uuid.uuid4().hex[:4]}"
 
 
-def _base(rival: Rival) -> str:
-    return rival.node.rpartition("/")[2]
+def _base(other: OtherCommander) -> str:
+    return other.node.rpartition("/")[2]

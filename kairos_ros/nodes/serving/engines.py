@@ -31,7 +31,7 @@ from kairos_ros.engine.client.events import (
 )
 from kairos_ros.engine.client.remote_spec import NamedRemote, RemoteSpec
 from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.worker.loading import memory_needed
 from kairos_ros.engine.worker.process import WorkerSpec
 from kairos_ros.host.question_endpoint import question_endpoint

@@ -18,10 +18,10 @@ from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.core.wire_check import ROBOTS
 from kairos_ros.engine.client.planned_link import dialling
 from kairos_ros.engine.client.remote_spec import NamedRemote, RemoteSpec, parse_remote
+from kairos_ros.engine.interface import EngineOptions
+from kairos_ros.engine.policies.calibration_file import find_calibration
 from kairos_ros.engine.registry import NAME, registry_of, with_own_options
-from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.nodes.parameters import STRINGS, ParameterSpec
-from kairos_ros.serving.calibration_file import find_calibration
 from kairos_ros.serving.options import ServingOptions
 from kairos_ros.transport.endpoint import check_endpoint
 from kairos_ros.transport.key_folder import KeyFolder, default_folder

@@ -17,7 +17,7 @@ from rclpy.impl.rcutils_logger import RcutilsLogger
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan, read_served_plan
 from kairos_ros.engine.client.remote_spec import RemoteSpec
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.nodes.serving.engines import ServingEngines
 from kairos_ros.nodes.serving.parameters import engine_options, planned_remote, serving_options
 from kairos_ros.serving.dispatcher import Dispatcher

@@ -258,11 +258,13 @@ class _Export:
 
     def _writer_for(self, found: Episode) -> "LeRobotWriter":
         """Raises ConfigError for an episode of another kind of robot than the first."""
-        from kairos_ros.recording.datasets.lerobot_writer import LeRobotWriter, Shape
+        from kairos_ros.recording.datasets.lerobot_writer import DatasetShape, LeRobotWriter
 
         if self._first is None or self.writer is None:
             cameras = {name: (height, width) for name, height, width in self._body.cameras}
-            shape = Shape(found.state_names, found.action_dim, round(self._body.rate_hz), cameras)
+            shape = DatasetShape(
+                found.state_names, found.action_dim, round(self._body.rate_hz), cameras
+            )
             video = self._choice.video
             self.writer = LeRobotWriter(self._folder, self._repo_id, shape, video=video)
             self._first = found

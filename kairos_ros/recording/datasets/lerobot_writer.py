@@ -40,7 +40,7 @@ _WRITER_THREADS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class DatasetShape:
     """What all episodes of a dataset have in common."""
 
     state_names: tuple[str, ...]
@@ -53,7 +53,7 @@ class Shape:
 class LeRobotWriter:
     """A dataset that is being written. Raises OSError where it cannot be."""
 
-    def __init__(self, folder: Path, repo_id: str, shape: Shape, *, video: bool) -> None:
+    def __init__(self, folder: Path, repo_id: str, shape: DatasetShape, *, video: bool) -> None:
         """folder: must not exist. video: pictures become videos (AV1, by PyAV), else PNG files
         inside of the tables."""
         self._folder, self._shape = folder, shape

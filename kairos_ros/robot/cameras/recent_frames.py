@@ -10,7 +10,7 @@ KEPT = 256
 
 
 @dataclass(frozen=True, slots=True)
-class Frame:
+class CameraFrame:
     """One look at the cell."""
 
     taken_ns: int
@@ -23,14 +23,14 @@ class RecentFrames:
     """Written by one thread, read by any."""
 
     def __init__(self) -> None:
-        self._frames: dict[tuple[int, int], Frame] = {}
+        self._frames: dict[tuple[int, int], CameraFrame] = {}
 
-    def note(self, stamp: tuple[int, int], frame: Frame) -> None:
+    def note(self, stamp: tuple[int, int], frame: CameraFrame) -> None:
         """stamp: seconds and nanoseconds, as in the picture's header."""
         if len(self._frames) >= KEPT:
             del self._frames[next(iter(self._frames))]
         self._frames[stamp] = frame
 
-    def find(self, stamp: tuple[int, int]) -> Frame | None:
+    def find(self, stamp: tuple[int, int]) -> CameraFrame | None:
         """None for a picture that this robot did not take, or took long ago."""
         return self._frames.get(stamp)

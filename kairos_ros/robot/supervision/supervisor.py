@@ -10,8 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from kairos_ros.core.exchange import Answer
-from kairos_ros.core.execution.loop import Act, Approve, Loop, Send
-from kairos_ros.core.execution.loop import Effect as LoopEffect
+from kairos_ros.core.execution.effects import Act, Send
+from kairos_ros.core.execution.effects import Effect as LoopEffect
+from kairos_ros.core.execution.loop import Approve, Loop
 from kairos_ros.core.execution.task import Task
 from kairos_ros.core.pipeline import Component, TaskRules
 from kairos_ros.robot.supervision.state import State, wants_actions

@@ -15,7 +15,7 @@ ASKED_NS = 5 * SECOND_NS
 MOVING = ("starting", "loading", "ending")
 
 
-class MemoryKeeper:
+class MemoryBudget:
     """Not thread safe."""
 
     def __init__(

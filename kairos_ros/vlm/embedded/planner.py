@@ -2,8 +2,8 @@
 
 A judge like the others: asked which of the skills to do next, it answers by the words that the goal
 and a skill have in common. It does not look at pictures and it does not know when a part of a goal
-is done, so that of several parts it names the first; a vision-language model behind the same seam
-does both.
+is done, so that of several parts it names the first; a vision-language model behind the same
+interface does both.
 """
 
 import re

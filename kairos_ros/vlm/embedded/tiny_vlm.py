@@ -20,7 +20,7 @@ Floats = NDArray[np.float32]
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class NetworkShape:
     """Sizes of the network."""
 
     image_px: int = 240
@@ -47,7 +47,7 @@ class Shape:
 class TinyVLM:
     """Weights and the forward pass."""
 
-    def __init__(self, shape: Shape, weights: Mapping[str, Floats]) -> None:
+    def __init__(self, shape: NetworkShape, weights: Mapping[str, Floats]) -> None:
         self.shape = shape
         self._w = {name: np.ascontiguousarray(value, np.float32) for name, value in weights.items()}
 
@@ -125,7 +125,7 @@ class Description:
     """What a model folder's config.json says."""
 
     name: str
-    shape: Shape
+    shape: NetworkShape
     words: tuple[str, ...]
     asked: tuple[QuestionKind, ...]
     temperature: float
@@ -163,7 +163,7 @@ def read_model(folder: Path) -> tuple[Description, TinyVLM]:
 
     try:
         data = json.loads((folder / "config.json").read_text())
-        shape = Shape(**(data["shape"] | {"channels": tuple(data["shape"]["channels"])}))
+        shape = NetworkShape(**(data["shape"] | {"channels": tuple(data["shape"]["channels"])}))
         asked = tuple(
             QuestionKind(a["kind"], tuple(a["answers"]), tuple(a["instructions"]))
             for a in data["asked"]

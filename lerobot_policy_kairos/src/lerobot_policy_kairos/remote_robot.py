@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from kairos_ros.core.exchange import Answer, Execution, Refusal, Request, no_actions
+from kairos_ros.core.execution.effects import Act, Effect, Finished, Observe, Send
 from kairos_ros.core.execution.latency import LatencyEstimate
-from kairos_ros.core.execution.loop import Act, Effect, Finished, Look, Loop, LoopConfig, Send
+from kairos_ros.core.execution.loop import Loop, LoopConfig
 from kairos_ros.core.execution.server_binding import ServerBinding
 from kairos_ros.core.execution.task import Task
 from kairos_ros.core.fit import PolicyInterface, RobotInterface
@@ -68,7 +69,7 @@ class RemoteRobot:
         """Of the last calls, oldest first, where the policy reads several observations."""
         self._seen: Seen | None = None
         self._seen_ns = 0
-        self._looked = False
+        self._observed = False
         """At what is seen now."""
         self._refusal = ""
         self._reported: tuple[object, ...] = (None, None)
@@ -126,7 +127,7 @@ class RemoteRobot:
         if task is not None and task.instruction != instruction:
             self.end_task()
             task = None
-        self._seen, self._seen_ns, self._looked = seen, now_ns, False
+        self._seen, self._seen_ns, self._observed = seen, now_ns, False
         self._inferred, self._committed = False, None
         if task is None:
             self._tasks += 1
@@ -274,8 +275,8 @@ class RemoteRobot:
         action = None
         for effect in effects:
             match effect:
-                case Look():
-                    self._look(effect)
+                case Observe():
+                    self._observe(effect)
                 case Send():
                     self._send(effect)
                 case Act():
@@ -285,13 +286,13 @@ class RemoteRobot:
                     raise RuntimeError(f"{self.name}: the task has ended: {result.outcome}")
         return action
 
-    def _look(self, look: Look) -> None:
+    def _observe(self, observe: Observe) -> None:
         """Keeps what is seen now, once."""
         assert self._seen is not None
-        instead = look.instead or self._looked
+        instead = observe.instead or self._observed
         kept = self._kept[:-1] if instead else self._kept
-        kept = kept[max(0, len(kept) - look.earlier) :]
-        self._kept, self._looked = [*kept, self._seen], True
+        kept = kept[max(0, len(kept) - observe.earlier) :]
+        self._kept, self._observed = [*kept, self._seen], True
 
     def _send(self, send: Send) -> None:
         loop, seen, form = self._loop, self._seen, self._config.picture_format

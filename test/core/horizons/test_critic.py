@@ -20,7 +20,7 @@ from kairos_ros.core.horizons.calibration import (
 )
 from kairos_ros.core.horizons.critic import BINS, ByRisk, Critic, features
 from kairos_ros.core.horizons.policies import HorizonContext
-from kairos_ros.serving.calibration_file import find_calibration, write_calibration
+from kairos_ros.engine.policies.calibration_file import find_calibration, write_calibration
 
 STATE, DIMS, MEMBERS = 3, 4, 2
 INPUTS = STATE + BINS * DIMS + 2

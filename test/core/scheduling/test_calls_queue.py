@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from kairos_ros.core.calls.call import Caller, caller_headers, read_caller
-from kairos_ros.core.calls.dispatch import DISPATCHES, Instance, Running, dispatch_called
+from kairos_ros.core.calls.dispatch import DISPATCHES, Instance, RunningCall, dispatch_called
 from kairos_ros.core.calls.distributions import Distribution, ranked, wasserstein
 from kairos_ros.core.calls.orders import ORDERS, order_called
 from kairos_ros.core.calls.queue import MOST_PER_CALLER, CallQueue, FullError
-from kairos_ros.core.calls.workflows import MOST_CALLS, QUIET_NS, Span, Workflows, rebuilt
+from kairos_ros.core.calls.workflows import MOST_CALLS, QUIET_NS, CallSpan, Workflows, rebuilt
 from kairos_ros.core.errors import ConfigError, WireError
 
 S = 1_000_000_000
@@ -306,7 +306,7 @@ def test_what_was_answered_is_counted_by_component():
 
 
 def running(call, began, expected_s, tokens):
-    return Running(call, began, round(expected_s * S), tokens)
+    return RunningCall(call, began, round(expected_s * S), tokens)
 
 
 def test_round_robin_takes_turns_among_the_free():
@@ -379,10 +379,10 @@ def test_a_distribution_converges_when_doubling_it_changes_nothing():
 def test_a_workflow_is_rebuilt_with_what_ran_in_parallel_and_what_did_not():
     """a -> (b, c in parallel), then d, which a's answer led to as well."""
     spans = [
-        Span("a", "", 0, 10),
-        Span("b", "a", 12, 20),
-        Span("c", "a", 15, 40),
-        Span("d", "a", 50, 55),
+        CallSpan("a", "", 0, 10),
+        CallSpan("b", "a", 12, 20),
+        CallSpan("c", "a", 15, 40),
+        CallSpan("d", "a", 50, 55),
     ]
     (step,) = rebuilt(spans[::-1])
     assert [[one.span.component for one in stage] for stage in step.stages] == [["b", "c"], ["d"]]
@@ -390,8 +390,8 @@ def test_a_workflow_is_rebuilt_with_what_ran_in_parallel_and_what_did_not():
 
 
 def test_a_call_belongs_to_the_newest_answer_of_its_upstream():
-    spans = [Span("a", "", 0, 10), Span("a", "", 20, 30), Span("b", "a", 35, 40),
-             Span("b", "missing", 41, 45)]  # fmt: skip
+    spans = [CallSpan("a", "", 0, 10), CallSpan("a", "", 20, 30), CallSpan("b", "a", 35, 40),
+             CallSpan("b", "missing", 41, 45)]  # fmt: skip
     first, second, third = rebuilt(spans)
     assert first.stages == []
     assert second.remaining_ns() == 15

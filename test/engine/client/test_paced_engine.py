@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.paced import parse_paced
-from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker.loading import load_engine
 from kairos_ros.transport.messages import InferRequest
 

@@ -34,8 +34,8 @@ from kairos_ros.engine.client.events import (
 from kairos_ros.engine.client.link_monitor import LinkTiming
 from kairos_ros.engine.client.remote_spec import RemoteSpec, parse_remote
 from kairos_ros.engine.client.wan_image import PerCamera, WanImages, for_link
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.registry import read_registry, registry_of, with_own_options
-from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker.process import WorkerExit
 from kairos_ros.transport.key_file import Role
 from kairos_ros.transport.key_folder import KeyFolder

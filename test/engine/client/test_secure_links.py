@@ -20,13 +20,8 @@ from kairos_ros.transport.frames import LIMITS, Message, decode, encode
 from kairos_ros.transport.inbox import Inbox
 from kairos_ros.transport.key_file import KeyPair, PublicKey, Role, new_pair
 from kairos_ros.transport.key_folder import KeyFolder
-from kairos_ros.transport.messages import (
-    InferRequest,
-    infer_message,
-    read_error,
-    read_result,
-    read_status,
-)
+from kairos_ros.transport.message_codec import infer_message, read_error, read_result, read_status
+from kairos_ros.transport.messages import InferRequest
 from kairos_ros.transport.rate import Budgets, RateDecision, RateLimit
 from kairos_ros.transport.sockets import (
     CurveClient,

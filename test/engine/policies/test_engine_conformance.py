@@ -1,4 +1,4 @@
-"""What every engine promises at the seam, whatever stands behind it (see engine.seam.Engine)."""
+"""What every engine promises, whatever it is (see engine.interface.Engine)."""
 
 import time
 
@@ -9,7 +9,7 @@ from observations import observation
 from tiny_policies import ACTION_DIM, CAMERA, CHUNK, SIZE, STATE_DIM, STEPS, TINY, WRIST
 
 from kairos_ros.core.errors import RefusalCode
-from kairos_ros.engine.seam import Engine
+from kairos_ros.engine.interface import Engine
 from kairos_ros.transport.messages import InferResult
 
 pytestmark = pytest.mark.slow

@@ -22,11 +22,11 @@ from tiny_policies import (
 )
 
 from kairos_ros.core.errors import ConfigError, PolicyError, RefusalCode
+from kairos_ros.engine.interface import Engine, EngineLostError
 from kairos_ros.engine.policies.families import euler
 from kairos_ros.engine.policies.policy import load_policy
 from kairos_ros.engine.policies.policy_engine import load_policy_engine
 from kairos_ros.engine.policies.sampler import RowDraws, row_generators, row_noise
-from kairos_ros.engine.seam import Engine, EngineLostError
 from kairos_ros.serving.engines.engines import warmup_profile
 from kairos_ros.transport.messages import InferResult
 

@@ -333,7 +333,7 @@ def test_a_type_that_is_not_served_is_refused_in_a_line_and_before_torch_is_impo
         "import sys, time\n"
         "from kairos_ros.core.errors import PolicyError\n"
         "from kairos_ros.engine.worker.loading import load_engine\n"
-        "from kairos_ros.engine.seam import EngineOptions\n"
+        "from kairos_ros.engine.interface import EngineOptions\n"
         "start = time.process_time()\n"
         "try: load_engine(EngineOptions(sys.argv[1]), print)\n"
         "except PolicyError as error: print(error)\n"

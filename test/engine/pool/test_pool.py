@@ -7,9 +7,9 @@ from types import SimpleNamespace
 from small_engine import SMALL_ENGINE
 
 from kairos_ros.core.errors import PolicyError
+from kairos_ros.engine.interface import EngineLostError
 from kairos_ros.engine.pool import replicas as pool
 from kairos_ros.engine.pool.demand import ReplicaCount
-from kairos_ros.engine.seam import EngineLostError
 from kairos_ros.engine.worker.process import WorkerExit
 
 

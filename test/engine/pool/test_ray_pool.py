@@ -30,9 +30,9 @@ from kairos_ros.engine.client.events import (
 )
 from kairos_ros.engine.client.link_monitor import LinkTiming
 from kairos_ros.engine.client.remote_spec import RemoteSpec
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.pool.demand import ReplicaCount
 from kairos_ros.engine.pool.ray_pool import RayPlan, ray_replicas
-from kairos_ros.engine.seam import EngineOptions
 from kairos_ros.engine.worker.process import WorkerExit
 from kairos_ros.transport.endpoint import Insecure
 from kairos_ros.transport.messages import InferRequest

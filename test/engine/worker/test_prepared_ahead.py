@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from kairos_ros.core.errors import RefusalCode
-from kairos_ros.engine.seam import EngineLostError
+from kairos_ros.engine.interface import EngineLostError
 from kairos_ros.engine.worker.jobs import Job
 from kairos_ros.engine.worker.questions import Questions
 from kairos_ros.engine.worker.totals import WorkTotals

@@ -41,7 +41,7 @@ from kairos_ros.transport.language_messages import (
     read_said,
     said_message,
 )
-from kairos_ros.transport.messages import read_error
+from kairos_ros.transport.message_codec import read_error
 from kairos_ros.transport.sockets import connect_dealer
 from kairos_ros.vlm.conformance import check_judge
 from kairos_ros.vlm.endpoint.chat_request import question_text

@@ -27,7 +27,7 @@ from kairos_ros.engine.client.events import (
     EngineReady,
 )
 from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor, WorkerTiming
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.worker.process import (
     FOLDER_PREFIX,
     WorkerExit,
@@ -35,15 +35,14 @@ from kairos_ros.engine.worker.process import (
     private_folder,
 )
 from kairos_ros.transport.frames import Message, decode, encode
-from kairos_ros.transport.messages import (
-    InferRequest,
-    InferResult,
+from kairos_ros.transport.message_codec import (
     infer_message,
     read_description,
     read_error,
     read_result,
     read_status,
 )
+from kairos_ros.transport.messages import InferRequest, InferResult
 
 pytestmark = pytest.mark.slow
 
@@ -395,7 +394,7 @@ def test_a_worker_dies_with_the_process_that_started_it():
 import time
 from kairos_ros.engine.client.engine_link import EngineLink
 from kairos_ros.engine.client.worker_supervisor import WorkerSupervisor
-from kairos_ros.engine.seam import EngineOptions
+from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.worker.process import WorkerSpec
 from kairos_ros.engine.client.events import EngineReady
 def told(event):

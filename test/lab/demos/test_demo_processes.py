@@ -16,8 +16,8 @@ import pytest
 from kairos_ros.msg import ActionChunk
 from wire import until
 
-from kairos_ros.lab.testbed.fleet_client import FleetClient
 from kairos_ros.lab.testbed.live import LiveFleet
+from kairos_ros.lab.testbed.testbed_client import TestbedClient
 from kairos_ros.lab.testbed.workload import scene_tasks
 from kairos_ros.recording.fleet_run import read_bag
 from kairos_ros.recording.runs.run_files import load_run
@@ -294,8 +294,8 @@ def test_a_server_that_cannot_start_is_reported_with_its_last_words(demo):
 
 
 def test_a_robot_whose_last_task_failed_is_free_again_in_the_next_run(monkeypatch):
-    monkeypatch.setattr(FleetClient, "now_s", lambda _: 1.0)  # no time passes
-    with FleetClient(LiveFleet({"arm_1": RobotView("arm_1")})) as client:
+    monkeypatch.setattr(TestbedClient, "now_s", lambda _: 1.0)  # no time passes
+    with TestbedClient(LiveFleet({"arm_1": RobotView("arm_1")})) as client:
         client.begin()
         client.give("arm_1", next(scene_tasks(["reach-v3"], 1, None)))
         client.abandon()
@@ -306,7 +306,7 @@ def test_a_robot_whose_last_task_failed_is_free_again_in_the_next_run(monkeypatc
 
 
 def test_a_chunk_of_an_unknown_kind_is_dropped_by_whoever_watches_a_fleet():
-    with FleetClient(LiveFleet({"arm_1": RobotView("arm_1")})) as client:
+    with TestbedClient(LiveFleet({"arm_1": RobotView("arm_1")})) as client:
         client.watch_chunks()
         publisher = client.publisher("/arm_1/action_chunk", ActionChunk)
         answer = {"robot": "arm_1", "horizon": 1, "action_dim": 1, "actions": [0.5]}

@@ -22,7 +22,7 @@ from tf2_msgs.msg import TFMessage
 from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from wire import PATIENCE_S, answered, until
 
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.lab.driver_node.messages import quaternion
 from kairos_ros.nodes import qos
 from kairos_ros.robot.description.arm import arm_called
@@ -138,8 +138,8 @@ class Cell:
         return pose
 
 
-def driver(name: str, **parameters) -> NodeSpec:
-    return NodeSpec("sim_driver_node", "driver", namespace=name, parameters=parameters)
+def driver(name: str, **parameters) -> ProcessSpec:
+    return ProcessSpec("sim_driver_node", "driver", namespace=name, parameters=parameters)
 
 
 @pytest.fixture(scope="module")

@@ -10,8 +10,9 @@ from kairos_ros.fleet.load_profiles import read_profiles
 from kairos_ros.fleet.reading import read_fleet
 from kairos_ros.fleet.workload import WhatIf, fleet_workload
 from kairos_ros.lab.factory.allocation import allocate, served
+from kairos_ros.lab.factory.report import FACTORY_STUDY
 from kairos_ros.lab.factory.servers import SharedServer
-from kairos_ros.lab.factory.study import cells, read_factory_study, run_factory_study
+from kairos_ros.lab.factory.study import cells, read_factory_study
 from kairos_ros.lab.factory.virtual_fleet import live
 from kairos_ros.planning.workload import PlanOptions
 
@@ -115,7 +116,7 @@ def test_a_study_writes_table_figure_and_finding_with_what_was_assumed(tmp_path)
         "sizes: {quick: {seeds: 1, seconds: 1, executions: [synchronous]}}\n"
     )
     told = []
-    run_factory_study(study, tmp_path / "out", told.append, size="quick")
+    FACTORY_STUDY.run(study, tmp_path / "out", told.append, size="quick")
     finding = (tmp_path / "out" / "finding.md").read_text()
     assert "All profiles are assumed" in finding
     assert "| p1 (assumed) |" in finding

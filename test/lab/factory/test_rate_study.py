@@ -6,12 +6,11 @@ import pytest
 
 from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
 from kairos_ros.lab.metrics.study_cells import Row
-from kairos_ros.lab.rates.report import headline, verdicts
+from kairos_ros.lab.rates.report import RATE_STUDY, headline, verdicts
 from kairos_ros.lab.rates.study import (
     cells,
     read_rate_study,
     run_cell,
-    run_rate_study,
     tuned_demand_hz,
 )
 
@@ -76,7 +75,7 @@ def test_the_study_writes_table_figure_and_finding(tmp_path):
     file = tmp_path / "rate.yaml"
     file.write_text(text)
     told = []
-    run_rate_study(file, tmp_path, told.append, size="quick")
+    RATE_STUDY.run(file, tmp_path, told.append, size="quick")
     assert "| ours |" in (tmp_path / "finding.md").read_text()
     assert len((tmp_path / "cells.csv").read_text().splitlines()) == 1 + len(STUDY.systems)
     assert (tmp_path / "figure.png").stat().st_size > 1000

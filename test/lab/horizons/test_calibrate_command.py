@@ -12,8 +12,8 @@ pytest.importorskip("metaworld")
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.calibration import HorizonPlan
+from kairos_ros.engine.policies.calibration_file import NAME, read_calibration, write_calibration
 from kairos_ros.lab.commands.calibrate import calibrate_command
-from kairos_ros.serving.calibration_file import NAME, read_calibration, write_calibration
 
 pytestmark = pytest.mark.slow
 

@@ -153,11 +153,10 @@ DECIDE_NOTHING = {
     "host/orphan.py",
     "host/process_pool.py",
     "host/share.py",
-    "transport/frames.py",
     "transport/picture.py",
 }
-"""How cells are run and kept, plain records, frames and pictures that a simulated run has none of,
-where files are and how they are read."""
+"""How cells are run and kept, plain records, pictures that a simulated run has none of, where files
+are and how they are read."""
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ from kairos_ros.core.conformance import check_horizon_policy
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.calibration import HorizonCalibration
 from kairos_ros.core.horizons.policies import Explore, HorizonContext, Static, parse_horizon
+from kairos_ros.engine.policies.calibration_file import NAME, read_calibration
 from kairos_ros.engine.policies.policy_source import policy_id
 from kairos_ros.lab.horizons.recorded import (
     Recorded,
@@ -26,7 +27,6 @@ from kairos_ros.recording.runs.pipeline import JudgementRecord, PipelineRecord
 from kairos_ros.recording.runs.run import LOST, FleetRun, RoundRecord, TaskRecord
 from kairos_ros.recording.runs.run_files import save_run
 from kairos_ros.recording.runs.run_source import read_run
-from kairos_ros.serving.calibration_file import NAME, read_calibration
 
 CHUNK, UPDATES = np.zeros((50, 4), np.float32), np.ones((10, 50, 4), np.float32)
 POLICY = "flow_mlp-1234"

@@ -11,6 +11,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import parse_horizon
 from kairos_ros.host.share import share
 from kairos_ros.lab.commands.study import study_command
+from kairos_ros.lab.horizons import study as horizon_study
 from kairos_ros.lab.horizons import surprise_study
 
 
@@ -41,7 +42,7 @@ def test_a_wrong_study_file_is_refused_before_anything_runs(config, right, wrong
 def test_the_table_is_of_paired_episodes_with_and_without_the_rule(config, tmp_path, monkeypatch):
     pytest.importorskip("lerobot")
     out = tmp_path / "out"
-    monkeypatch.setattr(surprise_study, "run_cell", _cell)
+    monkeypatch.setattr(horizon_study, "run_cell", _cell)
     study_command(str(config), out, "quick")
     rows = list(csv.DictReader((out / "cells.csv").open()))
     assert [(row["policy"], row["task"]) for row in rows[:3]] == [
@@ -57,7 +58,7 @@ def test_the_table_is_of_paired_episodes_with_and_without_the_rule(config, tmp_p
     text = (out / "finding.md").read_text()
     assert "| `static:tuned` | 50.0, 75.0 | +25.0 (+0.0 to +50.0) | 4.00, 5.00 |" in text
     assert "pushed by 8 cm in 5 control periods: 2 tasks, 2 episodes each" in text
-    monkeypatch.setattr(surprise_study, "run_cell", lambda key: pytest.fail("a cell ran"))
+    monkeypatch.setattr(horizon_study, "run_cell", lambda key: pytest.fail("a cell ran"))
     study_command(str(config), out, "quick", plot_only=True)
     assert (out / "finding.md").read_text() == text
 

@@ -23,7 +23,7 @@ from kairos_ros.lab.sim.fleet_options import FleetOptions
 from kairos_ros.lab.sim.rules import Rules
 from kairos_ros.lab.sim.sim_engine import SimEngine, linear_profile
 from kairos_ros.lab.sim.simulate import simulate
-from kairos_ros.recording.extract import extract_traces
+from kairos_ros.recording.extract import extract
 from kairos_ros.recording.runs.run import FleetRun
 from kairos_ros.recording.runs.run_files import load_run
 from kairos_ros.recording.runs.summary import summarise
@@ -137,7 +137,7 @@ def test_a_task_replayed_alone_has_the_rounds_that_were_recorded(
     time.sleep(1.0)  # the last messages of the task
     assert bag.stop(signal.SIGINT) == 0
     assert body.stop() == 0
-    (recorded,) = extract_traces(tmp_path / "bag")
+    (recorded,) = extract(tmp_path / "bag").traces
     assert recorded.actions == result.actions > 20
     assert recorded.horizon_policy == "calibrated"
 
@@ -159,7 +159,7 @@ def test_a_task_replayed_alone_has_the_rounds_that_were_recorded(
         assert [(r.round, r.requested_at, r.horizon, r.executed) for r in came] == wanted
         assert (task.actions, task.success) == (result.actions, result.success)
     # a replay can be recorded and replayed like any other run
-    again = extract_traces(tmp_path / "again")
+    again = extract(tmp_path / "again").traces
     assert 1 <= len(again) <= 2  # the recorder may find the robot when its first task has begun
     for trace in again:
         assert (trace.kind, trace.seed, trace.success) == (SCENE, recorded.seed, recorded.success)

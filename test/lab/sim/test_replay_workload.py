@@ -51,7 +51,7 @@ from kairos_ros.lab.sim.rules import Rules
 from kairos_ros.lab.sim.virtual_robot import Ended
 from kairos_ros.nodes.serving.messages import from_answer
 from kairos_ros.recording.definition import Definitions, installed_prefixes
-from kairos_ros.recording.extract import extract_traces
+from kairos_ros.recording.extract import extract
 from kairos_ros.recording.metadata import Topic
 from kairos_ros.recording.reader import Bag
 from kairos_ros.recording.runs.run import FleetRun, RoundRecord, Span, TaskRecord
@@ -285,13 +285,13 @@ def bag_with_images(folder, images, earlier=0):
 def test_robots_see_again_what_the_bag_shows(tmp_path):
     seen = [bytes([i]) * 9 for i in range(3)]
     bag_with_images(tmp_path / "bag", seen)
-    (trace,) = extract_traces(tmp_path / "bag")
+    (trace,) = extract(tmp_path / "bag").traces
     with Bag(tmp_path / "bag") as bag:
         found = recorded_seen(bag, [trace], CAMERA)
     assert [found[id(r.state)].images["front"] for r in trace.rounds] == seen
 
     bag_with_images(tmp_path / "blind", [*seen[:2], b""])
-    (trace,) = extract_traces(tmp_path / "blind")
+    (trace,) = extract(tmp_path / "blind").traces
     with (
         Bag(tmp_path / "blind") as bag,
         pytest.raises(ConfigError, match="no images of round 3 of arm_1-0123456789abcdef"),
@@ -301,7 +301,7 @@ def test_robots_see_again_what_the_bag_shows(tmp_path):
 
 def test_the_newest_of_the_recorded_observations_are_sent_again(tmp_path):
     bag_with_images(tmp_path / "bag", [b"one", b"two"], earlier=3)
-    (trace,) = extract_traces(tmp_path / "bag")
+    (trace,) = extract(tmp_path / "bag").traces
     with Bag(tmp_path / "bag") as bag:
         found = recorded_seen(bag, [trace], replace(CAMERA, observations=3))
         assert [found[id(r.state)].images["front"] for r in trace.rounds] == [b"one", b"two"]

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from kairos_ros.core.errors import ConfigError, RefusalCode
 from kairos_ros.core.exchange import Actions, Answer, Refetch, Refusal
+from kairos_ros.core.execution import effects as robot_effects
 from kairos_ros.core.execution import loop as robot_loop
 from kairos_ros.core.execution.latency import LatencyEstimate
 from kairos_ros.core.execution.task import Task
@@ -106,10 +107,10 @@ def real(script, actions, rules, start_ns):
 
     def note(now_ns, effects):
         for effect in effects:
-            if isinstance(effect, robot_loop.Send):
+            if isinstance(effect, robot_effects.Send):
                 sent.append((now_ns, effect.request))
                 server.ask(now_ns, effect.request)
-            elif isinstance(effect, robot_loop.Finished):
+            elif isinstance(effect, robot_effects.Finished):
                 results.append(effect.result)
 
     now_ns = start_ns

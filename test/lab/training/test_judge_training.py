@@ -43,7 +43,7 @@ from kairos_ros.lab.judges.train import (
 )
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES, expert, make_scene, reset_scene
 from kairos_ros.vlm.embedded.embedded_judge import EmbeddedJudge
-from kairos_ros.vlm.embedded.tiny_vlm import Shape, TinyVLM, read_model, write_description
+from kairos_ros.vlm.embedded.tiny_vlm import NetworkShape, TinyVLM, read_model, write_description
 from kairos_ros.vlm.embedded.words import words_of
 from kairos_ros.vlm.questions import SAFETY, TASK_STATE
 
@@ -99,7 +99,7 @@ def test_training_reads_pictures_and_words(trained):
 
 def test_the_export_in_numpy_computes_what_torch_does():
     torch.manual_seed(0)
-    shape = Shape(image_px=32, words=30)
+    shape = NetworkShape(image_px=32, words=30)
     network = JudgeNetwork(shape)
     images = torch.randint(0, 256, (3, 32, 32, 3), dtype=torch.uint8)
     floats = images.permute(0, 3, 1, 2) / 127.5 - 1.0

@@ -14,7 +14,8 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.msg import ActionChunk, RobotStatus
 from wire import Bystander, Operator, Wire, WireRobot, in_executor, until
 
-from kairos_ros.bringup.plan import NodeSpec, serving
+from kairos_ros.bringup.plan import serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.nodes import qos
 from kairos_ros.robot.name_owner import DOUBT_NS, TIE_NS
@@ -23,12 +24,12 @@ REQUESTS = "kairos serving: requests"
 STATE = {"state": [0.5, 0.0, 0.0]}
 
 
-def pendulum(name: str) -> NodeSpec:
+def pendulum(name: str) -> ProcessSpec:
     """A robot whose task never succeeds, so that it ends when its actions are used up. It asks for
     each round once also where it or its server gets no processor for a while."""
     patient = {"max_pause_s": 30.0, "request_timeout_s": 10.0}
     body = {"adapter_options": ["env_id=Pendulum-v1"]}
-    return NodeSpec("robot_node", "robot", name, body | patient)
+    return ProcessSpec("robot_node", "robot", name, body | patient)
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,8 @@ from kairos_ros.msg import ActionChunk, RobotStatus
 from lifecycle_msgs.msg import Transition
 from wire import Operator, Wire, WireRobot, until
 
-from kairos_ros.bringup.plan import NodeSpec, robot, serving, share
+from kairos_ros.bringup.plan import robot, serving, share
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import RefusalCode
 
 REQUESTS = "kairos serving: requests"
@@ -23,10 +24,10 @@ ACTIONS = 90
 DRAWER = {"instruction": "open", "scene": "drawer-open-v3", "seed": 3, "max_actions": ACTIONS}
 
 
-def pendulum(name: str) -> NodeSpec:
+def pendulum(name: str) -> ProcessSpec:
     """A robot whose task never succeeds, so that it ends when its actions are used up."""
     body = ["env_id=Pendulum-v1"]
-    return NodeSpec("robot_node", "robot", name, {"adapter_options": body})
+    return ProcessSpec("robot_node", "robot", name, {"adapter_options": body})
 
 
 def children(pid: int) -> list[int]:

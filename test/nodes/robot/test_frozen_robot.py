@@ -8,7 +8,7 @@ from announced import AnnouncedServer
 from kairos_ros.msg import ActionChunk, ChunkRequest
 from wire import Operator, in_executor, until
 
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.nodes import qos
 from kairos_ros.robot.body_log import read_body_log
 
@@ -36,7 +36,7 @@ def test_what_was_left_of_a_chunk_is_not_executed_after_a_pause(start, wire, tmp
         ChunkRequest, "/bob/chunk_request", answer, qos.EXCHANGE
     )
     body = {"adapter_options": ["env_id=Pendulum-v1"], "body_log": str(tmp_path)}
-    robot = start(NodeSpec("robot_node", "robot", "bob", body | {"control_rate_hz": 20.0}))
+    robot = start(ProcessSpec("robot_node", "robot", "bob", body | {"control_rate_hz": 20.0}))
     operator = Operator(wire, "bob")
     try:
         goal = operator.give(instruction="swing", max_actions=CHUNK + 20)

@@ -12,6 +12,7 @@ from rclpy.action import ActionClient
 from wire import PATIENCE_S, done, in_executor, meet, until
 
 from kairos_ros.bringup import plan as bringup
+from kairos_ros.bringup.process_spec import ProcessSpec
 
 POLICY = "emulated:latency_ms=5,chunk=20,state=3,dim=1"
 PENDULUM = ["env_id=Pendulum-v1"]
@@ -55,7 +56,7 @@ class Arm(Managed):
 
 def robot(name: str, **parameters):
     settings = {"adapter_options": PENDULUM, "autostart": False} | parameters
-    return bringup.NodeSpec("robot_node", "robot", name, settings)
+    return ProcessSpec("robot_node", "robot", name, settings)
 
 
 def test_a_robot_has_a_body_while_it_is_configured_and_takes_goals_while_it_is_active(start, wire):

@@ -23,9 +23,9 @@ from kairos_ros.host.share import share
 from kairos_ros.lab.demos.arm_demo import do_task, finding
 from kairos_ros.lab.demos.arm_figure import draw_task
 from kairos_ros.lab.demos.arm_recording import ArmRecorder
-from kairos_ros.lab.testbed.fleet_client import FleetClient
 from kairos_ros.lab.testbed.live import LiveFleet
 from kairos_ros.lab.testbed.processes import wait_until
+from kairos_ros.lab.testbed.testbed_client import TestbedClient
 from kairos_ros.nodes import qos
 from kairos_ros.robot.adapters.contract.contract_file import contract_path, read_contract
 from kairos_ros.robot.description.urdf import read_urdf
@@ -228,7 +228,7 @@ def test_a_driver_that_is_killed_and_restarted_moves_nothing_before_a_new_task(c
 
 
 def test_the_demo_records_a_task_and_draws_joints_against_chunks(cell, tmp_path):
-    with FleetClient(LiveFleet({ROBOT: RobotView(ROBOT)})) as client:
+    with TestbedClient(LiveFleet({ROBOT: RobotView(ROBOT)})) as client:
         recorder = ArmRecorder(client, ROBOT, DRIVER)
 
         def wait(true, what, within_s):

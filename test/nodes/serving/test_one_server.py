@@ -14,7 +14,8 @@ from kairos_ros.msg import ActionChunk, ChunkRequest, ServerStatus
 from lifecycle_msgs.msg import Transition
 from wire import PATIENCE_S, Operator, WireRobot, in_executor, until
 
-from kairos_ros.bringup.plan import NodeSpec, serving
+from kairos_ros.bringup.plan import serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.server_status import ServerState
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.serving import announcement
@@ -28,10 +29,10 @@ FOREIGN = 1.75
 STATE = {"state": [0.5, 0.0, 0.0]}
 
 
-def pendulum(name: str, bodies: Path, **parameters) -> NodeSpec:
+def pendulum(name: str, bodies: Path, **parameters) -> ProcessSpec:
     """A robot whose task never succeeds, so that it ends when its actions are used up."""
     given = {"adapter_options": ["env_id=Pendulum-v1"], "body_log": str(bodies)}
-    return NodeSpec("robot_node", "robot", name, given | parameters)
+    return ProcessSpec("robot_node", "robot", name, given | parameters)
 
 
 def executed(bodies: Path, robot: str) -> list[float]:

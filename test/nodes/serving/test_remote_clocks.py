@@ -19,7 +19,8 @@ from far_worker import Checked, Cloud, engine, longest_pause_s
 from wan import PORT, wan
 from wire import Operator, until
 
-from kairos_ros.bringup.plan import NodeSpec, serving
+from kairos_ros.bringup.plan import serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.lab.testbed.link_proxy import Conditions
 
 pytestmark = pytest.mark.slow
@@ -141,7 +142,9 @@ def test_a_robot_of_another_boot_is_served_with_a_cloud_whose_clock_is_behind(
     name = "arm_of_another_boot"
     other_host = robot_host(wall_clock, HOURS * HOUR_S)
     body = {"adapter_options": ["env_id=Pendulum-v1"], "max_pause_s": 30.0}
-    start(NodeSpec("robot_node", "robot", name, body), prefix=another_boot(86_400), env=other_host)
+    start(
+        ProcessSpec("robot_node", "robot", name, body), prefix=another_boot(86_400), env=other_host
+    )
     operator = Operator(wire, name)
     result = operator.result(operator.give(instruction="swing", max_actions=60))
     operator.close()

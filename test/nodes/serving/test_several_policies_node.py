@@ -15,7 +15,8 @@ from ports import free_ports
 from wire import Operator, WireRobot, until, until_served, workers_of
 
 from kairos_ros.bringup.fleet import fleet_plan
-from kairos_ros.bringup.plan import NodeSpec, serving
+from kairos_ros.bringup.plan import serving
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.commands.engines.policy import restore_command, swap_command
 from kairos_ros.core.errors import KairosError
 from kairos_ros.fleet.checks import Known
@@ -133,7 +134,7 @@ def test_a_swap_in_the_middle_of_tasks_moves_no_arm_by_the_wrong_policy(start, w
     body = {"adapter_options": ["env_id=Pendulum-v1"], "body_log": str(tmp_path), "policy": "old"}
     body |= {"control_rate_hz": RATE_HZ, "max_pause_s": 30.0}  # a pause may drop an answer
     for robot in ROBOTS:
-        start(NodeSpec("robot_node", "robot", robot, body))
+        start(ProcessSpec("robot_node", "robot", robot, body))
     operators = {robot: Operator(wire, robot) for robot in ROBOTS}
 
     def give(robot, **goal):
@@ -177,7 +178,7 @@ def test_a_swap_while_both_engines_start_again_moves_no_arm_by_the_wrong_policy(
     server = start(serving(policies=[f"old={OLD}", f"new={NEW}"], horizon="static:10"))
     wire.serving_since()
     body = {"adapter_options": ["env_id=Pendulum-v1"], "body_log": str(tmp_path), "policy": "old"}
-    start(NodeSpec("robot_node", "robot", "arm_1", body))
+    start(ProcessSpec("robot_node", "robot", "arm_1", body))
     operator = Operator(wire, "arm_1")
 
     def give():

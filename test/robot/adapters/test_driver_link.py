@@ -338,7 +338,7 @@ def test_who_comes_second_is_refused_and_the_first_goes_on(robot, driver, contex
 def test_who_did_not_see_the_first_in_time_gives_way_later(robot, link, context, monkeypatch):
     blind = RosDriverLink(contract_of("/good"), "/arm_3", context)
     with monkeypatch.context() as patch:
-        patch.setattr(blind._claim, "rivals", lambda: [])
+        patch.setattr(blind._claim, "other_commanders", lambda: [])
         blind.start(60.0, LOOK_AROUND_S)
     objection = until(blind.objection, what="for the second one to see the first")
     assert "and was first" in objection.text

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 from task_rules import MONITOR, MS, SAFETY, SYSTEM1, SYSTEM2, rules
 
 from kairos_ros.core.exchange import Actions, Answer
+from kairos_ros.core.execution.effects import Act, Finished, Hold, Send
 from kairos_ros.core.execution.latency import LatencyEstimate
-from kairos_ros.core.execution.loop import Act, Finished, Hold, Loop, LoopConfig, Send
+from kairos_ros.core.execution.loop import Loop, LoopConfig
 from kairos_ros.core.execution.task import Task
 from kairos_ros.core.pipeline import Fallback, TaskState
 from kairos_ros.robot.supervision.state_events import (

@@ -53,8 +53,8 @@ def evaluation() -> ModuleType:
 
 def ours(policy: Path) -> dict:
     from kairos_ros.core.horizons.policies import parse_horizon
+    from kairos_ros.engine.interface import EngineOptions
     from kairos_ros.engine.policies.policy_engine import load_policy_engine
-    from kairos_ros.engine.seam import EngineOptions
     from kairos_ros.lab.scenes.arms import SceneArms, SceneView
     from kairos_ros.lab.scenes.trial import run_episodes
 

@@ -19,12 +19,12 @@ from kairos_ros.core.errors import ConfigError, PolicyError, RefusalCode
 from kairos_ros.core.language.choice import Choice
 from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.core.language.schedule import MOST_WAITING, LanguageSchedule
+from kairos_ros.engine.interface import EngineLostError, EngineOptions
 from kairos_ros.engine.policies.language.head import PaliGemmaHead
 from kairos_ros.engine.policies.language.kv_slots import KvSlots, slot_bytes
 from kairos_ros.engine.policies.language.prefill import Prefill, PrefillTap
 from kairos_ros.engine.policies.policy import LoadedPolicy
 from kairos_ros.engine.policies.served import LEAVE_OUT, not_speaking
-from kairos_ros.engine.seam import EngineLostError, EngineOptions
 from kairos_ros.transport.language_messages import (
     MOST_TOKENS,
     LanguageAnswer,
@@ -66,7 +66,7 @@ class _Frame:
 
 
 class UnifiedDecoder:
-    """See `seam.QuestionAnswering`. `frame` is told of every batch, in between."""
+    """See `interface.QuestionAnswering`. `frame` is told of every batch, in between."""
 
     def __init__(
         self,
@@ -99,7 +99,7 @@ class UnifiedDecoder:
 
     @property
     def load(self) -> LanguageLoad:
-        """As the seam says."""
+        """As the interface says."""
         schedule = self._schedule
         return LanguageLoad(
             schedule.waiting,
@@ -112,7 +112,7 @@ class UnifiedDecoder:
     def ask(
         self, key: Hashable, question: LanguageQuestion, now_s: float
     ) -> LanguageFailure | None:
-        """As the seam says."""
+        """As the interface says."""
         tokens = self._tokens(question.text)
         if len(tokens) > MOST_QUESTION_TOKENS:
             reason = f"the question has {len(tokens)} tokens; at most {MOST_QUESTION_TOKENS}"
@@ -130,7 +130,7 @@ class UnifiedDecoder:
         return None
 
     def withdraw(self, key: Hashable) -> None:
-        """As the seam says."""
+        """As the interface says."""
         if key in self._open:
             self._close(key)
 
@@ -142,7 +142,7 @@ class UnifiedDecoder:
             self._frames.append(_Frame(found, prefill))
 
     def go_on(self, now_s: float) -> Outcomes:
-        """As the seam says."""
+        """As the interface says."""
         with torch.inference_mode():
             return self._go_on(now_s)
 

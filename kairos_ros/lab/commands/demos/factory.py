@@ -9,7 +9,7 @@ import typer
 
 from kairos_ros.bringup.fleet_files import fleet_path, runnable
 from kairos_ros.bringup.foreground import FleetArgument, run_folder
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.host.domain import stay_on_this_host
 from kairos_ros.host.extras import require
@@ -79,7 +79,7 @@ def check_simulated(fleet: "FleetFile") -> None:
         raise ConfigError(f"{len(fleet.robots)} robots; on one host at most {MOST_ROBOTS} are run")
 
 
-def disturbable(specs: Sequence[NodeSpec]) -> list[NodeSpec]:
+def disturbable(specs: Sequence[ProcessSpec]) -> list[ProcessSpec]:
     """The same nodes, with robots that offer the service `disturb`."""
     return [
         replace(spec, parameters={**spec.parameters, "disturbances": True})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from rich.console import Console, RenderableType
 
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.fleet.fleet_file import FleetFile
 from kairos_ros.lab.demos.experiment import point_latest
 from kairos_ros.lab.demos.factory.events import PlannedEvent
@@ -44,7 +44,7 @@ LOG_COLUMNS = 150
 class FactoryOptions:
     file: Path
     fleet: FleetFile
-    nodes: list[NodeSpec]
+    nodes: list[ProcessSpec]
     script: list[PlannedEvent]
     seed: int
     folder: Path

@@ -7,7 +7,7 @@ from dataclasses import replace
 from diagnostic_msgs.msg import DiagnosticStatus
 
 from kairos_ros.bringup.fleet import NODES
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.lab.demos.factory.events import JUDGED_BY, EventKind, PlannedEvent, promise
 from kairos_ros.lab.demos.factory.history import TASK_OVER, FactoryEvent
@@ -37,7 +37,7 @@ ABOUT_S = 14.0
 class FactoryScript:
     """Events, by what is done to whom."""
 
-    def __init__(self, factory: FactoryTestbed, specs: Sequence[NodeSpec]) -> None:
+    def __init__(self, factory: FactoryTestbed, specs: Sequence[ProcessSpec]) -> None:
         """specs: the nodes of the fleet, to start one again."""
         self._factory, self._specs = factory, specs
 
@@ -203,9 +203,9 @@ class FactoryScript:
     def _running(self, robots: Sequence[str]) -> int:
         return sum(self._factory.history.mode(robot) is Mode.RUNNING for robot in robots)
 
-    def _spec(self, kind: EventKind) -> NodeSpec:
+    def _spec(self, kind: EventKind) -> ProcessSpec:
         executable = f"{NODES[JUDGED_BY[kind]]}_node"
         return next(spec for spec in self._specs if spec.executable == executable)
 
-    def _of(self, spec: NodeSpec, planned: PlannedEvent) -> tuple[str, ...]:
+    def _of(self, spec: ProcessSpec, planned: PlannedEvent) -> tuple[str, ...]:
         return tuple(r for r in planned.robots if r in spec.parameters["robots"])

@@ -13,14 +13,14 @@ from kairos_ros.lab.drill.proof.exchange import (
     SeenServer,
     TaskEnd,
 )
-from kairos_ros.lab.testbed.fleet_client import FleetClient
+from kairos_ros.lab.testbed.testbed_client import TestbedClient
 from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, ServerStatus, TaskEvent
 from kairos_ros.nodes.qos import DIAGNOSTICS, ROSTER
 from kairos_ros.telemetry.decode import chunk_answered
 from kairos_ros.telemetry.events import TaskKey
 
 
-def listen_to_exchange(client: FleetClient, exchange: Exchange, *, pulses: bool = False) -> None:
+def listen_to_exchange(client: TestbedClient, exchange: Exchange, *, pulses: bool = False) -> None:
     """From now on, while `client` spins: requests, chunks and task events of its robots, and with
     `pulses` when each told what it executes."""
 

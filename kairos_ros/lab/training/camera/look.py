@@ -76,7 +76,7 @@ def dressed(env: Any, camera: str | None, look: Look, rng: np.random.Generator) 
         mujoco.mj_camlight(model, data)
 
 
-class Dresser:
+class SceneRandomizer:
     """Dresses the scenes of simulated arms, each for a whole episode and by its seed, and puts
     things on every second table."""
 

@@ -17,7 +17,7 @@ from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.nodes.robot.claim import CLAIM_S, LOOK_AROUND_S, ArmClaim, Rival, link_name
+from kairos_ros.nodes.robot.claim import CLAIM_S, LOOK_AROUND_S, ArmClaim, OtherCommander, link_name
 from kairos_ros.nodes.robot.drivers.cell import DriverCell
 from kairos_ros.nodes.robot.drivers.commands import DriverCommands
 from kairos_ros.nodes.robot.drivers.messages import entries_from, joints_from, picture_from
@@ -151,9 +151,9 @@ class RosDriverLink:
         while self._objection is not None and time.monotonic() < give_up:
             time.sleep(0.05)  # controllers are about to find us
 
-    def commanders(self) -> list[Rival]:
+    def commanders(self) -> list[OtherCommander]:
         """Everybody else who commands the arm."""
-        return self._claim.rivals()
+        return self._claim.other_commanders()
 
     def mismatches(self) -> list[Mismatch]:
         """Everything that does not fit the contract now, but for who else commands the arm."""
@@ -280,16 +280,16 @@ class RosDriverLink:
 
     def _claimed(self, give_up: float, look_around_s: float) -> bool:
         """One attempt to begin to command. Raises ConfigError where it was the last one."""
-        problems = [*self.mismatches(), *map(_as_mismatch, self._claim.rivals())]
+        problems = [*self.mismatches(), *map(_as_mismatch, self._claim.other_commanders())]
         if not problems and self._claim.looked_around(look_around_s):
             self._within(self._commander.claim)
             time.sleep(CLAIM_S)
-            rivals = self._claim.rivals()
-            if not rivals:
+            others = self._claim.other_commanders()
+            if not others:
                 return True
             first = self._claim.comes_first()
             self._within(self._commander.give_up)
-            problems = [_as_mismatch(rival) for rival in rivals]
+            problems = [_as_mismatch(other) for other in others]
             time.sleep(0.0 if first else 3 * CLAIM_S)
         if problems and time.monotonic() > give_up:
             told = "\n".join(f"  {problem.code}: {problem.text}" for problem in problems)
@@ -305,10 +305,10 @@ class RosDriverLink:
     def _look(self) -> None:
         """Asks the graph who is there."""
         objection = None
-        for rival in self._claim.intruders():
-            objection = Objection(COMMANDED, f"{rival.told}; end one of them")
-            if self._commands and self._claim.gives_way(rival):
-                self._give_way = Objection(COMMANDED, f"{rival.told}, and was first; start anew")
+        for other in self._claim.unwanted_commanders():
+            objection = Objection(COMMANDED, f"{other.told}; end one of them")
+            if self._commands and self._claim.gives_way(other):
+                self._give_way = Objection(COMMANDED, f"{other.told}, and was first; start anew")
                 self._node.get_logger().error(f"{COMMANDED}: {self._give_way.text}")
                 self._commands = False
                 self._commander.give_up()
@@ -317,5 +317,5 @@ class RosDriverLink:
         self._objection = objection
 
 
-def _as_mismatch(rival: Rival) -> Mismatch:
-    return Mismatch(COMMANDED, rival.told)
+def _as_mismatch(other: OtherCommander) -> Mismatch:
+    return Mismatch(COMMANDED, other.told)

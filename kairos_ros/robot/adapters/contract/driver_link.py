@@ -1,4 +1,4 @@
-"""The seam between a contracted robot and what carries its messages: plain data both ways."""
+"""The interface between a contracted robot and what carries its messages: plain data both ways."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

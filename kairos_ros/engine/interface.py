@@ -1,4 +1,4 @@
-"""The seam: what every engine is, whether it runs a policy or emulates one. Imports no torch."""
+"""What every engine is, whether it runs a policy or emulates one. Imports no torch."""
 
 from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass

@@ -13,7 +13,7 @@ from kairos_ros.core.wire_check import printable
 from kairos_ros.nodes.process import join_ros
 
 
-class SideNode:
+class StandaloneNode:
     """A node with a context and an executor of its own: the program's signals stay the program's.
 
     Either the program calls `spin` again and again, or `spin_in_thread` once.

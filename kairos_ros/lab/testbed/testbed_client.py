@@ -19,10 +19,11 @@ from kairos_ros.msg import ActionChunk, FleetState, RobotStatus
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import FLEET_BYTES, subscribe
 from kairos_ros.nodes.qos import EVENTS, ROSTER, TELEMETRY
-from kairos_ros.nodes.vlm.side_node import SideNode
+from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.recording.runs.run import ACTIVITIES, CANCELED, LOST, TaskRecord, Timeline
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
-from kairos_ros.telemetry.decode import chunk_answered, fleet_reported, robot_reported
+from kairos_ros.telemetry.decode import chunk_answered, robot_reported
+from kairos_ros.telemetry.decode_fleet import fleet_reported
 from kairos_ros.telemetry.events import ChunkAnswered, RobotReported
 
 MAX_ACTIONS = 500
@@ -52,7 +53,7 @@ class _Assignment:
     result: Any = None
 
 
-class FleetClient:
+class TestbedClient:
     """Client of every robot's ExecuteTask action. A context manager; all times since `begin`."""
 
     def __init__(self, live: LiveFleet) -> None:
@@ -69,8 +70,8 @@ class FleetClient:
         self._shown: dict[str, tuple[float, str]] = {}
         self._shown_last = 0.0
         self._origin = time.monotonic()
-        self._side = SideNode("demo")
-        self._node = self._side.node
+        self._standalone = StandaloneNode("demo")
+        self._node = self._standalone.node
         self._clients: dict[str, ActionClient] = {
             robot: ActionClient(self._node, ExecuteTask, f"/{robot}/execute_task")
             for robot in live.robots
@@ -80,11 +81,11 @@ class FleetClient:
         self.listen("/kairos/robot_status", RobotStatus, self._on_status, ROSTER)
         self.listen("/kairos/fleet_state", FleetState, self._on_fleet, TELEMETRY)
 
-    def __enter__(self) -> "FleetClient":
+    def __enter__(self) -> "TestbedClient":
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._side.close()
+        self._standalone.close()
 
     def listen(
         self, topic: str, kind: type, callback: Callable[[Any], None], qos: QoSProfile = EVENTS
@@ -155,7 +156,7 @@ class FleetClient:
 
     def spin(self, for_s: float) -> None:
         """Handles what arrives; returns after the first message, at the latest after `for_s`."""
-        self._side.spin(for_s)
+        self._standalone.spin(for_s)
         for robot, task in list(self._assigned.items()):
             self._advance(robot, task)
 

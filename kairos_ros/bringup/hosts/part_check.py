@@ -10,7 +10,7 @@ from kairos_ros.bringup.fleet import REPLICA, fleet_plan
 from kairos_ros.bringup.fleet_files import runnable
 from kairos_ros.bringup.hosts.host_part import JUDGES, ToldPlan, part_of
 from kairos_ros.bringup.hosts.link_keys import check_keys
-from kairos_ros.bringup.plan import NodeSpec
+from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.fleet.deployment import policies_of
 from kairos_ros.fleet.places import model_of
@@ -43,7 +43,7 @@ def check_part(told: ToldPlan, host: str, file: Path) -> None:
     known = [_said(spec) for spec in _own_specs(fleet, told, host, path.parent)]
     policies = policies_of(fleet, path.parent)
     for key, spec in part.items():
-        if spec.ros and _said(spec) not in known:
+        if spec.kind is ProcessKind.NODE and _said(spec) not in known:
             raise _differ(told, host, path, key)
     needed = {one.policy for one in served.engines if one.host == host and one.endpoint}
     if any(STANDBY in spec.parameters for spec in part.values()):
@@ -52,7 +52,9 @@ def check_part(told: ToldPlan, host: str, file: Path) -> None:
         if served.policies[name] != policies.get(name):
             raise _differ(told, host, path, f"policy {name}")
     gpus = sum(one.gpus for one in fleet.server_cluster.hosts if one.name == host)
-    models = sum(not spec.ros or spec.executable in JUDGES for spec in part.values())
+    models = sum(
+        spec.kind is ProcessKind.WORKER or spec.executable in JUDGES for spec in part.values()
+    )
     if models > gpus:
         raise ConfigError(
             f"the plan of host {told.host} has {models} models on host {host}, which has {gpus} "
@@ -61,7 +63,9 @@ def check_part(told: ToldPlan, host: str, file: Path) -> None:
     check_keys(part.values())
 
 
-def _own_specs(fleet: "FleetFile", told: ToldPlan, host: str, folder: Path) -> Iterator[NodeSpec]:
+def _own_specs(
+    fleet: "FleetFile", told: ToldPlan, host: str, folder: Path
+) -> Iterator[ProcessSpec]:
     """What a host may run by the file; a judge at several places once for each of them."""
     places: dict[str, list[str]] = {}
     for task in fleet.tasks.values():
@@ -79,7 +83,7 @@ def _own_specs(fleet: "FleetFile", told: ToldPlan, host: str, folder: Path) -> I
             yield spec
 
 
-def _said(spec: NodeSpec) -> NodeSpec:
+def _said(spec: ProcessSpec) -> ProcessSpec:
     """What the file says of a node; the plan says the rest."""
     name, parameters = spec.name, spec.parameters
     if spec.executable in JUDGES:
