@@ -169,7 +169,7 @@ def test_a_dashboard_that_hears_nothing_any_more_says_so(wire):
     with Watch() as watch:
         codes = [answer.status_code for answer in asyncio.run(answers(watch))]
         assert codes == [200, 200, 404]
-        watch._side.executor.create_task(lambda: 1 // 0)  # what nobody has foreseen
+        watch._node.executor.create_task(lambda: 1 // 0)  # what nobody has foreseen
         until(lambda: watch.failure, what="for the thread of ROS to end")
         for answer in asyncio.run(answers(watch)):
             assert answer.status_code == 503

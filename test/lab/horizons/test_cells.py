@@ -148,6 +148,7 @@ DECIDE_NOTHING = {
     "document/faults.py",
     "document/marked_yaml.py",
     "document/text_file.py",
+    "engine/policies/policy_source.py",
     "lab/metrics/cells.py",
     "recording/runs/pipeline.py",
     "host/orphan.py",
@@ -156,7 +157,7 @@ DECIDE_NOTHING = {
     "transport/picture.py",
 }
 """How cells are run and kept, plain records, pictures that a simulated run has none of, where files
-are and how they are read."""
+are and how they are read, and whether they are of this policy."""
 
 
 @pytest.mark.slow

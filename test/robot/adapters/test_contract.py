@@ -140,12 +140,13 @@ def test_a_joint_is_read_and_commanded_in_the_policy_s_unit(changes, position, p
     assert limits.max_rate[0] > 0
 
 
-def followed(targets, positions, period_s=0.1, **joint_changes) -> str:
-    """What a check of one joint says at the end."""
+def followed(targets, positions, period_s=0.1, silent_after=1000, **joint_changes) -> str:
+    """What a check of one joint says at the end. silent_after: so many periods."""
     check = FollowingCheck([joint(unit="radians", **joint_changes)], Following())
     said = ""
     for i, (target, position) in enumerate(zip(targets, positions, strict=True)):
-        said = check.told(round(i * period_s * 1e9), np.array([target]), np.array([position]))
+        now_ns, heard_ns = (round(k * period_s * 1e9) for k in (i, min(i, silent_after)))
+        said = check.told(now_ns, np.array([target]), np.array([position]), heard_ns)
         if said:
             break
     return said
@@ -155,6 +156,7 @@ def test_a_joint_that_stands_still_far_from_its_targets_is_found():
     saw = [0.05 + 0.02 * (i % 10) for i in range(40)]  # chunks begin near an arm that is stuck
     assert "joint a has not moved for 2.1 s" in followed(saw, [0.0] * 40)
     assert followed(saw[:20], [0.0] * 20) == ""
+    assert followed(saw, [0.0] * 40, silent_after=18) == "", "who knows where it is"
     assert followed(saw, [0.0] * 40, grips=True) == ""
     assert followed([0.1] * 40, [0.0] * 40) == ""  # it sags, but is where it shall be
     assert followed([2.0] * 40, [0.01 * i for i in range(40)]) == ""

@@ -123,7 +123,10 @@ class ContractedRobot:
         self._commanded = action.astype(np.float64)
         targets = self._units.positions(action)
         at = np.concatenate([self._joints(a, arm) for a, arm in enumerate(self._contract.arms)])
-        if text := self._following.told(self._clock_ns(), targets, at):
+        heard_ns = min(
+            cast(Positions, self._link.positions(a)).at_ns for a in range(len(self._contract.arms))
+        )
+        if text := self._following.told(self._clock_ns(), targets, at, heard_ns):
             raise self._lost("not following", text)
         left = iter(targets)
         for a, arm in enumerate(self._contract.arms):

@@ -30,11 +30,12 @@ class FollowingCheck:
             self._since_ns += now_ns - self._now_ns
         self._now_ns = now_ns
 
-    def told(self, now_ns: int, targets: np.ndarray, positions: np.ndarray) -> str:
+    def told(self, now_ns: int, targets: np.ndarray, positions: np.ndarray, heard_ns: int) -> str:
         """One control period; float64 [joints] each, rad or m. Why it is not following, or empty.
 
         A joint is given time from when it last moved; what counts is the farthest of its targets
-        since then, as chunks begin anew near an arm that does not move.
+        since then, as chunks begin anew near an arm that does not move. heard_ns: when the
+        positions came; of a driver that says nothing, nobody knows whether its joints move.
         """
         self._now_ns = now_ns
         if self._at is None:
@@ -44,7 +45,7 @@ class FollowingCheck:
         self._at[moved], self._since_ns[moved] = positions[moved], now_ns
         self._farthest[moved] = 0.0
         self._farthest = np.maximum(self._farthest, np.abs(targets - positions))
-        still_s = (now_ns - self._since_ns) / 1e9
+        still_s = (heard_ns - self._since_ns) / 1e9
         late = self._must & (still_s > self._allowed.within_s)
         late &= self._farthest > self._allowed.tolerance
         if not late.any():
