@@ -70,7 +70,7 @@ def calibrate_command(
         str, typer.Option(help="Horizons to choose from, actions.")
     ] = "5,10,15,20,30,40,50",
     disturbance: Annotated[
-        float, typer.Option(min=0.0, help="Noise on executed hand motions, action units.")
+        float, typer.Option(min=0.0, max=1.0, help="Noise on executed hand motions, action units.")
     ] = 0.0,
     lead: Annotated[
         int,
