@@ -81,14 +81,21 @@ class StaticHorizons:
 
     def __post_init__(self) -> None:
         _check_names(self.tasks)
-        _check_counts(self.how)
+        _check_counts(self.counts, self.how.get("episodes"))
         for h in (*self.tasks.values(), self.general):
             _check_horizon(h)
+
+    @property
+    def counts(self) -> Mapping[str, Mapping[Any, int]]:
+        """Task, or `all` -> horizon -> successful tuning episodes; empty where they are not kept,
+        and for horizons from bags, of which each has its own number of tasks."""
+        kept: Mapping[str, Mapping[Any, int]] = self.how.get("successes", {})
+        return kept if "episodes" in self.how else {}
 
     def with_slack(self) -> "StaticHorizons | None":
         """The largest that lost no more than SLACK_LOSS of the tuning episodes to the best one;
         None where the counts of a task are not kept."""
-        kept: Mapping[str, Mapping[Any, int]] = self.how.get("successes", {})
+        kept = self.counts
         if not all(names[0] in kept for names in self.tasks) or "all" not in kept:
             return None
         tasks = {names: _largest_within(kept[names[0]], self.how) for names in self.tasks}
@@ -126,7 +133,7 @@ class HorizonCalibration:
         if self.static:
             longest |= {f"static:tuned, {n[0]}": h for n, h in self.static.tasks.items()}
             longest["static:tuned, unknown tasks"] = self.static.general
-            counts = self.static.how.get("successes", {}).items()
+            counts = self.static.counts.items()
             longest |= {f"the counts of {name}": max(map(int, of)) for name, of in counts}
         longest |= {f"the critic of {n[0]}": c.horizons[-1] for n, c in self.critics.items()}
         for name, h in longest.items():
@@ -296,9 +303,8 @@ def _check_horizon(h: Any) -> None:
         raise ConfigError(f"calibration: a horizon is a whole number >= 1, not {h!r}")
 
 
-def _check_counts(how: Mapping[str, Any]) -> None:
-    """Of `StaticHorizons.how`: task -> horizon -> successful episodes. There may be none."""
-    counts, episodes = how.get("successes", {}), how.get("episodes")
+def _check_counts(counts: Any, episodes: Any) -> None:
+    """`StaticHorizons.counts`, which come from a file."""
     try:
         for of in counts.values():
             for h in of:
