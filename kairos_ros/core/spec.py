@@ -82,7 +82,12 @@ def build_policy(text: str, builtin: Mapping[str, Callable[..., Any]], group: st
     ]
     if missing:
         raise ConfigError(f"{name!r} needs {', '.join(missing)}; write '{name}:{missing[0]}=…'")
-    return factory(**arguments)
+    try:
+        return factory(**arguments)
+    except ConfigError:
+        raise
+    except Exception as error:  # of a plug-in
+        raise ConfigError(f"policy {text!r}: {type(error).__name__}: {error}") from error
 
 
 def _plugin(name: str, group: str, builtin: Mapping[str, Any]) -> Callable[..., Any]:

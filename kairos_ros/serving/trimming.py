@@ -7,7 +7,7 @@ from numpy.typing import NDArray
 
 from kairos_ros.core.errors import PolicyError, RefusalCode
 from kairos_ros.core.exchange import Actions, Refusal, WholeChunk
-from kairos_ros.core.horizons.policies import Horizon, HorizonContext, after_surprise
+from kairos_ros.core.horizons.policies import Horizon, HorizonContext, after_surprise, decide
 from kairos_ros.serving.request_queue import PendingRequest
 from kairos_ros.transport.messages import EngineDescription, InferFailure, InferOutcome
 
@@ -64,7 +64,9 @@ def answer_outcome(
         surprised=request.execution.surprised,
     )
     try:
-        horizon = entry.horizon_policy(outcome.updates, outcome.chunk, context)
+        horizon = decide(
+            entry.horizon_policy, horizon_name, outcome.updates, outcome.chunk, context
+        )
     except PolicyError as error:
         return Refusal(RefusalCode.BAD_HORIZON_POLICY, str(error))
     session.allowed = horizon.length

@@ -199,6 +199,11 @@ def test_a_policy_without_a_calibration_has_none_but_a_named_file_must_be_there(
         find_calibration(str(tmp_path), str(tmp_path / "other.json"))
 
 
+def _counted(successes, episodes=8):
+    how = {"successes": successes, "episodes": episodes}
+    return {"tasks": [{"names": ["a"], "horizon": 5}], "general": 5, "how": how}
+
+
 @pytest.mark.parametrize(
     ("change", "complaint"),
     [
@@ -216,6 +221,16 @@ def test_a_policy_without_a_calibration_has_none_but_a_named_file_must_be_there(
         ({"static": {"tasks": [{"names": ["a", "a"], "horizon": 6}], "general": 5}}, "two plans"),
         ({"static": 7}, "not subscriptable"),
         ({"unknown": {"rounds": [], "after": 5, "longest_lead": "2"}}, "longest_lead is a number"),
+        ({"tasks": [{"names": "reach", "rounds": [], "after": 5}]}, "names is a list"),
+        ({"tasks": [{"names": ["a"], "rounds": [], "after": h} for h in (5, 6)]}, "two rows"),
+        ({"static": _counted({"a": {"5": 8, "60": 8}})}, "60 of the counts of a exceeds"),
+        ({"static": _counted({"a": {"0": 8}})}, "not 0"),
+        ({"static": _counted({"a": {}})}, "counts of episodes"),
+        ({"static": _counted({"a": 8})}, "counts of episodes"),
+        ({"static": _counted({"a": {"5": "all"}})}, "counts of episodes"),
+        ({"static": _counted({"a": {"five": 8}})}, "counts of episodes"),
+        ({"static": _counted({"a": {"5": 8}}, episodes=0)}, "counts of episodes"),
+        ({"static": _counted([8])}, "counts of episodes"),
     ],
 )
 def test_a_wrong_calibration_file_is_refused_with_the_reason(tmp_path, change, complaint):

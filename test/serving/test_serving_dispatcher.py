@@ -23,6 +23,7 @@ from kairos_ros.core.exchange import (
     RequestId,
 )
 from kairos_ros.core.horizons.calibration import HorizonCalibration, HorizonPlan, StaticHorizons
+from kairos_ros.core.horizons.policies import BUILTIN
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.serving.batching import Submit
 from kairos_ros.serving.dispatcher import Dispatcher
@@ -176,6 +177,24 @@ def test_a_request_may_ask_for_the_tuned_static_horizon_of_its_task():
     (reply,) = serving(calibration=calibration).request(200 * MS, asked)
     assert reply.body.code is RefusalCode.BAD_HORIZON_POLICY
     assert "run 'kairos calibrate' (--static-only" in reply.body.reason
+
+
+def test_a_horizon_plugin_that_fails_refuses_its_request_and_no_other(monkeypatch):
+    def broken(updates, chunk, context):
+        raise RuntimeError("out of order")
+
+    monkeypatch.setitem(BUILTIN, "broken", lambda: broken)
+    monkeypatch.setitem(BUILTIN, "unmade", lambda: 1 / 0)
+    dispatcher = serving()
+    (submit,) = dispatcher.request(200 * MS, ask(horizon_policy="broken"))
+    (reply,) = done(dispatcher, 201 * MS, submit, [result()])
+    assert reply.body.code is RefusalCode.BAD_HORIZON_POLICY
+    assert reply.body.reason == "horizon policy 'broken': RuntimeError: out of order"
+    (reply,) = dispatcher.request(202 * MS, ask(horizon_policy="unmade"))
+    assert reply.body.code is RefusalCode.BAD_HORIZON_POLICY
+    (submit,) = dispatcher.request(203 * MS, ask())
+    (reply,) = done(dispatcher, 204 * MS, submit, [result()])
+    assert isinstance(reply.body, Actions)
 
 
 @pytest.mark.parametrize(

@@ -5,7 +5,7 @@ inside a chunk tells. Episodes tell it: `kairos calibrate` measures a plan per t
 horizon that suits each task best. Where a plan does not do, a critic tells it by the state.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -68,7 +68,8 @@ class HorizonPlan:
 class StaticHorizons:
     """The largest static horizon at the highest accuracy, per task (000 §5.1): `static:tuned`.
 
-    Raises ConfigError for a horizon below 1 and for a task with two, or one without a name.
+    Raises ConfigError for a horizon below 1, for a task with two or one without a name, and for
+    counts of episodes that cannot be.
     """
 
     tasks: Mapping[tuple[str, ...], int]
@@ -80,13 +81,21 @@ class StaticHorizons:
 
     def __post_init__(self) -> None:
         _check_names(self.tasks)
+        _check_counts(self.counts, self.how.get("episodes"))
         for h in (*self.tasks.values(), self.general):
             _check_horizon(h)
+
+    @property
+    def counts(self) -> Mapping[str, Mapping[Any, int]]:
+        """Task, or `all` -> horizon -> successful tuning episodes; empty where they are not kept,
+        and for horizons from bags, of which each has its own number of tasks."""
+        kept: Mapping[str, Mapping[Any, int]] = self.how.get("successes", {})
+        return kept if "episodes" in self.how else {}
 
     def with_slack(self) -> "StaticHorizons | None":
         """The largest that lost no more than SLACK_LOSS of the tuning episodes to the best one;
         None where the counts of a task are not kept."""
-        kept: Mapping[str, Mapping[Any, int]] = self.how.get("successes", {})
+        kept = self.counts
         if not all(names[0] in kept for names in self.tasks) or "all" not in kept:
             return None
         tasks = {names: _largest_within(kept[names[0]], self.how) for names in self.tasks}
@@ -124,6 +133,8 @@ class HorizonCalibration:
         if self.static:
             longest |= {f"static:tuned, {n[0]}": h for n, h in self.static.tasks.items()}
             longest["static:tuned, unknown tasks"] = self.static.general
+            counts = self.static.counts.items()
+            longest |= {f"the counts of {name}": max(map(int, of)) for name, of in counts}
         longest |= {f"the critic of {n[0]}": c.horizons[-1] for n, c in self.critics.items()}
         for name, h in longest.items():
             if h > self.chunk_size:
@@ -185,18 +196,14 @@ class HorizonCalibration:
                 f"calibration: not a horizon calibration of format {FORMAT}; run 'kairos calibrate'"
             )
         try:
-            tasks = {tuple(map(str, row["names"])): _parse(row) for row in data["tasks"]}
             return cls(
                 policy_id=str(data["policy_id"]),
                 chunk_size=int(data["chunk_size"]),
-                tasks=tasks,
+                tasks=_named(data["tasks"], _parse),
                 unknown=None if data["unknown"] is None else _parse(data["unknown"]),
                 how=dict(data.get("how", {})),
                 static=_parse_static(data["static"]) if "static" in data else None,
-                critics={
-                    tuple(map(str, row["names"])): Critic.from_dict(row)
-                    for row in data.get("critics", ())
-                },
+                critics=_named(data.get("critics", ()), Critic.from_dict),
             )
         except KeyError as error:
             raise ConfigError(f"calibration: field {error.args[0]!r} is missing") from None
@@ -296,6 +303,23 @@ def _check_horizon(h: Any) -> None:
         raise ConfigError(f"calibration: a horizon is a whole number >= 1, not {h!r}")
 
 
+def _check_counts(counts: Any, episodes: Any) -> None:
+    """`StaticHorizons.counts`, which come from a file."""
+    try:
+        for of in counts.values():
+            for h in of:
+                _check_horizon(int(h))
+            if not of or not all(isinstance(ok, int) and ok >= 0 for ok in of.values()):
+                raise ValueError
+        if counts and not (isinstance(episodes, int) and episodes >= 1):
+            raise ValueError
+    except (AttributeError, TypeError, ValueError):
+        raise ConfigError(
+            "calibration: successes of static horizons are counts of episodes per task and horizon,"
+            " with the number of episodes; run 'kairos calibrate --static-only'"
+        ) from None
+
+
 def _check_names(tasks: Mapping[tuple[str, ...], Any]) -> None:
     if not all(tasks):
         raise ConfigError("calibration: a task without names")
@@ -315,5 +339,19 @@ def _parse(row: Mapping[str, Any]) -> HorizonPlan:
 
 
 def _parse_static(data: Mapping[str, Any]) -> StaticHorizons:
-    tasks = {tuple(map(str, row["names"])): row["horizon"] for row in data["tasks"]}
+    tasks = _named(data["tasks"], lambda row: row["horizon"])
     return StaticHorizons(tasks, data["general"], dict(data.get("how", {})))
+
+
+def _named[T](
+    rows: Iterable[Mapping[str, Any]], parse: Callable[[Mapping[str, Any]], T]
+) -> dict[tuple[str, ...], T]:
+    found: dict[tuple[str, ...], T] = {}
+    for row in rows:
+        if isinstance(row["names"], str):
+            raise ConfigError(f"calibration: names is a list, not {row['names']!r}")
+        names = tuple(map(str, row["names"]))
+        if names in found:
+            raise ConfigError(f"calibration: {names} has two rows; keep one")
+        found[names] = parse(row)
+    return found

@@ -81,7 +81,8 @@ class Critic:
                     f"do not fit {widths[-1]} inputs"
                 )
             widths.append(weights.shape[2])
-        if self.spread.shape != self.mean.shape or self.state_dim < 1:
+        fits = self.offset.ndim == 1 and self.spread.shape == self.mean.shape
+        if not fits or self.state_dim < 1:
             raise ConfigError(
                 f"critic: features of shape {self.mean.shape} and {self.spread.shape}, and actions "
                 f"of shape {self.offset.shape}"
@@ -94,6 +95,12 @@ class Critic:
         every = [self.offset, self.mean, self.spread, *(x for pair in self.layers for x in pair)]
         if not all(np.isfinite(x).all() for x in every) or not (self.spread > 0).all():
             raise ConfigError("critic: its numbers must be finite, and spreads above 0")
+        largest = CLIP
+        for weights, biases in self.layers:
+            inputs = np.abs(weights).sum(axis=1, dtype=np.float64).max()
+            largest = largest * float(inputs) + float(np.abs(biases).max())
+        if largest > float(np.finfo(np.float32).max):
+            raise ConfigError("critic: its weights are so large that risks would be no numbers")
 
     @property
     def state_dim(self) -> int:

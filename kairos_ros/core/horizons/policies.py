@@ -268,6 +268,32 @@ def parse_horizon(
     return policy
 
 
+def decide(
+    policy: HorizonPolicy, name: str, updates: Floats, chunk: Floats, context: HorizonContext
+) -> Horizon:
+    """What `policy`, which `name` names and which may be a plug-in, answers to this chunk.
+
+    Raises PolicyError, also where it raises anything else or answers what cannot be executed.
+    """
+    n = len(chunk)
+    try:
+        horizon = policy(updates, chunk, context)
+        length, confidence = horizon.length, np.asarray(horizon.confidence)
+        sound = type(length) is int and 1 <= length <= n and isinstance(horizon.reason, str)
+        of_each = confidence.shape == (n,)
+        sound = sound and of_each and bool(((confidence >= 0) & (confidence <= 1)).all())
+    except PolicyError:
+        raise
+    except Exception as error:
+        raise PolicyError(f"horizon policy {name!r}: {type(error).__name__}: {error}") from error
+    if not sound:
+        raise PolicyError(
+            f"horizon policy {name!r} must answer a length from 1 to {n}, not {length!r}, with a "
+            f"confidence in [0, 1] for each of {n} actions and a reason"
+        )
+    return horizon
+
+
 def after_surprise(horizon: Horizon, most: int, context: HorizonContext) -> Horizon:
     """`horizon`; of an arm that was surprised its first `most` actions, 0 for no such limit."""
     if not context.surprised or not 0 < most < horizon.length:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.wire_check import printable
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ def calibrate_command(
         str, typer.Option(help="Horizons to choose from, actions.")
     ] = "5,10,15,20,30,40,50",
     disturbance: Annotated[
-        float, typer.Option(min=0.0, help="Noise on executed hand motions, action units.")
+        float, typer.Option(min=0.0, max=1.0, help="Noise on executed hand motions, action units.")
     ] = 0.0,
     lead: Annotated[
         int,
@@ -269,7 +270,7 @@ def _recorded(
     for other, tasks in recorded.others.most_common():
         typer.echo(f"left out, of policy {other}: {tasks} tasks")
     if lost := sorted(recorded.unlabelled):
-        robot, task = lost[0]
+        robot, task = map(printable, lost[0])
         typer.echo(
             f"{len(lost)} rows of {success} are of no task of the bags, such as {robot}, {task}; a "
             "task is SESSION/ID, which kairos bag export writes to meta/kairos_ros.json"

@@ -16,6 +16,7 @@ from kairos_ros.core.horizons.policies import (
     Horizon,
     HorizonContext,
     HorizonPolicy,
+    decide,
     parse_horizon,
     update_ratio,
 )
@@ -26,9 +27,13 @@ Floats = NDArray[np.floating]
 
 
 def judge(
-    arrays: dict[str, Floats], policy: HorizonPolicy, task: str = "", round_: int = 0
+    arrays: dict[str, Floats],
+    policy: HorizonPolicy,
+    task: str = "",
+    round_: int = 0,
+    name: str = "",
 ) -> list[tuple[Horizon, Floats | None]]:
-    """Horizon and update ratio [N] of each batch row.
+    """Horizon and update ratio [N] of each batch row, by `policy`, which `name` names.
 
     arrays: updates [K, N, D] or [K, B, N, D]; chunk, tail and state, if a policy reads them,
     [N, D], [M, D] and [S], or with a leading B; scale [D], if the chunk is not normalised. task,
@@ -54,7 +59,10 @@ def judge(
         for b in range(batch)
     ]
     return [
-        (policy(rows[:, b], chunks[b], context), update_ratio(rows[:, b]) if steps > 1 else None)
+        (
+            decide(policy, name, rows[:, b], chunks[b], context),
+            update_ratio(rows[:, b]) if steps > 1 else None,
+        )
         for b, context in enumerate(contexts)
     ]
 
@@ -90,7 +98,7 @@ def horizon_command(
     spec = policy + ((("," if ":" in policy else ":") + given) if given else "")
     try:
         known = read_calibration(calibration).policies() if calibration else None
-        judged = judge(_load(file), parse_horizon(spec, known), task, round_)
+        judged = judge(_load(file), parse_horizon(spec, known), task, round_, spec)
     except (OSError, ValueError, zipfile.BadZipFile, KairosError) as error:
         typer.echo(f"error: {file}: {error}", err=True)
         raise typer.Exit(2) from None

@@ -93,22 +93,29 @@ class Chosen:
 def read_labels(file: Path) -> Labels:
     """An operator's word on tasks: a CSV with the columns robot, task and success (0 or 1).
 
-    Raises ConfigError.
+    Raises ConfigError, also for a task that has both.
     """
     text = read_text(file).removeprefix("\ufeff")  # as spreadsheets begin files
     rows = csv.DictReader(text.splitlines())
-    named = [name.strip() for name in rows.fieldnames or ()]
-    if missing := [name for name in COLUMNS if name not in named]:
-        raise ConfigError(f"{file}: no column {missing[0]!r}; it needs {','.join(COLUMNS)}")
-    rows.fieldnames = named
-    labels = {}
-    for row in rows:
-        robot, task, said = ((row[name] or "").strip() for name in COLUMNS)
-        if said not in SAID:
-            raise ConfigError(
-                f"{file}:{rows.line_num}: success must be 0 or 1, not {printable(said)!r}"
-            )
-        labels[robot, task] = SAID[said]
+    labels: dict[tuple[str, str], bool] = {}
+    try:
+        named = [name.strip() for name in rows.fieldnames or ()]
+        if missing := [name for name in COLUMNS if name not in named]:
+            raise ConfigError(f"{file}: no column {missing[0]!r}; it needs {','.join(COLUMNS)}")
+        rows.fieldnames = named
+        for row in rows:
+            robot, task, said = ((row[name] or "").strip() for name in COLUMNS)
+            if said not in SAID:
+                raise ConfigError(
+                    f"{file}:{rows.line_num}: success must be 0 or 1, not {printable(said)!r}"
+                )
+            if labels.setdefault((robot, task), SAID[said]) != SAID[said]:
+                raise ConfigError(
+                    f"{file}:{rows.line_num}: {printable(robot)}, {printable(task)} has success 0 "
+                    "and 1; keep one row"
+                )
+    except csv.Error as error:
+        raise ConfigError(f"{file}: {error}") from None
     return labels
 
 

@@ -199,11 +199,18 @@ def changed(**fields):
         ({"layers": [{"shape": [1, 2], "weights": "", "biases": ""}]}, "not enough values"),
         ({"layers": 7}, "not iterable"),
         ({"offset": [0.0] * 5}, "features of shape"),  # nothing is left for the state
+        ({"offset": [[0.0] * DIMS]}, "features of shape"),
     ],
 )
 def test_a_wrong_critic_is_refused_with_the_reason(fields, complaint):
     with pytest.raises(ConfigError, match=complaint):
         HorizonCalibration.from_dict(changed(**fields))
+
+
+def test_a_critic_whose_risks_would_overflow_is_refused():
+    weights, biases = drawn(1).layers[0]
+    with pytest.raises(ConfigError, match="so large"):
+        replace(drawn(1), layers=((weights * np.float32(1e37), biases), *drawn(1).layers[1:]))
 
 
 def test_a_critic_with_numbers_that_are_not_finite_is_refused():

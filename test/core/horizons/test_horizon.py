@@ -15,6 +15,7 @@ from kairos_ros.core.horizons.policies import (
     HorizonContext,
     Static,
     TailAgreement,
+    decide,
     parse_horizon,
     update_ratio,
 )
@@ -222,3 +223,26 @@ def test_a_policy_can_come_from_an_installed_package(tmp_path, monkeypatch):
     with pytest.raises(ConfigError, match="plugin 'half:half' for 'half' fails to load"):
         parse_horizon("half")
     installed_plugins.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("answer", "complaint"),
+    [
+        (lambda n: 1 / 0, "ZeroDivisionError: division by zero"),
+        (lambda n: None, "AttributeError"),
+        (lambda n: Horizon(0, np.ones(n, np.float32), "none"), "from 1 to 50, not 0"),
+        (lambda n: Horizon(-3, np.ones(n, np.float32), "back"), "not -3"),
+        (lambda n: Horizon(n + 1, np.ones(n, np.float32), "more"), "not 51"),
+        (lambda n: Horizon(2.5, np.ones(n, np.float32), "half"), "not 2.5"),
+        (lambda n: Horizon(5, np.full(n, np.nan, np.float32), "nan"), "confidence in"),
+        (lambda n: Horizon(5, np.ones(3, np.float32), "short"), "each of 50 actions"),
+    ],
+)
+def test_what_a_plugin_raises_or_answers_wrongly_is_an_error_of_its_name(answer, complaint):
+    def broken(updates, chunk, context):
+        return answer(len(chunk))
+
+    updates, chunk = np.ones((10, 50, 4), np.float32), np.zeros((50, 4), np.float32)
+    with pytest.raises(PolicyError, match=f"'mine'.*{complaint}"):
+        decide(broken, "mine", updates, chunk, HorizonContext())
+    assert decide(Static(7), "static:7", updates, chunk, HorizonContext()).length == 7

@@ -213,6 +213,10 @@ def test_the_monitor_or_an_operator_may_decide_what_succeeded(tmp_path):
         ("robot,task,success\narm,task_2,1\narm,task_3,maybe\n", "csv:3: .* 0 or 1, not 'maybe'"),
         ("robot,task,success\narm,task_2,2\n", "0 or 1"),
         ("robot,task,success\narm\n", "0 or 1"),
+        (
+            "robot,task,success\narm,task_2,1\narm,task_2,0\n",
+            "csv:3: arm, task_2 has success 0 and",
+        ),
     ]:
         labels.write_text(text)
         with pytest.raises(ConfigError, match=complaint):
