@@ -52,7 +52,7 @@ class ServingOptions:
     """Where the engines are short, more of each chunk is executed, as the calibration says that it
     is worth it."""
     surprised_horizon: int = DEFAULT_SURPRISED_HORIZON
-    """Most actions of a chunk that a surprised arm asked for; 0: as ever."""
+    """Most actions of a chunk that a surprised arm asked for; 0: no limit."""
     calibration: HorizonCalibration | None = None
     """What `calibrated` and `static:tuned` stand for; None: they are refused."""
     policies: tuple[str, ...] = ("",)

@@ -34,7 +34,7 @@ class Served:
     horizon_floor: int = 0
     """Actions to execute at least, as far as the chunk goes."""
     surprised_horizon: int = 0
-    """Actions to execute at most of a chunk that a surprised arm asked for; 0: as ever."""
+    """Actions to execute at most of a chunk that a surprised arm asked for; 0: no limit."""
 
 
 def answer_outcome(

@@ -357,3 +357,9 @@ def test_static_slack_is_the_longest_that_lost_at_most_one_of_64_tuning_episodes
 def test_static_slack_needs_the_counts_of_the_tuning(calibration):
     with pytest.raises(ConfigError, match="'static:slack' needs static horizons tuned"):
         parse_horizon("static:slack", calibration.policies())
+
+
+def test_only_the_horizon_of_static_may_be_tuned():
+    with pytest.raises(ConfigError):
+        parse_horizon("static:k=tuned", TUNED.policies())
+    assert parse_horizon("static:h=tuned", TUNED.policies()) is not None

@@ -245,7 +245,7 @@ def parse_horizon(
         return calibrated[CALIBRATED]
 
     name, options = split_spec(text)
-    tuned = f"{name}:{next(iter(options.values()))}" if len(options) == 1 else ""
+    tuned = f"{name}:{options.get('', options.get('h'))}" if len(options) == 1 else ""
     if tuned in (TUNED, SLACK):
         if tuned not in calibrated:
             raise ConfigError(

@@ -88,7 +88,7 @@ class EpisodeStudy(_Section):
     policy: str
     first_seed: Annotated[int, Field(ge=0)]
     surprised_horizon: Annotated[int, Field(ge=0)] = DEFAULT_SURPRISED_HORIZON
-    """Most actions of a chunk that a surprised arm asked for; 0: as ever."""
+    """Most actions of a chunk that a surprised arm asked for; 0: no limit."""
     warm_up_seed: Annotated[int, Field(ge=0)] = 0
     """Of the episodes in which the surprise rule learns how the arm responds, one per task."""
     sizes: dict[str, StudySize]

@@ -137,8 +137,8 @@ SERVING_PARAMETERS = (
     ParameterSpec(
         "surprised_horizon",
         DEFAULT_SURPRISED_HORIZON,
-        "Most actions of a chunk that a robot asked for early, with its parameter surprise; 0: as "
-        "ever",
+        "Most actions of a chunk that a robot asked for early, with its parameter surprise; 0: no "
+        "limit",
         0,
         10_000,
         live=True,
