@@ -12,9 +12,13 @@ from typing import Any, Protocol
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.robot.adapters.sim.intruder import Body, draw
+from kairos_ros.robot.adapters.sim.intruder import Body, Solid, draw
 
 JPEG_QUALITY = 90
+VISIBLE = 0.004
+"""Least share of the picture that an intruder must cover to count as visible."""
+NOTICEABLE = 24
+"""Change of a pixel, of 255, that counts as covered."""
 
 
 def render_off_screen() -> None:
@@ -48,6 +52,10 @@ class Cameras(Protocol):
         """
         ...
 
+    def see(self, body: Body) -> bool:
+        """Whether `body` would be visible in every picture."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -72,6 +80,9 @@ class RenderedFrame:
                 "the environment renders itself, so no body can be drawn into it; use a scene of"
                 " Meta-World"
             )
+
+    def see(self, body: Body) -> bool:
+        return False
 
     def close(self) -> None:
         """Nothing to free: the environment owns its renderer."""
@@ -115,16 +126,21 @@ class MujocoCameras:
     def render(self) -> dict[str, bytes]:
         return {key: jpeg(self.frame(key), self._images[key]) for key in self._renderers}
 
-    def frame(self, key: str) -> np.ndarray:
-        """uint8 [height, width, 3] of the scene as it is now, upright."""
+    def frame(self, key: str, *more: Solid) -> np.ndarray:
+        """uint8 [height, width, 3] of the scene as it is now, upright; more: drawn into it, too."""
         renderer = self._renderers[key]
         renderer.update_scene(self._data, camera=key)
-        draw(self._shown, renderer.scene)
+        draw((*self._shown, *more), renderer.scene)
         frame = renderer.render()
         return np.flip(frame, (0, 1)) if key in self._upside_down else frame
 
     def show(self, body: Body) -> None:
         self._shown = body
+
+    def see(self, body: Body) -> bool:
+        return all(
+            covered(self.frame(key, *body), self.frame(key)) >= VISIBLE for key in self._renderers
+        )
 
     def close(self) -> None:
         for renderer in dict.fromkeys(self._renderers.values()):
@@ -134,6 +150,12 @@ class MujocoCameras:
 def _close(cameras: "weakref.ref[MujocoCameras]") -> None:
     if living := cameras():
         living.close()
+
+
+def covered(frame: np.ndarray, empty: np.ndarray) -> float:
+    """The share of a picture that differs noticeably from the one without what covers it."""
+    change = np.abs(frame.astype(np.int16) - empty).max(-1)
+    return float((change > NOTICEABLE).mean())
 
 
 def jpeg(frame: np.ndarray, size: tuple[int, int]) -> bytes:
