@@ -312,7 +312,7 @@ class SimAdapter:
             self._cameras.show(body)
 
     def sees(self, body: Body) -> bool:
-        """Whether `body`, shown now, would be visible in the picture of every camera."""
+        """Whether `body`, shown now, would be in the picture of every camera."""
         return self._cameras is not None and self._cameras.see(body)
 
     def knock(self, velocity: np.ndarray) -> None:

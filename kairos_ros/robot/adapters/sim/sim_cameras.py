@@ -12,13 +12,11 @@ from typing import Any, Protocol
 import numpy as np
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.robot.adapters.sim.intruder import Body, Solid, draw
+from kairos_ros.robot.adapters.sim.intruder import Body, draw
 
 JPEG_QUALITY = 90
-VISIBLE = 0.004
-"""Least share of the picture that an intruder must cover to count as visible."""
-NOTICEABLE = 24
-"""Change of a pixel, of 255, that counts as covered."""
+IN_VIEW = 0.5
+"""Share of a body's parts that must be in a picture for the body to be seen there."""
 
 
 def render_off_screen() -> None:
@@ -53,7 +51,7 @@ class Cameras(Protocol):
         ...
 
     def see(self, body: Body) -> bool:
-        """Whether `body` would be visible in every picture."""
+        """Whether `body` would be in every picture, by where its parts are; nothing is rendered."""
         ...
 
     def close(self) -> None: ...
@@ -103,7 +101,7 @@ class MujocoCameras:
         import mujoco
 
         self._data = env.unwrapped.data
-        model = env.unwrapped.model
+        self._model = model = env.unwrapped.model
         known = [model.camera(i).name for i in range(model.ncam)]
         unknown = sorted(set(images) - set(known))
         if unknown:
@@ -126,11 +124,11 @@ class MujocoCameras:
     def render(self) -> dict[str, bytes]:
         return {key: jpeg(self.frame(key), self._images[key]) for key in self._renderers}
 
-    def frame(self, key: str, *more: Solid) -> np.ndarray:
-        """uint8 [height, width, 3] of the scene as it is now, upright; more: drawn into it, too."""
+    def frame(self, key: str) -> np.ndarray:
+        """uint8 [height, width, 3] of the scene as it is now, upright."""
         renderer = self._renderers[key]
         renderer.update_scene(self._data, camera=key)
-        draw((*self._shown, *more), renderer.scene)
+        draw(self._shown, renderer.scene)
         frame = renderer.render()
         return np.flip(frame, (0, 1)) if key in self._upside_down else frame
 
@@ -138,9 +136,16 @@ class MujocoCameras:
         self._shown = body
 
     def see(self, body: Body) -> bool:
-        return all(
-            covered(self.frame(key, *body), self.frame(key)) >= VISIBLE for key in self._renderers
-        )
+        return all(self._in_view(key, body) >= IN_VIEW for key in self._renderers)
+
+    def _in_view(self, key: str, body: Body) -> float:
+        """The share of the parts of `body` whose centres are in the picture."""
+        camera, (height, width) = self._model.camera(key).id, self._images[key]
+        turn, at = self._data.cam_xmat[camera].reshape(3, 3), self._data.cam_xpos[camera]
+        seen = (np.array([part.at for part in body]) - at) @ turn  # it looks along -z
+        reach = -seen[:, 2] * np.tan(np.radians(self._model.cam_fovy[camera]) / 2)
+        inside = (abs(seen[:, 0]) < reach * width / height) & (abs(seen[:, 1]) < reach)
+        return float(inside.mean())
 
     def close(self) -> None:
         for renderer in dict.fromkeys(self._renderers.values()):
@@ -150,12 +155,6 @@ class MujocoCameras:
 def _close(cameras: "weakref.ref[MujocoCameras]") -> None:
     if living := cameras():
         living.close()
-
-
-def covered(frame: np.ndarray, empty: np.ndarray) -> float:
-    """The share of a picture that differs noticeably from the one without what covers it."""
-    change = np.abs(frame.astype(np.int16) - empty).max(-1)
-    return float((change > NOTICEABLE).mean())
 
 
 def jpeg(frame: np.ndarray, size: tuple[int, int]) -> bytes:
