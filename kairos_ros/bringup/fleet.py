@@ -2,13 +2,21 @@
 
 import json
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from fractions import Fraction
 from math import gcd, lcm
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
-from kairos_ros.bringup.plan import gateway, recorder, robot, serving, vlm
+from kairos_ros.bringup.plan import (
+    gateway,
+    reads_the_hand_only,
+    recorder,
+    robot,
+    serving,
+    vlm,
+)
 from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.pipeline import PERIODIC, Component
@@ -91,11 +99,12 @@ def fleet_plan(
     names = policy_names(models)
     for name, group in fleet.robots.items():
         task = fleet.tasks[group.task]
-        parameters = _robot_parameters(group, task)
         model = task.components.system1.model
+        policy = policy_of(fleet.located(model), folder)
+        parameters = _robot_parameters(group, task, policy)
         if len(names) > 1 or served:
             parameters["policy"] = names[model]
-        if not reads_images(policy_of(fleet.located(model), folder)):
+        if not reads_images(policy):
             parameters["request_images"] = False
         spec = robot(name, **parameters)
         if group.params_file:
@@ -255,8 +264,12 @@ def _judge_parameters(
     return parameters
 
 
-def _robot_parameters(group: "RobotGroup", task: "TaskClass") -> dict[str, Any]:
+def _robot_parameters(group: "RobotGroup", task: "TaskClass", policy: str) -> dict[str, Any]:
     options = dict(group.adapter_options)
+    if group.is_metaworld:
+        with suppress(ConfigError):  # the serving node refuses such a policy, and says why
+            if reads_the_hand_only(policy):
+                options.setdefault("proprioception", True)
     judges = task.components.safety, task.components.monitor
     judged_hz = [judge.freq_hz for judge in judges if judge is not None]
     if group.safe_state:

@@ -40,7 +40,7 @@ CamerasOption = Annotated[
 FleetArgument = Annotated[
     str,
     typer.Argument(
-        help="A fleet file, or the name of a shipped one: factory, paper_example.",
+        help="A fleet file, or the name of a shipped one, such as factory.",
         metavar="FILE|NAME",
     ),
 ]

@@ -88,6 +88,12 @@ def own_cameras(cameras: str, policy: str) -> tuple[str, str]:
     return ",".join(sizes), policy
 
 
+def reads_the_hand_only(policy: str) -> bool:
+    """Whether this policy reads of Meta-World's arm what that knows of itself, and no poses of
+    objects. Raises ConfigError for a folder without a policy."""
+    return policy_inputs(policy).state_dim == HAND_DIM
+
+
 def check_horizon(text: str, policy: str = "") -> None:
     """Raises ConfigError for a horizon policy that a server of `policy` would refuse."""
     parse_horizon(text, calibrated(policy or str(shipped_policy())))
@@ -242,7 +248,7 @@ def plan(
         cameras, policy = own_cameras(cameras, serve.get("policy", ""))
         serve |= {"policy": policy} if policy else {}
         options = [*parameters.get("adapter_options", ()), images_option(cameras)]
-        if policy and policy_inputs(policy).state_dim == HAND_DIM:
+        if policy and reads_the_hand_only(policy):
             options.append("proprioception=true")
         parameters["adapter_options"] = options
     names = [f"arm_{i}" for i in range(1, robots + 1)] if isinstance(robots, int) else robots

@@ -25,6 +25,7 @@ from kairos_ros.fleet.places import (
 
 EMBEDDED_MODELS: Mapping[str, Collection[Component]] = {
     "embedded:metaworld_flow": {Component.SYSTEM1},
+    "embedded:metaworld_cameras": {Component.SYSTEM1},
     "embedded:planner": {Component.SYSTEM2},
     "embedded:factory_judge": PERIODIC,
 }

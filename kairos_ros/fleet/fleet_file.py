@@ -106,6 +106,11 @@ class RobotGroup(_Section):
             return list(self.names)
         return [f"{self.task}_{i}" for i in range(1, (self.num_robots or 0) + 1)]
 
+    @property
+    def is_metaworld(self) -> bool:
+        """Whether their body is Meta-World's simulated arm."""
+        return self.adapter == "sim" and not {"env_id", "scene"} & self.adapter_options.keys()
+
 
 class Pipeline(_Section):
     """How System 1 and System 2 follow each other."""

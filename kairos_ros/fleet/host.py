@@ -6,20 +6,21 @@ those of one of several, with what is installed there.
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.core.fit import camera_name
 from kairos_ros.core.horizons.policies import Static, parse_horizon
 from kairos_ros.core.pipeline import Component
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.engine.emulated import parse_emulated
-from kairos_ros.engine.policies.saved_policy import PREFIX
+from kairos_ros.engine.policies.saved_policy import PREFIX, policy_inputs
 from kairos_ros.engine.policies.served import not_guided, not_speaking
 from kairos_ros.fleet.checks import Problem, unlocated
-from kairos_ros.fleet.fleet_file import ENDPOINT, FleetFile
+from kairos_ros.fleet.fleet_file import ENDPOINT, FleetFile, Monitor, Safety
 from kairos_ros.fleet.places import EMBEDDED, IN_PROCESS, SYSTEM1, policy_of
 from kairos_ros.host.extras import lacking
 
@@ -42,7 +43,7 @@ def obstacles(fleet: FleetFile, folder: Path, host: str = "") -> Iterator[Proble
         *_system1(fleet, folder, serves),
         *_judges(fleet, folder, serves),
         *(_gateway(fleet) if serves else ()),
-        *_robots(fleet, host),
+        *_robots(fleet, folder, host),
     ):
         yield Problem(path, text)
 
@@ -176,7 +177,7 @@ def _wrong_endpoint(url: str) -> str:
     return f"{where!r} with model {name!r} is no endpoint; give http://HOST:PORT/v1#MODEL"
 
 
-def _robots(fleet: FleetFile, host: str) -> Iterator[tuple[FieldPath, str]]:
+def _robots(fleet: FleetFile, folder: Path, host: str) -> Iterator[tuple[FieldPath, str]]:
     first = next((one.name for one in fleet.server_cluster.hosts), "")
     for i, group in enumerate(fleet.robot_fleet):
         if host and host != (group.host or first):
@@ -185,6 +186,8 @@ def _robots(fleet: FleetFile, host: str) -> Iterator[tuple[FieldPath, str]]:
         needs["lerobot"] = "lerobot"
         if group.adapter in needs and (text := _lacking(needs[group.adapter])):
             yield ("robot_fleet", i), text
+        if group.is_metaworld:
+            yield from _cameras(fleet, i, folder)
     judges = {
         (component, one.model, one.prompt, one.slo_ms)
         for task in fleet.tasks.values()
@@ -200,6 +203,47 @@ def _robots(fleet: FleetFile, host: str) -> Iterator[tuple[FieldPath, str]]:
             f"ROS_AUTOMATIC_DISCOVERY_RANGE=LOCALHOST at most {MOST_NODES} find each other: unset "
             "it, or run the robots on several hosts",
         )
+
+
+def _cameras(fleet: FleetFile, number: int, folder: Path) -> Iterator[tuple[FieldPath, str]]:
+    """What does not fit the cameras of a group of simulated arms, which the file names itself."""
+    group = fleet.robot_fleet[number]
+    images = group.adapter_options.get("images", {})
+    if group.params_file or not isinstance(images, Mapping):
+        return  # which may rename cameras; the adapter refuses the other
+    task, robot = fleet.tasks[group.task], group.robots[0]
+    has = f"{robot} has {', '.join(images) or 'no camera'}"
+    system1 = task.components.system1
+    here: FieldPath = ("robot_fleet", number, *(("adapter_options",) if images else ()))
+    read = _pictures(policy_of(fleet.located(system1.model), folder))
+    if any(list(images.get(camera, ())) != size for camera, size in read.items()):
+        listed = ", ".join(f"{camera}: {size}" for camera, size in read.items())
+        text = f"{system1.model} reads pictures; give adapter_options.images: {{{listed}}}"
+        yield here, f"{text}; {has}"
+    for component, judge in task.components.used.items():
+        model = fleet.located(judge.model)
+        if not isinstance(judge, Safety | Monitor) or model == SYSTEM1:
+            continue
+        path: FieldPath = (group.task, "components", component.value)
+        cameras = judge.cameras or list(images)
+        if not images:
+            text = "looks at pictures; give adapter_options.images, such as {corner3: [240, 240]}"
+            yield here, f"{component} {text}"
+        elif unknown := [camera for camera in cameras if camera not in images]:
+            yield (*path, "cameras"), f"there is no camera {unknown[0]!r}; {has}"
+        elif model.startswith(EMBEDDED) and len(cameras) > 1:
+            text = f"{model} looks at one picture; write cameras: [NAME]; {has}"
+            yield (*path, "cameras" if judge.cameras else "model"), text
+
+
+def _pictures(policy: str) -> dict[str, list[int]]:
+    """Camera -> [height_px, width_px] of the pictures that a policy needs in this size, as far as
+    that is known."""
+    with suppress(ConfigError):
+        inputs = policy_inputs(policy)
+        if not inputs.any_size:
+            return {camera_name(name): list(size) for name, size in (inputs.cameras or {}).items()}
+    return {}
 
 
 def _lacking(*modules: str) -> str:

@@ -26,6 +26,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames, fleets_among
 from kairos_ros.recording.definition import Definitions, installed_prefixes
 from kairos_ros.recording.repair import repair
+from kairos_ros.recording.runs.run_source import BAG
 from kairos_ros.recording.validity import fault
 
 log = logging.getLogger(__name__)
@@ -60,14 +61,17 @@ class BagMessage:
 class Bag:
     """An open bag of one fleet; a context manager.
 
-    path: the bag's folder, or its .mcap file. A bag that its recorder could not end is repaired
-    first, and `tell` is told so. Raises ConfigError for what is no bag or cannot be read.
+    path: the bag's folder, its .mcap file, or the folder of a run that has it. A bag that its
+    recorder could not end is repaired first, and `tell` is told so. Raises ConfigError for what is
+    no bag or cannot be read.
     """
 
     def __init__(self, path: Path, tell: Callable[[str], None] = log.warning) -> None:
         if not path.exists():
             raise ConfigError(f"{path}: there is no such bag")
         self.path = path.parent if path.is_file() and path.suffix == ".mcap" else path
+        if (self.path / BAG).is_dir():
+            self.path /= BAG
         if (done := repair(self.path)) is not None:
             tell(f"{self.path} was not ended by its recorder: {done}")
         try:

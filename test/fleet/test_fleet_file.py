@@ -521,6 +521,61 @@ def test_check_shows_each_fault_in_its_line_and_ends_with_2(tmp_path):
     assert count == "1 to mend"
 
 
+def seeing(change):
+    """A copy of the fleet whose arms see, with one change."""
+    data = yaml.safe_load((FLEETS / "factory_cameras.yaml").read_text())
+    change(data)
+    return yaml.safe_dump(data, sort_keys=False)
+
+
+def test_a_fleet_whose_arms_see_runs_as_it_ships():
+    done = run("check", str(FLEETS / "factory_cameras.yaml"))
+    assert done.exit_code == 0, done.stderr
+    assert "4 robots in 2 task classes, 8 components of 3 models" in done.output
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (
+            lambda data: data["robot_fleet"][0]["adapter_options"]["images"].pop("topview"),
+            "robot_fleet.0.adapter_options: embedded:metaworld_cameras reads pictures; give "
+            "adapter_options.images: {corner4: [128, 128], topview: [128, 128]}; arm_1 has "
+            "corner4, corner3",
+        ),
+        (
+            lambda data: data["robot_fleet"][1]["adapter_options"]["images"].update(
+                topview=[64, 64]
+            ),
+            "robot_fleet.1.adapter_options: embedded:metaworld_cameras reads pictures",
+        ),
+        (
+            lambda data: data["push"]["components"]["safety"].update(cameras=["corner2"]),
+            "push.components.safety.cameras: there is no camera 'corner2'; arm_1 has corner4, "
+            "topview, corner3",
+        ),
+        (
+            lambda data: data["open_drawer"]["components"]["monitor"].pop("cameras"),
+            "open_drawer.components.monitor.model: embedded:factory_judge looks at one picture; "
+            "write cameras: [NAME]; arm_3 has corner4, topview, corner3",
+        ),
+        (
+            lambda data: data["robot_fleet"][0].pop("adapter_options"),
+            "robot_fleet.0: safety looks at pictures; give adapter_options.images, such as "
+            "{corner3: [240, 240]}",
+        ),
+    ],
+)
+def test_check_says_which_camera_a_simulated_arm_lacks_for_its_model_and_its_judges(
+    tmp_path, change, says
+):
+    path = tmp_path / "fleet.yaml"
+    path.write_text(seeing(change))
+    done = run("check", str(path))
+    assert done.exit_code == 2
+    assert says in done.stderr
+
+
 def test_the_committed_schema_for_editors_is_the_one_that_is_printed():
     printed = run("schema").output
     assert printed == (FLEETS / "fleet.schema.json").read_text()

@@ -10,6 +10,7 @@ import pytest
 import yaml
 
 from kairos_ros.bringup.fleet import camera_rate_hz, fleet_plan
+from kairos_ros.bringup.fleet_files import read
 from kairos_ros.bringup.plan import shipped_policy
 from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
@@ -102,6 +103,19 @@ def test_robots_get_the_rules_the_body_and_the_horizon_of_their_task():
     assert robots["arm_1"]["horizon_policy"].startswith("tail_agreement")
     assert robots["arm_1"]["camera_rate_hz"] == 2.0
     assert robots["arm_1"]["request_images"] is False  # the policy reads none
+
+
+def test_an_arm_that_sees_tells_its_policy_no_poses_and_its_judges_look_through_their_own_camera():
+    specs = fleet_plan(read(FLEETS / "factory_cameras.yaml"), FLEETS)
+    arm = next(spec.parameters for spec in specs if spec.namespace == "arm_1")
+    assert adapter_options(arm["adapter_options"]) == {
+        "images": {"corner4": [128, 128], "topview": [128, 128], "corner3": [240, 240]},
+        "proprioception": True,
+    }
+    assert "request_images" not in arm  # the policy reads them
+    for judge in ("safety", "monitor"):
+        spec = next(spec for spec in specs if spec.name == judge)
+        assert spec.parameters["cameras"] == ["corner3"]
 
 
 @pytest.mark.parametrize(

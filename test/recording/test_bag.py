@@ -234,6 +234,14 @@ def test_damage_anywhere_is_an_error_that_is_told_or_costs_messages_and_never_in
         assert len([m.topic for m in bag.messages((TYPE,))]) in (0, 10, 20, 30, 40)
 
 
+def test_the_folder_of_a_recorded_run_is_read_as_the_bag_in_it(tmp_path):
+    write(tmp_path / "run" / "bag")
+    (tmp_path / "run" / "logs").mkdir()
+    with Bag(tmp_path / "run") as bag:
+        assert bag.path == tmp_path / "run" / "bag"
+        assert sum(topic.messages for topic in bag.topics) > 0
+
+
 def test_what_is_no_bag_is_said_so(tmp_path):
     with pytest.raises(ConfigError, match="there is no such bag"):
         Bag(tmp_path / "gone")

@@ -13,7 +13,12 @@ from kairos_ros.host.extras import require
 
 TRACED = tuple(f"kairos_ros/msg/{name}" for name in ("ChunkRequest", "ActionChunk", "TaskEvent"))
 """Types of the messages that traces are made of."""
-_Path = Annotated[Path, typer.Argument(help="The bag's folder, or its .mcap file.", metavar="BAG")]
+_Path = Annotated[
+    Path,
+    typer.Argument(
+        help="The bag's folder, its .mcap file, or the folder of its run.", metavar="BAG"
+    ),
+]
 
 
 def info_command(bag: _Path) -> None:

@@ -13,6 +13,8 @@ from kairos_ros.srv import Disturb
 
 KNOCK_M_S = (2.5, 5.5)
 """Fast enough to send most objects out of the arm's reach, before it has gripped them."""
+INTRUDERS = 20
+"""Tried at most until every camera sees one."""
 PUSH_M = 0.08
 PUSH_PERIODS = 5
 """Control periods that a push of the hand lasts."""
@@ -23,6 +25,8 @@ class Disturbable(Protocol):
     """What a simulated body offers besides `RobotAdapter`."""
 
     def show(self, body: Body) -> None: ...
+
+    def sees(self, body: Body) -> bool: ...
 
     def knock(self, velocity: np.ndarray) -> None: ...
 
@@ -70,8 +74,9 @@ class RobotDisturbances:
         rng = np.random.default_rng(seed)
         match what:
             case "intruder":
-                body = random_intruder(rng, METAWORLD_CELL)
-                return lambda: self._body.show(body)
+                bodies = [random_intruder(rng, METAWORLD_CELL) for _ in range(INTRUDERS)]
+                # somebody whom no camera sees would not be an event
+                return lambda: self._body.show(next(filter(self._body.sees, bodies), bodies[0]))
             case "clear":
                 return lambda: self._body.show(())
             case "knock":

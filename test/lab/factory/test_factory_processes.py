@@ -1,5 +1,10 @@
-"""`kairos fleet demo` as a user runs it: real processes, people in the picture, real signals."""
+"""`kairos fleet demo` as a user runs it: real processes, people in the picture, real signals.
 
+Its arms see: their policy reads one camera and no pose of any object, and safety looks through
+another one.
+"""
+
+import io
 import json
 import os
 import signal
@@ -9,7 +14,14 @@ import time
 import uuid
 from pathlib import Path
 
+import numpy as np
 import pytest
+from PIL import Image
+
+from kairos_ros.recording.reader import Bag
+from kairos_ros.vlm.judge import Question
+from kairos_ros.vlm.loading import load_judge
+from kairos_ros.vlm.questions import SAFE, SAFETY, SAFETY_PROMPT, UNSAFE
 
 pytestmark = pytest.mark.slow
 
@@ -20,7 +32,7 @@ server_cluster: {num_servers: 1, gpu_type: none}
 robot_fleet:
 - task: open_drawer
   names: [left, right]
-  adapter_options: {images: {corner3: [240, 240]}}
+  adapter_options: {images: {corner4: [64, 64], corner3: [240, 240]}}
 open_drawer:
   scene: drawer-open-v3
   pipeline: {action_period_ms: 330}
@@ -31,13 +43,14 @@ open_drawer:
     on_max_violation: stop_and_call_human
   components:
     system1:
-      model: emulated:latency_ms=20,chunk=20,state=39,dim=4
+      model: emulated:latency_ms=20,chunk=20,state=8,dim=4,images=corner4@64x64
       prompt: open the drawer
       slo_ms: 20000
       fallback: stop_and_resend
     safety:
       model: embedded:factory_judge
       prompt: is the workcell safe?
+      cameras: [corner3]
       freq_hz: 1
       slo_ms: 1000
       fallback: stop_and_resend
@@ -141,4 +154,36 @@ def test_the_bag_holds_the_events_and_what_robots_did_about_them(run):
     assert ("running", "holding") in did
 
 
+def test_every_verdict_is_about_a_picture_of_its_own_robot_and_task_and_judged_again_the_same(run):
+    pictures, tasks, verdicts = {}, set(), []
+    with Bag(run[0]) as bag:
+        for message in bag.messages(SEEN):
+            robot = message.topic.split("/")[1]
+            body = message.body
+            if message.type == PICTURE and "/camera/corner3/" in message.topic:
+                stamp = body.header.stamp
+                pictures[robot, stamp.sec, stamp.nanosec] = bytes(body.data)
+            elif message.type.endswith("ChunkRequest"):
+                tasks.add((robot, body.session, body.task))
+                assert len(body.state) == 8
+                assert sorted(body.image_keys) == ["corner3", "corner4"]
+            elif message.type.endswith("SafetyVerdict"):
+                verdicts.append((robot, body))
+    assert {robot for robot, _ in verdicts} == {"left", "right"}
+    assert {said.safe for _, said in verdicts} == {True, False}
+    judge = load_judge("embedded:factory_judge")
+    for robot, said in verdicts:
+        assert (robot, said.session, said.task) in tasks
+        picture = decoded(pictures[robot, said.frame.sec, said.frame.nanosec])
+        asked = Question(SAFETY, SAFETY_PROMPT, "open the drawer", (picture,), (SAFE, UNSAFE))
+        (again,) = judge.judge([asked])
+        assert (again.answer == SAFE) == said.safe
+
+
+def decoded(jpeg):
+    return np.asarray(Image.open(io.BytesIO(jpeg)))
+
+
 PIPELINE = "/left/pipeline_events"
+PICTURE = "sensor_msgs/msg/CompressedImage"
+SEEN = (PICTURE, "kairos_ros/msg/ChunkRequest", "kairos_ros/msg/SafetyVerdict")

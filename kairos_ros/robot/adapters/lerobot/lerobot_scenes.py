@@ -201,6 +201,9 @@ class ObservedPictures:
                 "no body can be drawn into a scene of LeRobot's; use Meta-World's own"
             )
 
+    def see(self, body: Body) -> bool:
+        return False
+
     def close(self) -> None:
         """Nothing to free: the environment owns its renderer."""
 

@@ -311,6 +311,10 @@ class SimAdapter:
         if self._cameras is not None:
             self._cameras.show(body)
 
+    def sees(self, body: Body) -> bool:
+        """Whether `body`, shown now, would be in the picture of every camera."""
+        return self._cameras is not None and self._cameras.see(body)
+
     def knock(self, velocity: np.ndarray) -> None:
         """Kick the scene's loose object with `velocity`, float64 [3] in m/s.
 

@@ -15,6 +15,8 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.adapters.sim.intruder import Body, draw
 
 JPEG_QUALITY = 90
+IN_VIEW = 0.5
+"""Share of a body's parts that must be in a picture for the body to be seen there."""
 
 
 def render_off_screen() -> None:
@@ -48,6 +50,10 @@ class Cameras(Protocol):
         """
         ...
 
+    def see(self, body: Body) -> bool:
+        """Whether `body` would be in every picture, by where its parts are; nothing is rendered."""
+        ...
+
     def close(self) -> None: ...
 
 
@@ -73,6 +79,9 @@ class RenderedFrame:
                 " Meta-World"
             )
 
+    def see(self, body: Body) -> bool:
+        return False
+
     def close(self) -> None:
         """Nothing to free: the environment owns its renderer."""
 
@@ -92,7 +101,7 @@ class MujocoCameras:
         import mujoco
 
         self._data = env.unwrapped.data
-        model = env.unwrapped.model
+        self._model = model = env.unwrapped.model
         known = [model.camera(i).name for i in range(model.ncam)]
         unknown = sorted(set(images) - set(known))
         if unknown:
@@ -125,6 +134,18 @@ class MujocoCameras:
 
     def show(self, body: Body) -> None:
         self._shown = body
+
+    def see(self, body: Body) -> bool:
+        return all(self._in_view(key, body) >= IN_VIEW for key in self._renderers)
+
+    def _in_view(self, key: str, body: Body) -> float:
+        """The share of the parts of `body` whose centres are in the picture."""
+        camera, (height, width) = self._model.camera(key).id, self._images[key]
+        turn, at = self._data.cam_xmat[camera].reshape(3, 3), self._data.cam_xpos[camera]
+        seen = (np.array([part.at for part in body]) - at) @ turn  # it looks along -z
+        reach = -seen[:, 2] * np.tan(np.radians(self._model.cam_fovy[camera]) / 2)
+        inside = (abs(seen[:, 0]) < reach * width / height) & (abs(seen[:, 1]) < reach)
+        return float(inside.mean())
 
     def close(self) -> None:
         for renderer in dict.fromkeys(self._renderers.values()):
