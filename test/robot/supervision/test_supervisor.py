@@ -585,7 +585,7 @@ def test_who_asks_the_policy_is_not_missed_while_an_unsafe_cell_keeps_it_from_be
         bench.judge(safe=safe)
     assert {t.component for t in bench.transitions} == {SAFETY, None}
     bench.tick()
-    assert (bench.mode, bench.plans) == (RUNNING, [1, 2, 3]), "the second is out of time at the judge"
+    assert (bench.mode, bench.plans) == (RUNNING, [1, 2, 3]), "the second is out of time"
     bench.answer(horizon=500)
     bench.now += 950 * MS
     bench.judge()
