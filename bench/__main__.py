@@ -50,7 +50,7 @@ FAMILIES = {
     "recording": ("record", "traces", "improve", "otlp"),
     "virtual_time": ("replay", "simulate"),
     "horizons": ("horizon_signals", "rtc", "critic"),
-    "engine": ("history", "engine_idle", "load", "unified", "gpu"),
+    "engine": ("history", "engine_idle", "load", "unified", "decoding", "gpu"),
 }
 """Folder -> what is measured there, a module each; `support` has what they share."""
 ABOUT = {
@@ -74,6 +74,7 @@ ABOUT = {
     "scheduler": "decisions per second",
     "doors": "robots with openpi's and GR00T's clients, against their own server designs",
     "unified": "a policy that answers questions besides, from one prefill or from two",
+    "decoding": "which of a policy's answers a step decodes: all of them, or by slack",
     "composition": "serving, viz and recorder in one process, against three",
 }
 PROGRAMS = {

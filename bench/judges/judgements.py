@@ -1,7 +1,8 @@
 """Safety and monitor on one model: our queue in front of it, against sending everything at once.
 
 Bursts of six monitor and two safety questions, in any order, to a model server in a process of its
-own that answers in the order of arrival (judge_host.py). They come as fast as keeps that
+own that answers in the order of arrival (judge_host.py), or to vLLM with a tiny model where
+KAIROS_VLLM names the Python of an environment with it. They come as fast as keeps that
 server busy for 60 % of the time, by its speed at the beginning of each repetition; objectives count
 in answers, too. The ways to ask alternate within one repetition.
 """
@@ -20,6 +21,8 @@ from pathlib import Path
 
 import numpy as np
 
+from bench.support.client_process import ClientProcess
+from bench.support.peers import vllm_server
 from bench.support.report import Result, new_figure
 from bench.support.servers import ROOT, environment
 from kairos_ros.lab.metrics.figure_style import BASELINE, FAINT_INK, OURS
@@ -101,11 +104,11 @@ def run(folder: Path, *, quick: bool) -> Result:
     folder.mkdir(parents=True, exist_ok=True)
     jpeg = picture()
     blocks: dict[str, list[Block]] = {way.name: [] for way in WAYS}
-    with _server(folder / "judge_host.log") as url:
+    with _server(folder / "judge_host.log") as server:
         for repetition in range(repetitions):
-            answer_s = _answer_s(url, jpeg)
+            answer_s = _answer_s(server, jpeg)
             for way in random.Random(repetition).sample(WAYS, len(WAYS)):
-                block = Block(answer_s, _ask(way, url, jpeg, answer_s, bursts))
+                block = Block(answer_s, _ask(way, server, jpeg, answer_s, bursts))
                 blocks[way.name].append(block)
                 print(
                     f"{repetition + 1}/{repetitions} {way.name}: an answer {1e3 * answer_s:.0f} ms,"
@@ -148,8 +151,13 @@ def picture() -> bytes:
 
 
 @contextmanager
-def _server(log: Path) -> Iterator[str]:
-    """A model server; yields its URL."""
+def _server(log: Path) -> Iterator[Endpoint]:
+    """A model server."""
+    if os.environ.get(vllm_server.PYTHON):
+        with ClientProcess(log, environment(), vllm_server.__name__) as vllm:
+            print("vLLM starts; that takes a minute or more", flush=True)
+            yield Endpoint(vllm.hear(), vllm_server.MODEL, timeout_s=30.0)
+        return
     with log.open("wb") as out:
         process = subprocess.Popen(
             [sys.executable, "-m", "bench.judges.judge_host"],
@@ -167,7 +175,7 @@ def _server(log: Path) -> Iterator[str]:
             url = process.stdout.readline().strip()
             if not url:
                 raise RuntimeError(f"the model server does not come up:\n{log.read_text()[-2000:]}")
-            yield url
+            yield Endpoint(url, "m", timeout_s=30.0)
         finally:
             process.stdin.close()
             try:
@@ -177,9 +185,9 @@ def _server(log: Path) -> Iterator[str]:
                 process.wait()
 
 
-def _answer_s(url: str, jpeg: bytes) -> float:
+def _answer_s(server: Endpoint, jpeg: bytes) -> float:
     """Mean time of one answer while nobody else asks."""
-    judge = EndpointJudge(Endpoint(url, "m", timeout_s=30.0))
+    judge = EndpointJudge(server)
     answers: list[JudgementResult] = []
     judges = JudgeThreads([judge])
     for number in range(PROBES):
@@ -199,9 +207,11 @@ def _request(kind: str, jpeg: bytes, note: Callable[[JudgementResult], None]) ->
     return JudgementRequest(kind, PROMPT[kind], SCENES[SCENE], ANSWERS[kind], (jpeg,), note)
 
 
-def _ask(way: Way, url: str, jpeg: bytes, answer_s: float, bursts: int) -> list[JudgementResult]:
+def _ask(
+    way: Way, server: Endpoint, jpeg: bytes, answer_s: float, bursts: int
+) -> list[JudgementResult]:
     """So many bursts; everything that was answered, or that failed."""
-    judges = [EndpointJudge(Endpoint(url, "m", timeout_s=30.0)) for _ in range(way.in_flight)]
+    judges = [EndpointJudge(server) for _ in range(way.in_flight)]
     threads = JudgeThreads(judges, batch=1, order=way.order)
     results: list[JudgementResult] = []
     come = threading.Semaphore(0)

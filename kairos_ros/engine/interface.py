@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.core.language.decoding import DEFAULT_CHOICE
 from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.transport.language_messages import (
     LanguageFailure,
@@ -104,3 +105,5 @@ class EngineOptions:
     """What every sampler step calls goes through torch.compile; loading takes minutes longer."""
     language_mib: int = 0
     """Memory for questions that the policy answers in words, MiB; 0: it answers none."""
+    language_decoding: str = DEFAULT_CHOICE
+    """Which of the answers a step decodes, see `core.language.decoding.CHOICES`."""

@@ -271,3 +271,35 @@ def test_the_watch_asks_when_the_surprise_is_over_and_names_its_peak_and_its_joi
         (True, 9.0, "elbow"),
         (False, 0.0, "elbow"),
     ]
+
+
+@pytest.mark.parametrize(
+    ("told", "said"),
+    [
+        (float("nan"), "the surprise rule scored nan"),
+        (-1.0, "the surprise rule scored -1"),
+        (float("inf"), "the surprise rule scored inf"),
+        (None, "the surprise rule raised TypeError"),
+        ("high", "the surprise rule raised ValueError"),
+    ],
+)
+def test_a_rule_that_fails_ends_the_task_until_the_next_reset(told, said):
+    """A contact would not be noticed any more."""
+    motion = MotionWatch(Always(9.0, told, 0.0))
+    reasons = look(motion, 3)
+    assert reasons[0] == ""
+    assert reasons[1].startswith(f"failed: {said}")
+    assert reasons[2] == reasons[1]
+    assert not motion.asks
+    motion.begin()
+    assert look(motion, 1) == [""]
+
+
+def test_a_rule_that_cannot_begin_ends_the_task():
+    class Unfit(Always):
+        def begin(self):
+            raise RuntimeError("no arm")
+
+    motion = MotionWatch(Unfit(0.0))
+    motion.begin()
+    assert look(motion, 1) == ["failed: the surprise rule raised RuntimeError: no arm"]

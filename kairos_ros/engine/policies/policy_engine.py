@@ -12,6 +12,7 @@ import numpy as np
 import torch
 
 from kairos_ros.core.errors import PolicyError, RefusalCode
+from kairos_ros.core.language.decoding import CHOICES
 from kairos_ros.core.profile import SATURATION_GAIN, saturation
 from kairos_ros.core.wire_check import OBSERVATIONS
 from kairos_ros.engine.interface import EngineLostError, EngineOptions, PreparedBatch, Progress
@@ -133,7 +134,8 @@ class PolicyEngine:
         steps = self.warm_up(1)
         if self._tap:
             like, budget = self._tap.take(), options.language_mib * MIB
-            self.answering = unified_decoder(loaded, like, budget)
+            choose = CHOICES[options.language_decoding]
+            self.answering = unified_decoder(loaded, like, budget, choose)
         self.description = replace(
             self.description,
             steps=steps,

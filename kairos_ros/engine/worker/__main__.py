@@ -18,6 +18,7 @@ from types import FrameType
 import zmq
 
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
+from kairos_ros.core.language.decoding import CHOICES, DEFAULT_CHOICE
 from kairos_ros.engine.interface import EngineLostError, EngineOptions, PreparedBatch
 from kairos_ros.engine.pool.ray_pool import RayPlan, ray_replicas
 from kairos_ros.engine.pool.replicas import Pool
@@ -82,6 +83,7 @@ def main(argv: list[str] | None = None) -> int:
         rtc=args.rtc,
         compile=args.compile,
         language_mib=args.language_mib,
+        language_decoding=args.language_decoding,
     )
     try:
         if args.parent_pid:
@@ -239,6 +241,12 @@ def _parser() -> argparse.ArgumentParser:
         type=int,
         default=0,
         help="memory for questions that the policy answers in words; 0: it answers none",
+    )
+    parser.add_argument(
+        "--language-decoding",
+        default=DEFAULT_CHOICE,
+        choices=CHOICES,
+        help="which of the answers a step decodes one token further",
     )
     parser.add_argument(
         "--questions", default="", help="ipc://PATH where judges ask, besides an ipc:// endpoint"

@@ -10,6 +10,7 @@ from functools import cache
 from pathlib import Path
 
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
+from kairos_ros.core.language.decoding import CHOICES
 from kairos_ros.engine.emulated import EmulatedEngine, parse_emulated
 from kairos_ros.engine.interface import Engine, EngineOptions, Progress
 from kairos_ros.engine.paced import PREFIX as PACED
@@ -57,6 +58,9 @@ def load_engine(options: EngineOptions, progress: Progress) -> Engine:
         raise ConfigError(f"max_batch is {options.max_batch}; use 1 to 256")
     if options.threads < 1:
         raise ConfigError(f"threads is {options.threads}; use at least 1")
+    if options.language_decoding not in CHOICES:
+        how = options.language_decoding
+        raise ConfigError(f"language_decoding is {how!r}; use one of {', '.join(CHOICES)}")
     if options.policy.startswith(PACED):
         pace = parse_paced(options.policy)
         return PacedEngine(load_engine(replace(options, policy=pace.policy), progress), pace)

@@ -85,6 +85,7 @@ def _command(spec: WorkerSpec, endpoint: str) -> list[str]:
         *(["--rtc"] if options.rtc else []),
         *(["--compile"] if options.compile else []),
         *("--language-mib", str(options.language_mib)),
+        *("--language-decoding", options.language_decoding),
         *(["--questions", spec.questions] if spec.questions else []),
         *("--parent-pid", str(os.getpid())),
         *("--exit-if-silent-s", str(spec.exit_if_silent_s)),

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from kairos_ros.recording.runs.run import FleetRun
 
 
+OF_SIMULATION = (
+    "episodes", "most_episodes", "ladder", "disturbance", "lead", "static_only", "critic",
+    "teach_episodes", "careful_rounds", "longer_leads", "work", "processes",
+)  # fmt: skip
+"""Options that say nothing about bags."""
+
+
 def calibrate_command(
+    context: typer.Context,
     policy: Annotated[Path, typer.Argument(help="Policy folder.")] = Path("models/metaworld_flow"),
     bags: Annotated[
         list[Path] | None,
@@ -155,8 +163,11 @@ def calibrate_command(
     modes = {"--static-only": static_only, "--critic": critic, "--longer-leads": longer_leads}
     said = [mode for mode, on in modes.items() if on]
     if bags:
-        if said:
-            raise ConfigError(f"{said[0]} simulates; leave it out, or --bags")
+        for name in OF_SIMULATION:
+            source = context.get_parameter_source(name)
+            if source and source.name == "COMMANDLINE":
+                option = "--" + name.replace("_", "-")
+                raise ConfigError(f"{option} is of simulated episodes; leave it out, or --bags")
         if not out.parent.is_dir():
             raise ConfigError(f"there is no folder {out.parent}; name the policy's, or --out FILE")
         keep = read_calibration(out) if out.is_file() else None

@@ -13,6 +13,7 @@ from kairos_ros.core.horizons.policies import (
     DEFAULT_SURPRISED_HORIZON,
     UNCALIBRATED,
 )
+from kairos_ros.core.language.decoding import CHOICES, DEFAULT_CHOICE
 from kairos_ros.core.placement.served_plan import PlannedEngine, read_served_plan
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.core.wire_check import ROBOTS
@@ -46,7 +47,7 @@ SERVING_PARAMETERS = (
         "policy_options",
         STRINGS,
         "NAME.OPTION=VALUE: for one of policies alone; OPTION is dtype, threads, max_batch, "
-        "tokenizer, allowed_steps, rtc, compile or language_mib",
+        "tokenizer, allowed_steps, rtc, compile, language_mib or language_decoding",
     ),
     ParameterSpec(
         "plan",
@@ -109,6 +110,13 @@ SERVING_PARAMETERS = (
         "Memory for questions that the policy answers in words, MiB; 0: it answers none",
         0,
         10_000_000,
+    ),
+    ParameterSpec(
+        "language_decoding",
+        DEFAULT_CHOICE,
+        "Which of these answers a step decodes one token further: all, or those that fit into what "
+        "the most urgent one can wait",
+        choices=tuple(CHOICES),
     ),
     ParameterSpec("scheduling", "wait_ratio", "Scheduling policy with its options", live=True),
     ParameterSpec(

@@ -58,7 +58,9 @@ def test_an_engine_describes_its_policy(engine_of, kind):
 def test_an_engine_knows_how_long_its_batches_take_and_how_large_its_actions_are(engine_of, kind):
     described = engine_of(kind).description
     warm = [batch for batch in (1, 2, 4) if batch <= TINY[kind].largest_batch]
-    assert [batch for batch, _ in described.warmup] == warm
+    measured = [batch for batch, _ in described.warmup]
+    assert measured
+    assert measured == warm[: len(measured)], "a busy machine leaves larger ones out"
     assert all(0 < seconds < 60 for _, seconds in described.warmup)
     np.testing.assert_allclose(described.action_scale, [TINY[kind].unit] * ACTION_DIM, rtol=1e-5)
 

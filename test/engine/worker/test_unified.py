@@ -1,6 +1,7 @@
 """One prefill, two kinds of answers: chunks as without language, words as if asked alone."""
 
 from functools import cache
+from random import Random
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from observations import observation, options
 from tiny_policies import TINY
 
 from kairos_ros.core.errors import ConfigError, PolicyError, RefusalCode
+from kairos_ros.core.language.decoding import decode_all, decode_by_slack
 from kairos_ros.engine.policies.language.unified_decoder import UnifiedDecoder, unified_decoder
 from kairos_ros.engine.policies.policy_engine import PolicyEngine, load_policy_engine
 from kairos_ros.engine.worker.loading import load_engine
@@ -55,12 +57,22 @@ def both(request, speaking_of, engine_of):
     return speaking_of(request.param), engine_of(request.param)
 
 
-def with_slots(engine, slots) -> UnifiedDecoder:
+def with_slots(engine, slots, choose=decode_all) -> UnifiedDecoder:
     """Nothing is asked of the engine any more, and it has so many slots."""
     each = engine.answering.slot_bytes
     engine.warm_up(1)
-    engine.answering = unified_decoder(engine._loaded, engine._tap.take(), slots * each)
+    engine.answering = unified_decoder(engine._loaded, engine._tap.take(), slots * each, choose)
     return engine.answering
+
+
+def some_of_them(seed):
+    """Decodes any of the answers in each step."""
+    drawn = Random(seed)
+
+    def choose(answers, _times, _now_s):
+        return [one.key for one in drawn.sample(answers, drawn.randint(1, len(answers)))]
+
+    return choose
 
 
 def ask(engine, key, robot, text="what now?", **fields):
@@ -103,10 +115,11 @@ def test_guided_chunks_are_bit_equal_too(folder_of):
     assert isinstance(finish(speaking)["q"], LanguageAnswer)
 
 
-def test_words_are_those_of_isolated_decoding_whatever_else_is_decoded(both):
+@pytest.mark.parametrize("choose", [decode_all, decode_by_slack, some_of_them(1)])
+def test_words_are_those_of_isolated_decoding_whatever_else_is_decoded(both, choose):
     """Ragged lengths and prompts, robots that join and leave in the middle."""
     engine, _ = both
-    with_slots(engine, 8)
+    with_slots(engine, 8, choose)
     asked, outcomes = {}, {}
     for turn in range(8):
         robots = (turn % 4, 4 + turn % 3)
@@ -299,6 +312,14 @@ def test_who_cannot_answer_questions_is_refused_by_name(folder_of):
         load_engine(options("emulated:", language_mib=1), silent)
 
 
+def test_the_option_says_which_answers_a_step_decodes(folder_of):
+    assert speaking_engine(folder_of, "pi05").answering._choose is decode_all
+    by_slack = speaking_engine(folder_of, "pi05", language_decoding="slack")
+    assert by_slack.answering._choose is decode_by_slack
+    with pytest.raises(ConfigError, match="language_decoding is 'edf'; use one of all, slack"):
+        load_engine(options(folder_of("pi05"), language_decoding="edf"), silent)
+
+
 TURNS = st.lists(
     st.tuples(
         st.lists(  # asked before the frame: robot, length of the text, most tokens
@@ -318,10 +339,10 @@ TURNS = st.lists(
     derandomize=True,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-@given(slots=st.integers(1, 3), turns=TURNS)
-def test_any_schedule_gives_chunks_and_words_as_they_are_alone(pi05, engine_of, slots, turns):
+@given(slots=st.integers(1, 4), turns=TURNS, seed=st.integers(0, 9))
+def test_any_schedule_gives_chunks_and_words_as_they_are_alone(pi05, engine_of, slots, turns, seed):
     plain = engine_of("pi05")
-    decoder = with_slots(pi05, slots)
+    decoder = with_slots(pi05, slots, some_of_them(seed) if seed else decode_by_slack)
 
     def seen(robot, turn):
         return observation(robot + 4 * (turn % 2), robot=f"arm_{robot}", round=turn, seed=turn)

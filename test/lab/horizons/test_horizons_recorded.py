@@ -263,8 +263,9 @@ def test_the_command_writes_what_the_bags_carry_and_says_what_they_do_not(runs):
     assert "push-v3" not in other.output
     strange = calibrate(runs, "--bags", runs, "--tasks", "reach", "--out", out)
     assert "'reach' of the bags counts; those are: push-v3, reach-v3" in str(strange.exception)
-    critic = calibrate(runs, "--bags", runs, "--critic", "--out", out)
-    assert "--critic simulates" in str(critic.exception)
+    for option in (["--critic"], ["--lead", 2], ["--disturbance", 0.1], ["--longer-leads", "5"]):
+        told = calibrate(runs, "--bags", runs, *option, "--out", out)
+        assert f"{option[0]} is of simulated episodes" in str(told.exception)
 
 
 def test_a_bag_that_cannot_be_read_and_one_that_is_there_twice_lose_nothing_else(runs):

@@ -2,8 +2,8 @@
 
 A slot is as long as the longest prefill, question and answer together, and all slots are allocated
 when the policy is loaded: memory is bounded, and a question that has a slot can be answered to its
-end. Slots in use are the first ones, without a gap, so that a batch is a view of them and nothing
-is copied to form it.
+end. Slots in use are the first ones, without a gap, so that a batch of all of them is a view and
+nothing is copied to form it.
 """
 
 from collections.abc import Hashable
@@ -100,24 +100,16 @@ class KvSlots:
         self._states.clear()
 
     def batch(self, tokens: dict[Hashable, list[int]]) -> "KvBatch":
-        """Questions that read these tokens next, together. They have to be those of the last slots
-        in use, or of all."""
-        first = len(self._order) - len(tokens)
-        keys = self._order[first:]
-        assert set(keys) == set(tokens)
+        """Questions that read these tokens next, together."""
+        slots = [slot for slot, key in enumerate(self._order) if key in tokens]
+        keys = [self._order[slot] for slot in slots]
         lengths = [self._states[key].length for key in keys]
-        view = slice(first, len(self._order))
-        return KvBatch(
-            [kept[view] for kept in self._keys],
-            [kept[view] for kept in self._values],
-            lengths,
-            [tokens[key] for key in keys],
-        )
+        return KvBatch(self._keys, self._values, slots, lengths, [tokens[key] for key in keys])
 
     def unbatch(self, batch: "KvBatch", logits: Tensor) -> dict[Hashable, Tensor]:
         """Advances the states of a batch that was computed. logits [n, vocabulary], those after the
         last token of each question; returns them by question."""
-        keys = self._order[len(self._order) - len(logits) :]
+        keys = [self._order[slot] for slot in batch.slots]
         for key, read in zip(keys, batch.tokens, strict=True):
             self._states[key].length += len(read)
         return dict(zip(keys, logits, strict=True))
@@ -134,15 +126,20 @@ class KvBatch:
         self,
         keys: list[Tensor],
         values: list[Tensor],
+        slots: list[int],
         lengths: list[int],
         tokens: list[list[int]],
     ) -> None:
+        """keys, values: all slots [slots, heads, length, dim] of each layer. slots: those of the
+        batch, ascending; lengths and tokens are theirs."""
         device = keys[0].device
-        self.tokens = tokens
+        self.slots, self.tokens = slots, tokens
         most = max(map(len, tokens))
         self._keys, self._values = keys, values
         self._reach = max(lengths) + most
-        self._rows = torch.arange(len(tokens), device=device)[:, None]
+        self._rows = torch.tensor(slots, device=device)
+        gapless = slots[-1] - slots[0] == len(slots) - 1
+        self._read = slice(slots[0], slots[-1] + 1) if gapless else self._rows
         self.positions = torch.tensor(lengths, device=device)[:, None] + torch.arange(
             most, device=device
         )
@@ -162,8 +159,8 @@ class KvBatch:
         """Called by a layer with the new [n, heads, q, dim]; returns all [n, heads, reach, dim]."""
         found = []
         for kept, new in ((self._keys[layer], keys), (self._values[layer], values)):
-            kept[self._rows, :, self.positions] = new.transpose(1, 2).to(kept.dtype)
-            found.append(kept[:, :, : self._reach])
+            kept[self._rows[:, None], :, self.positions] = new.transpose(1, 2).to(kept.dtype)
+            found.append(kept[self._read, :, : self._reach])
         return found[0], found[1]
 
     def get_seq_length(self, _layer: int = 0) -> int:

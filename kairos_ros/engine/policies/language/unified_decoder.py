@@ -2,12 +2,13 @@
 
 Per frame: one prefill, the denoising on it, and then here: questions about its robots start on the
 same keys and values, and all questions, those of earlier frames and of other robots included, are
-decoded STEPS_PER_TURN tokens further, together. Decoding is greedy, so that an answer depends on
-the frame and the question only.
+decoded in STEPS_PER_TURN steps, together. Decoding is greedy, so that an answer depends on the
+frame and the question only.
 """
 
 import logging
-from collections.abc import Hashable, Sequence
+import time
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +18,7 @@ from torch import Tensor
 
 from kairos_ros.core.errors import ConfigError, PolicyError, RefusalCode
 from kairos_ros.core.language.choice import Choice
+from kairos_ros.core.language.decoding import Choose, Decoding, StepTimes, decode_all
 from kairos_ros.core.language.load import LanguageLoad
 from kairos_ros.core.language.schedule import MOST_WAITING, LanguageSchedule
 from kairos_ros.engine.interface import EngineLostError, EngineOptions
@@ -37,7 +39,7 @@ from kairos_ros.transport.messages import InferRequest
 log = logging.getLogger(__name__)
 
 STEPS_PER_TURN = 5
-"""Tokens of every answer between two batches of chunks: k of 002."""
+"""Between two batches of chunks, of one token of an answer each: k of 002."""
 MOST_QUESTION_TOKENS = 256
 MIB = 2**20
 
@@ -51,6 +53,11 @@ class _Open:
     question: LanguageQuestion
     tokens: list[int]
     choice: Choice | None
+    most: int
+    """Tokens that its answer may have."""
+    until_s: float
+    first_s: float = 0.0
+    """When its first token was said; of a question that has a slot."""
     odds: tuple[float, ...] = ()
     task: str = ""
     round: int = 0
@@ -76,8 +83,11 @@ class UnifiedDecoder:
         longest: int,
         budget_bytes: int,
         steps: int = STEPS_PER_TURN,
+        choose: Choose = decode_all,
+        clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        """like: any prefill. longest: positions that one may have. Raises ConfigError for a budget
+        """like: any prefill. longest: positions that one may have. clock: seconds that a step
+        takes are read from it. Raises ConfigError for a budget
         that has no room for one question, and PolicyError for a tokenizer that ends nothing."""
         length = longest + MOST_QUESTION_TOKENS + MOST_TOKENS
         self.slot_bytes = needed = slot_bytes(like, length)
@@ -90,6 +100,10 @@ class UnifiedDecoder:
         if tokenizer.eos_token_id is None:
             raise PolicyError("its tokenizer has no token that ends an answer")
         self._head, self._tokenizer, self._steps = head, tokenizer, steps
+        self._choose, self._clock = choose, clock
+        self._ahead_s = 0.0
+        """Of the clock of `go_on` before that one."""
+        self._times = StepTimes()
         self._end: int = tokenizer.eos_token_id
         self._slots = KvSlots(like, slots, length)
         self._slot_count = slots
@@ -124,9 +138,12 @@ class UnifiedDecoder:
         if max(map(len, answers), default=0) > MOST_TOKENS:
             reason = f"an allowed answer has more than {MOST_TOKENS - 1} tokens"
             return LanguageFailure(RefusalCode.MALFORMED, reason)
-        if not self._schedule.ask(key, question.robot, now_s + question.wait_s):
+        until_s = now_s + question.wait_s
+        if not self._schedule.ask(key, question.robot, until_s):
             return LanguageFailure(RefusalCode.OVERLOADED, f"{MOST_WAITING} questions wait already")
-        self._open[key] = _Open(question, tokens, Choice(answers) if answers else None)
+        choice = Choice(answers) if answers else None
+        most = max(map(len, answers), default=question.most_tokens)
+        self._open[key] = _Open(question, tokens, choice, most, until_s)
         return None
 
     def withdraw(self, key: Hashable) -> None:
@@ -147,6 +164,7 @@ class UnifiedDecoder:
             return self._go_on(now_s)
 
     def _go_on(self, now_s: float) -> Outcomes:
+        self._ahead_s = now_s - self._clock()
         outcomes: Outcomes = [self._late(key) for key in self._schedule.expired(now_s)]
         frames, self._frames = self._frames, []
         try:
@@ -155,8 +173,7 @@ class UnifiedDecoder:
             for _ in range(self._steps):
                 if not len(self._slots):
                     break
-                states = {key: self._slots.retrieve(key) for key in self._slots.keys}
-                outcomes += self._read({key: state.said[-1:] for key, state in states.items()})
+                outcomes += self._step()
         except torch.AcceleratorError as error:
             raise EngineLostError(f"the device failed: {error}") from error
         except Exception as error:  # whatever a model raises
@@ -181,7 +198,29 @@ class UnifiedDecoder:
             opened.task, opened.round = request.task, request.round
             self._slots.store(key, frame.prefill, row)
             read[key] = opened.tokens
-        return outcomes + (self._read(read) if read else [])
+        outcomes += self._read(read) if read else []
+        for key in read.keys() & self._open.keys():
+            self._open[key].first_s = self._now_s()
+        return outcomes
+
+    def _step(self) -> Outcomes:
+        """Decodes some of the answers one token further."""
+        answers = [self._decoding(key) for key in self._slots.keys]
+        chosen = self._choose(answers, self._times, self._now_s())
+        start_s = self._clock()
+        outcomes = self._read({key: self._slots.retrieve(key).said[-1:] for key in chosen})
+        longest = max(one.length for one in answers if one.key in chosen)
+        self._times.saw(len(chosen), longest, self._clock() - start_s)
+        return outcomes
+
+    def _decoding(self, key: Hashable) -> Decoding:
+        opened, state = self._open[key], self._slots.retrieve(key)
+        said = len(state.said)
+        return Decoding(key, state.length, said, opened.most, opened.first_s, opened.until_s)
+
+    def _now_s(self) -> float:
+        """On the clock of `go_on`."""
+        return self._ahead_s + self._clock()
 
     def _read(self, tokens: dict[Hashable, list[int]]) -> Outcomes:
         """Has the questions read these tokens and say the next one each."""
@@ -249,7 +288,9 @@ class UnifiedDecoder:
         return text.strip()
 
 
-def unified_decoder(loaded: LoadedPolicy, like: Prefill, budget_bytes: int) -> UnifiedDecoder:
+def unified_decoder(
+    loaded: LoadedPolicy, like: Prefill, budget_bytes: int, choose: Choose = decode_all
+) -> UnifiedDecoder:
     """Of a policy whose type is in `served.SPEAKING`. Raises ConfigError and PolicyError, as the
     constructor."""
     steps: list[Any] = loaded.preprocess.steps  # type: ignore[attr-defined]  # it is a pipeline
@@ -260,7 +301,7 @@ def unified_decoder(loaded: LoadedPolicy, like: Prefill, budget_bytes: int) -> U
     if reader.padding != "max_length":  # a longer instruction makes a longer prefill
         longest += reader.max_length
     head = PaliGemmaHead(loaded.policy.model)
-    return UnifiedDecoder(head, reader.input_tokenizer, like, longest, budget_bytes)
+    return UnifiedDecoder(head, reader.input_tokenizer, like, longest, budget_bytes, choose=choose)
 
 
 def prefill_tap(loaded: LoadedPolicy, options: EngineOptions) -> PrefillTap | None:

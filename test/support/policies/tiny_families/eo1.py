@@ -1,5 +1,6 @@
 """EO-1 on a small Qwen2.5-VL."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -37,8 +38,10 @@ def config(folder: Path) -> dict[str, Any]:
     }
 
 
-def save_qwen(folder: Path) -> Path:
-    """A folder with a small Qwen2.5-VL and its processor."""
+def save_qwen(
+    folder: Path, text: Mapping[str, Any] | None = None, vision: Mapping[str, Any] | None = None
+) -> Path:
+    """A folder with a small Qwen2.5-VL and its processor. text, vision: of its configuration."""
     tokenizer = byte_tokenizer(
         image_token="<|image_pad|>",
         video_token="<|video_pad|>",
@@ -66,6 +69,7 @@ def save_qwen(folder: Path) -> Path:
             "num_heads": 2,
             "out_hidden_size": 32,
             "fullatt_block_indexes": [1],
+            **(vision or {}),
         },
         text_config={
             "vocab_size": len(tokenizer) + 16,  # the special tokens of EO-1 are added
@@ -76,6 +80,7 @@ def save_qwen(folder: Path) -> Path:
             "num_key_value_heads": 1,
             "rope_scaling": {"type": "mrope", "mrope_section": [2, 3, 3]},
             "max_position_embeddings": 512,
+            **(text or {}),
         },
     )
     Qwen2_5_VLForConditionalGeneration(config).save_pretrained(folder)
