@@ -11,6 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from kairos_ros.bringup.process_spec import RVIZ, ProcessKind, ProcessSpec, fixed_frame
+from kairos_ros.core.calls.dispatch import dispatch_called
+from kairos_ros.core.calls.orders import order_called
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fit import camera_name
 from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames, is_robot_name
@@ -185,7 +187,17 @@ def gateway(
     port: int = 8380,
 ) -> ProcessSpec:
     """The gateway before the models that judge and plan, `kairos gateway` of this host
-    (docs/gateway.md)."""
+    (docs/gateway.md).
+
+    Raises ConfigError for what would end it as soon as it starts: whoever starts it again whenever
+    it ends would do so for ever.
+    """
+    if not servers:
+        raise ConfigError("a gateway needs servers: http://HOST:PORT/v1, or embedded:NAME")
+    if port > 65_535:
+        raise ConfigError(f"port is {port}; a port is 0 to 65535")
+    order_called(order)
+    dispatch_called(dispatch)
     listen = f"127.0.0.1:{port}"
     return ProcessSpec(
         "kairos",

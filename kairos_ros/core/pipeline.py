@@ -5,7 +5,7 @@ robot; safety and monitor judge the cell periodically. Each has a latency object
 fallback for the case that it is missed; safety's fallback also answers a warning.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -108,3 +108,8 @@ class TaskRules:
     def waits_for(self, component: Component) -> Component:
         """Whose answer a robot waits for that holds because this component has not answered."""
         return Component.SYSTEM1 if self.components[component].asks_system1 else component
+
+
+def are_skills(skills: Collection[str]) -> bool:
+    """Whether a planner can choose from these."""
+    return len(set(skills)) > 1 and all(skill.strip() for skill in skills)

@@ -8,12 +8,20 @@ from urllib.parse import urlsplit
 
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.horizons.policies import HorizonPolicy, parse_horizon
-from kairos_ros.core.pipeline import PERIODIC, Component, Fallback
+from kairos_ros.core.pipeline import PERIODIC, Component, Fallback, are_skills
 from kairos_ros.core.scheduling.policies import parse_scheduling
 from kairos_ros.document.faults import did_you_mean
 from kairos_ros.document.marked_yaml import Path as FieldPath
 from kairos_ros.engine.registry import OWN
-from kairos_ros.fleet.fleet_file import GATEWAY, SECTIONS, FleetFile, Monitor, Safety, TaskClass
+from kairos_ros.fleet.fleet_file import (
+    GATEWAY,
+    SECTIONS,
+    FleetFile,
+    Monitor,
+    Safety,
+    System2,
+    TaskClass,
+)
 from kairos_ros.fleet.places import (
     EMBEDDED,
     IN_PROCESS,
@@ -270,6 +278,9 @@ def _task(name: str, task: TaskClass, known: Known, policy: str) -> Iterator[Pro
                 "answers would be due after the next question; lower slo_ms or freq_hz"
             )
             yield Problem((*here, "slo_ms"), text)
+        if isinstance(one, System2) and one.skills and not are_skills(one.skills):
+            text = "a planner chooses from at least two different skills, none of them blank"
+            yield Problem((*here, "skills"), text)
         replans = one.fallback is Fallback.STOP_AND_REPLAN
         if component is Component.SYSTEM1 and replans and Component.SYSTEM2 not in used:
             text = "stop_and_replan needs components.system2; stop_and_resend asks system1 again"

@@ -22,7 +22,7 @@ from kairos_ros.transport.message_codec import MAX_REASON
 MOST_ANSWERS = 64
 """Allowed answers of one question."""
 MOST_TEXT = 4096
-"""Characters of a question, of an allowed answer, and of what is said."""
+"""Bytes of a question, of an allowed answer, and of what is said."""
 MOST_TOKENS = 64
 """That one answer may have."""
 MOST_WAIT_S = 60.0
@@ -104,8 +104,12 @@ def complaint(question: LanguageQuestion) -> str:
     """What is wrong with a question, whichever policy gets it; empty where nothing is."""
     if not question.text.strip():
         return "the text of the question is empty"
-    if max(map(len, (question.text, *question.answers))) > MOST_TEXT:
-        return f"a text of the question has more than {MOST_TEXT} characters"
+    try:
+        longest = max(len(text.encode()) for text in (question.text, *question.answers))
+    except UnicodeEncodeError as error:
+        return f"a text of the question has half a character: {error}"
+    if longest > MOST_TEXT:
+        return f"a text of the question has more than {MOST_TEXT} bytes"
     if len(question.answers) == 1 or len(question.answers) > MOST_ANSWERS:
         return f"{len(question.answers)} allowed answers; give none, or 2 to {MOST_ANSWERS}"
     if len(set(question.answers)) != len(question.answers) or not all(

@@ -202,6 +202,10 @@ def test_a_robot_is_a_simulated_arm_unless_its_contract_or_adapter_says_otherwis
         ("robot", {"contract": "so101", "adapter": "sim"}, "a contract is for ros2"),
         ("robot", {"contract": "so101", "cameras": "a"}, "cameras are those of a simulated arm"),
         ("so101", {"use_sim": "maybe"}, "argument use_sim is 'maybe'; say true or false"),
+        ("gateway", {"servers": " , "}, "a gateway needs servers"),
+        ("gateway", {"order": "fifo"}, "order 'fifo' is unknown; choose from latest_start"),
+        ("gateway", {"dispatch": "any"}, "dispatch 'any' is unknown; choose from"),
+        ("gateway", {"port": "70000"}, "a port is 0 to 65535"),
     ],
 )
 @pytest.mark.slow

@@ -73,8 +73,9 @@ def test_a_planner_chooses_from_the_skills_that_the_file_names(fleet_of, tmp_pat
     fleet = fleet_of({"system1": "./pi05"} | ASKED, skills=["pick up the cup", "pour"])
     planners = nodes(fleet_plan(fleet, tmp_path), "planner_node")
     assert [planner.get("skills") for planner in planners] == [["pick up the cup", "pour"], None]
-    with pytest.raises(FaultyFileError, match=r"system2\.skills"):
-        fleet_of({"system1": "./pi05"} | ASKED, skills=["pour"])
+    for skills in (["pour"], ["pour", "pour"], ["pour", " "]):
+        with pytest.raises(FaultyFileError, match=r"system2\.skills"):
+            fleet_of({"system1": "./pi05"} | ASKED, skills=skills)
 
 
 def test_robots_know_who_is_asked(fleet_of, tmp_path):

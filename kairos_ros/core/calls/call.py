@@ -36,10 +36,11 @@ NOBODY = Caller()
 def caller_headers(caller: Caller, slo_ns: int) -> dict[str, str]:
     """The HTTP headers that say so; servers that do not know them ignore them.
 
-    slo_ns: how long the answer may take from now on; 0: there is no objective.
+    slo_ns: how long the answer may take from now on, said as 1 µs to an hour; 0: there is no
+    objective.
     """
     said = {header(f.name): getattr(caller, f.name) for f in fields(caller)}
-    said[SLO_HEADER] = f"{slo_ns / 1e6:.3f}" if slo_ns > 0 else ""
+    said[SLO_HEADER] = f"{min(max(slo_ns, 1000) / 1e6, LONGEST_SLO_MS):.3f}" if slo_ns > 0 else ""
     return {name: _quoted(value) for name, value in said.items() if value}
 
 
@@ -49,6 +50,7 @@ def header(name: str) -> str:
 
 
 SLO_HEADER = "x-kairos-slo-ms"
+LONGEST_SLO_MS = 3_600_000.0
 
 
 def read_caller(headers: Mapping[str, str]) -> tuple[Caller, int]:
@@ -65,7 +67,7 @@ def read_caller(headers: Mapping[str, str]) -> tuple[Caller, int]:
         slo_ms = float(slo)
     except ValueError:
         slo_ms = -1.0
-    if not 0 < slo_ms <= 3_600_000:  # also refuses NaN
+    if not 0 < slo_ms <= LONGEST_SLO_MS:  # also refuses NaN
         raise WireError(f"{SLO_HEADER} is {slo!r:.40}; say how many milliseconds, up to an hour")
     return Caller(**said), max(1, round(slo_ms * 1e6))
 

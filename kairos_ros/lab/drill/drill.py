@@ -160,7 +160,7 @@ def _run_running(
         display.say(f"not in a running fleet: {name} ({reason})")
     exchange = Exchange()
     with RunningFleet(display) as fleet:
-        listen_to_exchange(fleet.client, exchange, pulses=True)
+        listen_to_exchange(fleet.client, exchange, words=True)
         display.say(f"{len(chosen)} faults, robots {', '.join(fleet.live.robots)}")
         fleet.client.begin()
         drill = RunningDrillTestbed(fleet, exchange, display, options.access)

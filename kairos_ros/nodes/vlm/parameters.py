@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError
-from kairos_ros.core.pipeline import PERIODIC, Component
+from kairos_ros.core.pipeline import PERIODIC, Component, are_skills
 from kairos_ros.core.wire_check import ROBOTS
 from kairos_ros.nodes.parameters import STRINGS, ParameterSpec
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
@@ -70,11 +70,11 @@ def component_values(
 
 
 def skills(values: Mapping[str, Any]) -> tuple[str, ...]:
-    """What the planner chooses from. Raises ConfigError for fewer than two."""
+    """What the planner chooses from. Raises ConfigError for fewer than two, and for a blank one."""
     named: Sequence[str] = list(dict.fromkeys(values["skills"])) or list(SCENES.values())
-    if len(set(named)) < 2:
+    if not are_skills(named):
         raise ConfigError(
-            f"parameter skills is {list(named)}; a planner chooses from at least two: name the "
-            "instructions that the action model knows"
+            f"parameter skills is {list(named)}; a planner chooses from at least two, none of them "
+            "blank: name the instructions that the action model knows"
         )
     return tuple(named)

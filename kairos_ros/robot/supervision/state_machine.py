@@ -21,6 +21,7 @@ from kairos_ros.robot.supervision.state import (
     State,
     fresh,
     is_safe,
+    wants_actions,
 )
 from kairos_ros.robot.supervision.state_events import (
     CellVerdict,
@@ -126,9 +127,20 @@ class _Turn:
         """Every deadline that has passed is one violation."""
         now_ns = self.state.now_ns
         self._set(verdicts=fresh(self.rules, self.state, now_ns))
+        self._excuse_who_sees_nothing()
         for component in Component:
             if self._watches(component) and now_ns > self.state.due_ns.get(component, now_ns):
                 self._late(component)
+
+    def _excuse_who_sees_nothing(self) -> None:
+        """While System 1 may not be asked, whoever looks at what it is asked with cannot answer: a
+        monitor has a whole deadline from then on, and a plan that was under way is given up."""
+        if wants_actions(self.rules, self.state):
+            return
+        for component, rules in self.rules.components.items():
+            if rules.asks_system1 and component in self.state.due_ns:
+                due_ns = self.state.now_ns + rules.deadline_ns
+                self._due(component, due_ns if component in PERIODIC else None)
 
     def settle(self) -> None:
         """A robot that nothing stops any more goes on."""

@@ -103,6 +103,9 @@ class Supervisor:
         effects = self.feed(Tick(now_ns))
         moves = self.state.mode is Mode.RUNNING
         asks = wants_actions(self.rules, self.state)
+        system2 = self.rules.components.get(Component.SYSTEM2)
+        if not asks and system2 is not None and system2.asks_system1:
+            self._rounds = self.rules.system2_ratio  # it has seen nothing since: asked anew
         waits_for_plan = self.state.unplanned and self.state.mode is Mode.HOLDING
         if waits_for_plan and Component.SYSTEM2 not in self.state.due_ns:
             effects += self._ask_plan(now_ns)

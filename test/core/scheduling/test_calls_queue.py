@@ -18,6 +18,7 @@ from kairos_ros.core.errors import ConfigError, WireError
 
 S = 1_000_000_000
 MS = 1_000_000
+HOUR = 3_600_000 * MS
 
 
 def queue(order="first_come", dispatch="round_robin", **instances):
@@ -453,6 +454,13 @@ def test_what_headers_say_is_read_back(text, slo_ms):
     headers = caller_headers(who, slo_ms * MS)
     assert all(value.isascii() for value in headers.values())
     assert read_caller(headers) == (who, slo_ms * MS)
+
+
+@pytest.mark.parametrize(
+    ("slo_ns", "said_ns"), [(1, 1000), (499, 1000), (1_000_400, 1_000_000), (9 * HOUR, HOUR)]
+)
+def test_objectives_that_are_tiny_or_huge_can_be_read_back(slo_ns, said_ns):
+    assert read_caller(caller_headers(Caller(), slo_ns)) == (Caller(), said_ns)
 
 
 def test_calls_without_headers_are_calls_of_nobody():

@@ -209,6 +209,14 @@ def test_where_no_engine_is_the_judge_says_so():
     assert question_endpoint("nobody") in failed.message
 
 
+@pytest.mark.parametrize("prompt", ["ü" * 3000, "half a character: \ud83d"])
+def test_a_question_that_cannot_be_sent_fails_alone(prompt):
+    judge = load_judge("system1:nobody", 0.2)
+    (bad, good) = judge.judge([question(0, prompt), question(0)])
+    judge.close()
+    assert (bad.code, good.code) == (FailureCode.BAD_QUESTION, FailureCode.UNREACHABLE)
+
+
 def test_a_policy_without_words_is_refused_by_name_and_a_new_worker_is_found_again(emulated):
     judge = load_judge("system1:emulated", LONG_S)
     (failed,) = judge.judge([question(0)])

@@ -462,6 +462,17 @@ def test_words_that_do_not_fit_what_was_answered_fail():
     assert failed(words(pulse_s=0.4)) == ["moving or holding"]
 
 
+def test_a_robot_that_called_a_human_because_of_a_fault_fails_with_the_reason():
+    exchange = exchange_of(honest())
+    exchange.calls["arm_1"] += [(-1.0, "before"), (0.2, "monitor is overdue; 2 times in a row")]
+    exchange.pulses["arm_1"] += [0.0]
+    window = Window(0.0, 1.0, 1.0)
+    found = judge_messages("arm_1", exchange, [], window, LIMITS)
+    assert failures([FaultResult("serving_paused", "", (), (found,), window, 1.0)]) == [
+        "serving_paused, arm_1, no human called: after 0.2 s: monitor is overdue; 2 times in a row"
+    ]
+
+
 def test_a_robot_without_a_task_is_not_judged_by_its_words():
     window = Window(0.0, 1.0, 1.0)
     assert judge_messages("arm_1", Exchange(), [], window, LIMITS) is None

@@ -1,6 +1,7 @@
 """A robot under the rules of its task: when it stops, what it drops, and how it goes on."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import given, settings
@@ -572,3 +573,22 @@ def test_a_replan_of_the_policy_itself_needs_an_observation():
     bench.answer()
     bench.tick()
     assert bench.mode is RUNNING
+
+
+def test_who_asks_the_policy_is_not_missed_while_an_unsafe_cell_keeps_it_from_being_asked():
+    resend = Fallback.STOP_AND_RESEND
+    asking = rules(system1=None, safety=resend, system2=resend, asks_system1=True)
+    bench = running(replace(asking, max_consecutive_safety_replan=6))
+    bench.tick(8)  # the buffer is used up, the next request is out, and with it a question
+    for safe in 6 * [False] + [True]:  # 6.3 s: the plan has 1 s, and the monitor 4 s
+        bench.now += 900 * MS
+        bench.judge(safe=safe)
+    assert {t.component for t in bench.transitions} == {SAFETY, None}
+    bench.tick()
+    assert (bench.mode, bench.plans) == (RUNNING, [1, 2, 3]), "the second is out of time"
+    bench.answer(horizon=500)
+    bench.now += 950 * MS
+    bench.judge()
+    bench.now += 50 * MS
+    bench.tick()
+    assert bench.transitions[-1].reason == "system2 is overdue", "now it can see"

@@ -93,6 +93,8 @@ class Exchange:
     began_s: dict[TaskKey, float] = field(default_factory=dict)
     pulses: dict[str, list[float]] = field(default_factory=lambda: defaultdict(list))
     """Robot -> when it told what it executes; only where somebody listens to that."""
+    calls: dict[str, list[tuple[float, str]]] = field(default_factory=lambda: defaultdict(list))
+    """Robot -> when it called a human, and why; only where somebody listens to that."""
     servers: dict[str, SeenServer] = field(default_factory=dict)
     """Newest word of every serving node, by its identity."""
     strange: dict[str, str] = field(default_factory=dict)

@@ -14,15 +14,24 @@ from kairos_ros.lab.drill.proof.exchange import (
     TaskEnd,
 )
 from kairos_ros.lab.testbed.testbed_client import TestbedClient
-from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, ServerStatus, TaskEvent
+from kairos_ros.msg import (
+    ActionChunk,
+    ChunkRequest,
+    ExecutionInfo,
+    PipelineEvent,
+    ServerStatus,
+    TaskEvent,
+)
 from kairos_ros.nodes.qos import DIAGNOSTICS, ROSTER
+from kairos_ros.robot.supervision.state_table import Effect
 from kairos_ros.telemetry.decode import chunk_answered
 from kairos_ros.telemetry.events import TaskKey
 
 
-def listen_to_exchange(client: TestbedClient, exchange: Exchange, *, pulses: bool = False) -> None:
+def listen_to_exchange(client: TestbedClient, exchange: Exchange, *, words: bool = False) -> None:
     """From now on, while `client` spins: requests, chunks and task events of its robots, and with
-    `pulses` when each told what it executes."""
+    `words` what those without a body log are judged by: when each told what it executes, and when
+    it called a human."""
 
     def on_request(message: ChunkRequest) -> None:
         state = np.asarray(message.state, np.float32)
@@ -64,6 +73,10 @@ def listen_to_exchange(client: TestbedClient, exchange: Exchange, *, pulses: boo
                 executed=tuple(message.round_executed),
             )
 
+    def on_transition(message: PipelineEvent) -> None:
+        if Effect.CALL_HUMAN in message.effects:
+            exchange.calls[message.robot].append((time.monotonic(), message.reason))
+
     def on_server(message: ServerStatus) -> None:
         exchange.servers[message.server] = SeenServer(
             time.monotonic(), message.pid, message.state, message.reason, message.policy
@@ -78,9 +91,10 @@ def listen_to_exchange(client: TestbedClient, exchange: Exchange, *, pulses: boo
     client.listen("/kairos/server_status", ServerStatus, on_server, ROSTER)
     client.listen("/diagnostics", DiagnosticArray, on_diagnostics, DIAGNOSTICS)
     for robot in client.live.robots:
-        if pulses:
+        if words:
             pulse = partial(_pulse, exchange.pulses[robot])
             client.listen(f"/{robot}/execution_info", ExecutionInfo, pulse)
+            client.listen(f"/{robot}/pipeline_events", PipelineEvent, on_transition)
         client.listen(f"/{robot}/chunk_request", ChunkRequest, on_request)
         client.listen(f"/{robot}/action_chunk", ActionChunk, on_chunk)
         client.listen(f"/{robot}/task_events", TaskEvent, on_event)

@@ -49,9 +49,15 @@ def judge_messages(
         for s in mine
         if s.activity == "holding"
     ]
+    calls = [
+        f"after {at_s - window.begin_s:.1f} s: {why}"
+        for at_s, why in exchange.calls[robot]
+        if window.begin_s <= at_s <= window.end_s
+    ]
     checks = (
         Check("no task lost", not bad, "; ".join(bad) or "none"),
         Check("rounds agree", not strange, first_of(strange) or "yes; actions are not proven"),
+        Check("no human called", not calls, first_of(calls) or "none"),
         limits.lively(silence_s, "a sign of it"),
         limits.served(wait_s),
     )
