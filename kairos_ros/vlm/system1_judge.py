@@ -50,7 +50,8 @@ class System1Judge:
         self.model = f"system1:{policy}" if policy else "system1"
         self._endpoint = question_endpoint(policy)
         self._timeout_s = min(timeout_s, MOST_WAIT_S)
-        self._context = zmq.Context()
+        # one of all judges: it has threads of its own
+        self._context: zmq.Context[zmq.Socket[bytes]] = zmq.Context.instance()
         self._number = 0
         self._connect()
 
@@ -80,7 +81,6 @@ class System1Judge:
     def close(self) -> None:
         """As the interface says."""
         self._socket.close(linger=0)
-        self._context.term()
 
     def _connect(self) -> None:
         self._socket = connect_dealer(self._context, self._endpoint)
