@@ -127,7 +127,7 @@ def begin[N: Node](program: str, make: Callable[[], N]) -> tuple[N, SingleThread
     """The node, in an executor of its own, and what SIGINT and SIGTERM set. One with a lifecycle
     is active then, unless somebody else is to activate it.
 
-    Raises SystemExit 1 after a KairosError of `make`, whose message is printed.
+    Raises SystemExit 1 after a KairosError of `make`, whose message is printed; and a bug as it is.
     """
     stop = stop_on_signals()
     leave_with_launcher()
@@ -140,12 +140,21 @@ def begin[N: Node](program: str, make: Callable[[], N]) -> tuple[N, SingleThread
             node.start()
     except KairosError as error:
         print(f"{program}: {error}", file=sys.stderr)
-        if isinstance(node, ManagedNode):
-            node.close()
-        rclpy.try_shutdown()
+        _leave_ros(node)
         raise SystemExit(0 if stop.is_set() else 1) from None
+    except Exception:
+        _leave_ros(node)
+        raise
     log_by(node)
     warn_without_clock(node)
     executor = SingleThreadedExecutor()
     executor.add_node(node)
     return node, executor, stop
+
+
+def _leave_ros(node: Node | None) -> None:
+    """Left to the end of the interpreter, a node could wait there for ever."""
+    if isinstance(node, ManagedNode):
+        with contextlib.suppress(Exception):  # the bug that is on its way already
+            node.close()
+    rclpy.try_shutdown()
