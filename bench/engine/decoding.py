@@ -15,10 +15,7 @@ ones. Values are medians over seeds, with the least and the most.
 
 import argparse
 import json
-import os
 import random
-import subprocess
-import sys
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Hashable
@@ -28,9 +25,8 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from bench.engine.unified import K, save_and_load
+from bench.engine.unified import K, measured_apart, save_and_load
 from bench.support.report import Result, new_figure
-from bench.support.servers import ROOT
 from kairos_ros.core.language.decoding import CHOICES, Choose, Decoding, StepTimes
 from kairos_ros.core.language.schedule import LanguageSchedule
 from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
@@ -195,16 +191,7 @@ def as_in_004(_answers: int, length: int) -> float:
 
 def run(folder: Path, quick: bool) -> Result:
     """Measures in a process of its own with one thread, then serves."""
-    folder.mkdir(parents=True, exist_ok=True)
-    command = [sys.executable, "-m", "bench.engine.decoding", str(folder)]
-    path = (str(ROOT), str(ROOT / "test/support/policies"), os.environ.get("PYTHONPATH", ""))
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, path)),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    steps = json.loads((folder / "measured.json").read_text())
+    steps = measured_apart("bench.engine.decoding", folder)
     table = interpolated(
         {int(n): {int(at): s for at, s in of.items()} for n, of in steps["step_s"].items()}
     )

@@ -57,27 +57,30 @@ Seconds = dict[str, dict[int, list[float]]]
 
 def run(folder: Path, quick: bool) -> Result:
     """Measures in a process of its own, with one thread."""
-    folder.mkdir(parents=True, exist_ok=True)
     blocks, frames = (1, 1) if quick else (3, 3)
-    command = [sys.executable, "-m", "bench.engine.unified", str(folder)]
-    path = (
-        str(ROOT),
-        str(ROOT / "test" / "support" / "policies"),
-        os.environ.get("PYTHONPATH", ""),
-    )
-    environment = os.environ | {
-        "PYTHONPATH": os.pathsep.join(filter(None, path)),
-        "OMP_NUM_THREADS": "1",
-        "HF_HUB_OFFLINE": "1",
-    }
-    command += ["--blocks", str(blocks), "--frames", str(frames)]
-    subprocess.run(command, cwd=ROOT, env=environment, check=True)
-    data: dict[str, Any] = json.loads((folder / "measured.json").read_text())
+    options = ("--blocks", str(blocks), "--frames", str(frames))
+    data = measured_apart("bench.engine.unified", folder, *options)
     seconds: Seconds = {
         arm: {int(length): values for length, values in of.items()}
         for arm, of in data["seconds"].items()
     }
     return Result(HEADER, rows(seconds), data, lambda file: plot(file, seconds))
+
+
+def measured_apart(module: str, folder: Path, *options: str) -> dict[str, Any]:
+    """What a module with a tiny policy writes to measured.json in `folder`, in a process of its own
+    with one thread."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = (str(ROOT), str(ROOT / "test/support/policies"), os.environ.get("PYTHONPATH", ""))
+    environment = os.environ | {
+        "PYTHONPATH": os.pathsep.join(filter(None, path)),
+        "OMP_NUM_THREADS": "1",
+        "HF_HUB_OFFLINE": "1",
+    }
+    command = [sys.executable, "-m", module, str(folder), *options]
+    subprocess.run(command, cwd=ROOT, env=environment, check=True)
+    data: dict[str, Any] = json.loads((folder / "measured.json").read_text())
+    return data
 
 
 HEADER = ["N", "way", "s per frame", "least, most", "frames/s", "tokens/s", "times isolated"]
