@@ -118,13 +118,20 @@ def test_the_policys_state_has_its_own_names_beside_them(cell):
 
 def test_a_task_is_served_end_to_end(cell):
     until(lambda: cell.states, what="for the driver")
-    seen = len(cell.states)
-    before = cell.states[-1].position
+    sent = len(cell.trajectories)
     result = cell.operator.result(cell.task(max_actions=60))
     assert result.actions == 60
     assert len(result.round_executed) >= 4
-    during = [state.position for state in cell.states[seen:]]
-    assert max(abs(a - b) for now in during for a, b in zip(now, before, strict=True)) > 0.1
+    until(lambda: len(cell.trajectories) >= sent + 30, what="for what was commanded")
+
+    def from_command() -> float:
+        """Largest distance of a joint from where the last trajectory ends (rad)."""
+        at, to = cell.states[-1].position, cell.trajectories[-1].points[-1].positions
+        return max(abs(a - b) for a, b in zip(at, to, strict=True))
+
+    until(lambda: from_command() < 0.02, what="for the arm to be where it was commanded to be")
+    assert max(map(abs, cell.states[0].position)) > 0.5, "it began elsewhere"
+    assert max(map(abs, cell.trajectories[-1].points[-1].positions[2:])) < 0.2
     told = cell.trajectories[-1]
     assert list(told.joint_names) == list(cell.states[-1].name)
     assert all(-2.75 <= at <= 2.85 for at in told.points[0].positions)
