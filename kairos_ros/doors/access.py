@@ -148,6 +148,9 @@ def server_tls(cert: Path, key: Path) -> ssl.SSLContext:
         read_text(path, MOST_FILE_BYTES)
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    # A session ticket comes right after the handshake. A client that sends in one thread and reads
+    # in another, as openpi's does, can lose its first message while OpenSSL reads the ticket.
+    context.num_tickets = 0
     try:
         context.load_cert_chain(cert, key, password=lambda: "")
     except (ssl.SSLError, OSError, ValueError) as error:

@@ -431,8 +431,11 @@ def test_a_bag_is_the_run_that_the_robots_told(fleet_bag):
         # most: a robot without CPU time gives a round up (NaN), a recorder hears of a request late
         ahead_s = [now.requested_s - one.answered_s for one, now in itertools.pairwise(served)]
         assert statistics.median(s for s in ahead_s if not math.isnan(s)) >= -0.05
-        for before, record in itertools.pairwise(served):
-            assert record.requested_at <= record.observed_at
+        assert all(r.requested_at <= r.observed_at for r in served)
+        executed = [
+            r for r in served if r.executed
+        ]  # a late chunk may have nothing left to execute
+        for before, record in itertools.pairwise(executed):
             assert record.exec_start_s >= before.exec_end_s - 1e-3
         for record, latency in zip(served, result.round_latency_s, strict=True):
             assert record.latency_s == pytest.approx(latency, nan_ok=True)

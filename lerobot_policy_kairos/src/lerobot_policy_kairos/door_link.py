@@ -1,17 +1,26 @@
-"""The connection of one robot to `kairos doors`, and the threads that read and write it."""
+"""The connection of one robot to `kairos doors`, and the thread that reads and writes it.
 
+One thread: OpenSSL allows no two to read and write the same connection at the same time.
+"""
+
+import asyncio
 import contextlib
 import ipaddress
 import logging
-import queue
 import threading
 import time
-from contextlib import ExitStack
-from socket import SHUT_RDWR, socket
+from collections.abc import AsyncIterator, Callable
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from urllib.parse import urlsplit
 
-from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
-from websockets.sync.client import ClientConnection, connect
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import (
+    ConnectionClosed,
+    InvalidHandshake,
+    InvalidStatus,
+    InvalidURI,
+)
 from websockets.typing import Subprotocol
 
 from kairos_ros.core.errors import WireError
@@ -57,34 +66,28 @@ class DoorLink:
         self._servers: dict[str, ReceivedStatus] = {}
         self._news: dict[str, ReceivedStatus] = {}
         self._unreadable = 0
-        self._outbox: queue.Queue[Message | None] = queue.Queue(MOST_UNSENT)
+        self._loop = asyncio.new_event_loop()
+        self._outbox: asyncio.Queue[Message | None] = asyncio.Queue(MOST_UNSENT)
         self._sending_since_s: float | None = None
-        self._stack = ExitStack()
-        self._socket = self._open(f"{server.rstrip('/')}/{robot}", token)
+        self._socket: ClientConnection | None = None
+        welcomed: Future[tuple[str, str]] = Future()
+        self._thread = threading.Thread(
+            target=self._run,
+            args=(f"{server.rstrip('/')}/{robot}", token, welcomed),
+            name="doors",
+            daemon=True,
+        )
+        self._thread.start()
         try:
-            self.robot, self.session = self._welcome()
-        except BaseException:
-            self._stack.close()
-            raise
-        self._reader = threading.Thread(target=self._read, name="from doors", daemon=True)
-        self._writer = threading.Thread(target=self._write, name="to doors", daemon=True)
-        self._reader.start()
-        self._writer.start()
+            self.robot, self.session = welcomed.result()
+        finally:
+            welcomed.cancel()  # a Ctrl-C meanwhile: nobody wants it any more
 
     def send(self, message: Message) -> None:
         """Never blocks. Does nothing on a connection that has ended, and ends one that takes
         nothing."""
-        if self.ended:
-            return
-        since_s = self._sending_since_s
-        stuck = since_s is not None and time.monotonic() - since_s > SEND_S
-        try:
-            self._outbox.put_nowait(message)
-        except queue.Full:
-            stuck = True
-        if stuck:
-            self._end(f"{self.where} takes nothing that is sent to it")
-            self._cut()
+        if not self.ended:
+            self._in_thread(self._put, message)
 
     def servers(self) -> list[ReceivedStatus]:
         """What every serving node said last; those that have left are not there."""
@@ -111,81 +114,120 @@ class DoorLink:
 
     def close(self) -> None:
         """The robot leaves the fleet."""
-        with contextlib.suppress(queue.Full):
-            self._outbox.put_nowait(None)
-        self._writer.join(CLOSE_S)
-        if self._writer.is_alive():
-            self._cut()
-        self._stack.close()
-        self._reader.join(CLOSE_S)
+        self._in_thread(self._leave)
+        self._thread.join(2 * CLOSE_S)
 
-    def _open(self, url: str, token: str) -> ClientConnection:
+    def _in_thread(self, call: Callable[..., None], *args: object) -> None:
+        with contextlib.suppress(RuntimeError):  # it has ended
+            self._loop.call_soon_threadsafe(call, *args)
+
+    def _run(self, url: str, token: str, welcomed: Future[tuple[str, str]]) -> None:
+        with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
+            try:
+                runner.run(self._live(url, token, welcomed))
+            except Exception as error:
+                if welcomed.done():
+                    raise
+                welcomed.set_exception(error)
+
+    async def _live(self, url: str, token: str, welcomed: Future[tuple[str, str]]) -> None:
+        async with self._opened(url, token) as self._socket:
+            named = await self._welcome(self._socket)
+            if not welcomed.set_running_or_notify_cancel():
+                return
+            welcomed.set_result(named)
+            async with asyncio.TaskGroup() as both:
+                reading = both.create_task(self._read(self._socket))
+                await self._write(self._socket)
+                reading.cancel()
+
+    @asynccontextmanager
+    async def _opened(self, url: str, token: str) -> AsyncIterator[ClientConnection]:
+        """Raises ConnectionError."""
         if token and url.startswith("ws://") and not _is_this_host(url):
             raise ConnectionError(
                 f"a token is not sent over {url}, which others can read; use wss:// and "
                 "--tls-cert and --tls-key of kairos doors"
             )
         try:
-            opened: ClientConnection = self._stack.enter_context(
-                connect(
-                    url,
-                    subprotocols=[Subprotocol(SUBPROTOCOL)],
-                    additional_headers={"Authorization": f"Bearer {token}"} if token else None,
-                    compression=None,
-                    proxy=None,
-                    open_timeout=OPEN_S,
-                    close_timeout=CLOSE_S,
-                    max_size=MOST_BYTES,
-                )
+            opened = await connect(
+                url,
+                subprotocols=[Subprotocol(SUBPROTOCOL)],
+                additional_headers={"Authorization": f"Bearer {token}"} if token else None,
+                compression=None,
+                proxy=None,
+                open_timeout=OPEN_S,
+                close_timeout=CLOSE_S,
+                max_size=MOST_BYTES,
             )
         except InvalidStatus as error:
             body = (error.response.body or b"").decode(errors="replace").strip()
             raise ConnectionError(
                 f"{url} refuses this robot (HTTP {error.response.status_code}): {body[:500]}"
             ) from None
-        except (OSError, InvalidHandshake) as error:
+        except (OSError, ValueError, InvalidHandshake, InvalidURI) as error:
             raise ConnectionError(
                 f"no connection to {url} ({type(error).__name__}: {error}); start `kairos doors` "
                 "there, or set --policy.server to the URL that it prints"
             ) from None
-        if opened.subprotocol != SUBPROTOCOL:
-            self._stack.close()
-            raise ConnectionError(
-                f"{url} does not speak {SUBPROTOCOL}: it is no `kairos doors`, or an older one"
-            )
-        return opened
-
-    def _welcome(self) -> tuple[str, str]:
         try:
-            data = self._socket.recv(timeout=OPEN_S)
+            if opened.subprotocol != SUBPROTOCOL:
+                raise ConnectionError(
+                    f"{url} does not speak {SUBPROTOCOL}: it is no `kairos doors`, or an older one"
+                )
+            yield opened
+        finally:
+            await opened.close()
+
+    async def _welcome(self, socket: ClientConnection) -> tuple[str, str]:
+        try:
+            async with asyncio.timeout(OPEN_S):
+                data = await socket.recv()
             return read_welcome(unpack(_binary(data), LIMITS))
         except (ConnectionClosed, TimeoutError, WireError) as error:
             raise ConnectionError(f"{self.where} does not welcome this robot: {error}") from None
 
-    def _read(self) -> None:
+    async def _read(self, socket: ClientConnection) -> None:
         try:
             while True:
-                self._take(self._socket.recv())
+                self._take(await socket.recv())
         except ConnectionClosed as error:
             self._end(f"{self.where} has closed the connection: {error}")
+            self._leave()
         except Exception as error:
             self._end(f"reading from {self.where} failed: {type(error).__name__}: {error}")
             raise
 
-    def _write(self) -> None:
+    async def _write(self, socket: ClientConnection) -> None:
         try:
-            while (message := self._outbox.get()) is not None:
+            while (message := await self._outbox.get()) is not None:
                 self._sending_since_s = time.monotonic()
-                self._socket.send(pack(message))
+                await socket.send(pack(message))
                 self._sending_since_s = None
         except ConnectionClosed as error:
             self._end(f"{self.where} has closed the connection: {error}")
 
+    def _put(self, message: Message) -> None:
+        since_s = self._sending_since_s
+        stuck = since_s is not None and time.monotonic() - since_s > SEND_S
+        try:
+            self._outbox.put_nowait(message)
+        except asyncio.QueueFull:
+            stuck = True
+        if stuck:
+            self._end(f"{self.where} takes nothing that is sent to it")
+            self._cut()
+
+    def _leave(self) -> None:
+        """What waits to be sent is sent before."""
+        with contextlib.suppress(asyncio.QueueFull):
+            self._outbox.put_nowait(None)
+        self._loop.call_later(CLOSE_S, self._cut)
+
     def _cut(self) -> None:
-        """Wakes threads that wait for a peer which does nothing. Not `SSLSocket.shutdown`, which
-        is not meant for other threads."""
-        with contextlib.suppress(OSError):
-            socket.shutdown(self._socket.socket, SHUT_RDWR)
+        """Ends what waits for a peer that takes nothing."""
+        if self._socket is not None:
+            self._socket.transport.abort()
 
     def _take(self, data: bytes | str) -> None:
         now_ns = time.monotonic_ns()

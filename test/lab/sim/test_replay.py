@@ -184,7 +184,7 @@ def test_a_task_replayed_alone_has_the_rounds_that_were_recorded(
 
 
 def test_real_time_and_virtual_time_agree(replay, traces):
-    """The same tasks with the delays that this machine had: how rounds queue and batch is the same."""
+    """Given the delays that this machine had, rounds queue and batch as in virtual time."""
     robots, tasks, batch = 6, 18, 2
     real = replay(
         traces, "--robots", robots, "--tasks", tasks, "--max-batch", batch, "--scheduling",

@@ -329,6 +329,7 @@ def test_with_tokens_and_tls_a_client_is_who_its_token_says(guarded, monkeypatch
     client = WebsocketClientPolicy(at, api_key="b" * 24)
     assert client.get_server_metadata()["robot"] == "secret_2"
     assert client.infer(observation(6.0))["actions"][0, 0] == 6.0
+    assert not client._ws.socket.session.has_ticket
     for name, given in (("", "c" * 24), ("", None), ("/secret_1", "b" * 24)):
         with pytest.raises(websockets.exceptions.InvalidStatus) as refused:
             WebsocketClientPolicy(at + name, api_key=given)
