@@ -70,7 +70,8 @@ class DoorLink:
         self._outbox: asyncio.Queue[Message | None] = asyncio.Queue(MOST_UNSENT)
         self._sending_since_s: float | None = None
         self._socket: ClientConnection | None = None
-        welcomed: Future[tuple[str, str]] = Future()
+        self.robot = self.session = ""
+        welcomed: Future[None] = Future()
         self._thread = threading.Thread(
             target=self._run,
             args=(f"{server.rstrip('/')}/{robot}", token, welcomed),
@@ -79,7 +80,7 @@ class DoorLink:
         )
         self._thread.start()
         try:
-            self.robot, self.session = welcomed.result()
+            welcomed.result()
         finally:
             welcomed.cancel()  # a Ctrl-C meanwhile: nobody wants it any more
 
@@ -121,25 +122,29 @@ class DoorLink:
         with contextlib.suppress(RuntimeError):  # it has ended
             self._loop.call_soon_threadsafe(call, *args)
 
-    def _run(self, url: str, token: str, welcomed: Future[tuple[str, str]]) -> None:
+    def _run(self, url: str, token: str, welcomed: Future[None]) -> None:
         with asyncio.Runner(loop_factory=lambda: self._loop) as runner:
             try:
                 runner.run(self._live(url, token, welcomed))
             except Exception as error:
+                self._end(f"the connection to {self.where} failed: {type(error).__name__}: {error}")
                 if welcomed.done():
                     raise
                 welcomed.set_exception(error)
 
-    async def _live(self, url: str, token: str, welcomed: Future[tuple[str, str]]) -> None:
+    async def _live(self, url: str, token: str, welcomed: Future[None]) -> None:
         async with self._opened(url, token) as self._socket:
-            named = await self._welcome(self._socket)
+            self.robot, self.session = await self._welcome(self._socket)
             if not welcomed.set_running_or_notify_cancel():
                 return
-            welcomed.set_result(named)
-            async with asyncio.TaskGroup() as both:
-                reading = both.create_task(self._read(self._socket))
+            welcomed.set_result(None)
+            reading = asyncio.create_task(self._read(self._socket))
+            try:
                 await self._write(self._socket)
+            finally:
                 reading.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await reading
 
     @asynccontextmanager
     async def _opened(self, url: str, token: str) -> AsyncIterator[ClientConnection]:
@@ -193,10 +198,8 @@ class DoorLink:
                 self._take(await socket.recv())
         except ConnectionClosed as error:
             self._end(f"{self.where} has closed the connection: {error}")
+        finally:
             self._leave()
-        except Exception as error:
-            self._end(f"reading from {self.where} failed: {type(error).__name__}: {error}")
-            raise
 
     async def _write(self, socket: ClientConnection) -> None:
         try:
