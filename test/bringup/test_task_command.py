@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import RobotStatus
-from rclpy.action import ActionClient
 from wire import done, in_executor, meet, until
 
 from kairos_ros.bringup import plan as bringup
@@ -71,7 +70,7 @@ def test_ctrl_c_cancels_the_task_and_says_how_it_ended(wire):
 
 
 def test_a_task_that_somebody_else_gave_is_canceled_and_meanwhile_nobody_else_gets_the_arm(wire):
-    client = ActionClient(wire.node, ExecuteTask, "/arm_1/execute_task")
+    client = wire.action_client("/arm_1/execute_task")
     meet(client, wire.executor)
     goal = ExecuteTask.Goal(instruction=ENDLESS[0], scene=ENDLESS[2])
     handle = done(in_executor(wire.executor, lambda: client.send_goal_async(goal)))

@@ -5,7 +5,6 @@ from kairos_ros.action import ExecuteTask
 from lifecycle_msgs.msg import Transition
 from managed import parameters_of
 from rcl_interfaces.msg import ParameterEvent
-from rclpy.action import ActionClient
 from rclpy.parameter import Parameter
 from wire import WireRobot, done, in_executor, meet, until
 
@@ -113,7 +112,7 @@ def test_while_it_is_unconfigured_a_serving_node_takes_any_parameter(of_serving,
 
 
 def test_a_guard_gets_tighter_during_a_task_and_looser_only_afterwards(of_robot, wire):
-    client = ActionClient(wire.node, ExecuteTask, "/arm_1/execute_task")
+    client = wire.action_client("/arm_1/execute_task")
     meet(client, wire.executor)
     assert not of_robot.set(guard__minimum=[-2.0], guard__maximum=[2.0])
     assert "2 values" in of_robot.set(guard__maximum=[1.0, 1.0])

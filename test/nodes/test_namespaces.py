@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import ChunkRequest, FleetState, RobotStatus
-from rclpy.action import ActionClient
 from tf2_msgs.msg import TFMessage
 from wire import PATIENCE_S, done, in_executor, meet, until
 
@@ -167,7 +166,7 @@ def test_the_bag_of_a_fleet_holds_that_fleet(heard, wire, bags, recorders):
     """Last: it ends the recorders."""
     for names in SITES:
         action = names.robot(ROBOTS[names][-1], "execute_task")
-        client = ActionClient(wire.node, ExecuteTask, action)
+        client = wire.action_client(action)
         meet(client, wire.executor)
         goal = ExecuteTask.Goal(instruction="swing up", max_actions=30)
         send = lambda client=client, goal=goal: client.send_goal_async(goal)  # noqa: E731

@@ -4,7 +4,6 @@ import pytest
 from kairos_ros.action import ExecuteTask
 from lifecycle_msgs.msg import State, Transition
 from managed import Managed
-from rclpy.action import ActionClient
 from wire import PATIENCE_S, done, in_executor, meet, until
 
 from kairos_ros.bringup import plan as bringup
@@ -54,7 +53,7 @@ def test_nav2s_manager_starts_pauses_resets_and_shuts_down_a_fleet_also_in_a_tas
     ]
     nodes = [start(spec) for spec in specs]
     manager = Manager(wire, [f"{spec.namespace}/{spec.name}" for spec in specs])
-    client = ActionClient(wire.node, ExecuteTask, "/arm_1/execute_task")
+    client = wire.action_client("/arm_1/execute_task")
 
     def begin_task():
         meet(client, wire.executor)

@@ -143,6 +143,11 @@ class Wire:
         self.executor = self._spinner.executor
         self.close = self._spinner.close
 
+    def action_client(self, action: str) -> ActionClient:
+        """Made in the thread that spins: the node knows it before it is whole, and a thread that
+        spins beside dies of it."""
+        return in_executor(self.executor, lambda: ActionClient(self.node, ExecuteTask, action))
+
     def rosout(self) -> list[tuple[str, str]]:
         """(level, message) of all that nodes have logged lately and will log, as it comes."""
         logged: list[tuple[str, str]] = []
@@ -375,11 +380,7 @@ class Operator:
 
     def __init__(self, wire: Wire, robot: str) -> None:
         self._executor = wire.executor
-        # it is known to the node before it is made: who spins beside would die of it
-        in_executor(self._executor, lambda: self._make(wire, robot))
-
-    def _make(self, wire: Wire, robot: str) -> None:
-        self._client = ActionClient(wire.node, ExecuteTask, f"/{robot}/execute_task")
+        self._client = wire.action_client(f"/{robot}/execute_task")
 
     def give(self, **goal):
         """Sends a goal when the robot is there; returns the future of its result."""

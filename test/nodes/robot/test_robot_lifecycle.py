@@ -8,7 +8,6 @@ from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import RobotStatus
 from lifecycle_msgs.msg import State, Transition
 from managed import Managed
-from rclpy.action import ActionClient
 from wire import PATIENCE_S, done, in_executor, meet, until
 
 from kairos_ros.bringup import plan as bringup
@@ -31,7 +30,7 @@ class Arm(Managed):
     def __init__(self, wire, name: str) -> None:
         super().__init__(wire, f"/{name}/robot")
         self._wire, self._name = wire, name
-        self.client = ActionClient(wire.node, ExecuteTask, f"/{name}/execute_task")
+        self.client = wire.action_client(f"/{name}/execute_task")
 
     @property
     def statuses(self) -> list[RobotStatus]:

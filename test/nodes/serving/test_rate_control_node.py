@@ -6,7 +6,6 @@ import pytest
 from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import ExecutionInfo, RobotState
 from managed import parameters_of
-from rclpy.action import ActionClient
 from rclpy.parameter import Parameter
 from wire import WireRobot, done, in_executor, meet, until
 
@@ -29,7 +28,7 @@ def test_an_arm_keeps_to_the_period_that_it_is_told_and_one_that_does_not_is_nam
     start(serving(policy=POLICY, horizon="static:4", max_batch=1))
     start(one_robot("arm_1", adapter_options="env_id=Pendulum-v1"))
     wire.serving_since()
-    client = ActionClient(wire.node, ExecuteTask, "/arm_1/execute_task")
+    client = wire.action_client("/arm_1/execute_task")
     meet(client, wire.executor)
     goal = ExecuteTask.Goal(instruction="swing up", max_duration_s=60.0)
     handle = done(in_executor(wire.executor, lambda: client.send_goal_async(goal)))
