@@ -28,7 +28,7 @@ from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRu
 from kairos_ros.lab.metrics.figure_style import BASELINE, FAINT_INK, OURS
 from kairos_ros.lab.metrics.obligations import Judgement, judge
 from kairos_ros.nodes import qos
-from kairos_ros.nodes.standalone_node import StandaloneNode
+from kairos_ros.nodes.clients.standalone_node import StandaloneNode
 from kairos_ros.recording.fleet_run import read_bag
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.robot.supervision.rules_text import rules_text

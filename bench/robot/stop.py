@@ -26,7 +26,7 @@ from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.pipeline import Component, ComponentRules, Fallback, TaskRules
 from kairos_ros.lab.metrics.figure_style import FAINT_INK, OURS
 from kairos_ros.nodes import qos
-from kairos_ros.nodes.standalone_node import StandaloneNode
+from kairos_ros.nodes.clients.standalone_node import StandaloneNode
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.robot.supervision.rules_text import rules_text
 

@@ -18,8 +18,8 @@ from kairos_ros.msg import ActionChunk, FleetState, PipelineEvent, RobotStatus, 
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import FLEET_BYTES, PICTURE_BYTES, STATE_BYTES, subscribe
+from kairos_ros.nodes.clients.standalone_node import StandaloneNode
 from kairos_ros.nodes.messages.telemetry import event_of
-from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.nodes.timers import every
 from kairos_ros.telemetry.decode import robot_reported
 from kairos_ros.telemetry.events import Event

@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 from host_fleets import JUDGE, three_hosts
 
-from kairos_ros.bringup.fleet_change import change, planned_fleet
 from kairos_ros.bringup.fleet_files import runnable
-from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices, exchanged
-from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
-from kairos_ros.bringup.hosts.host_part import ToldPlan, hosts_of, part_of, read_told_plan
-from kairos_ros.bringup.hosts.judge_shares import shares
-from kairos_ros.bringup.hosts.part_check import check_part
+from kairos_ros.bringup.planned.change import change, planned_fleet
+from kairos_ros.bringup.planned.hosts.fleet_hosts import FleetHosts
+from kairos_ros.bringup.planned.hosts.host_part import ToldPlan, hosts_of, part_of, read_told_plan
+from kairos_ros.bringup.planned.hosts.judge_shares import shares
+from kairos_ros.bringup.planned.hosts.part_check import check_part
+from kairos_ros.bringup.planned.planner import FleetPlanner, PlanChoices, exchanged
 from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError, KairosError, WireError
@@ -345,7 +345,7 @@ def test_the_first_host_knows_who_is_missing_and_what_has_died(fleet):
 def test_a_plan_is_told_again_until_hosts_have_heard_it_and_one_that_refuses_it_is_named(
     fleet, monkeypatch
 ):
-    monkeypatch.setattr("kairos_ros.bringup.hosts.fleet_hosts.AGAIN_S", 0.0)
+    monkeypatch.setattr("kairos_ros.bringup.planned.hosts.fleet_hosts.AGAIN_S", 0.0)
     topics = Heard((status("b", fleet, told="of a stranger"), 1.0))
     hosts = FleetHosts("a", topics)
     hosts.tell(fleet)

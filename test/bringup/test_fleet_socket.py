@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from kairos_ros.bringup.fleet_change import planned_fleet
-from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices
+from kairos_ros.bringup.planned.change import planned_fleet
+from kairos_ros.bringup.planned.planner import FleetPlanner, PlanChoices
 from kairos_ros.core.errors import ConfigError, WireError
 from kairos_ros.host.fleet_socket import FleetConnection, FleetListener
 

@@ -15,7 +15,7 @@ from wire import PATIENCE_S, answered, until
 
 from kairos_ros.bringup.process_spec import ProcessKind, command
 from kairos_ros.core.fleet_names import FleetNames
-from kairos_ros.nodes.task_client import TaskClient
+from kairos_ros.nodes.clients.task_client import TaskClient
 
 pytest.importorskip(
     "launch_ros", reason="launch_ros is not in the wheels: ros2 launch is not tested"

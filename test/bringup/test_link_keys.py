@@ -8,11 +8,11 @@ from host_fleets import three_hosts
 from ports import free_ports
 from wire import until
 
-from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices
-from kairos_ros.bringup.hosts.host_part import ToldPlan, part_of
-from kairos_ros.bringup.hosts.link_keys import check_keys
-from kairos_ros.bringup.hosts.part_check import check_part
-from kairos_ros.bringup.hosts.restarts import FIRST_S, Restarts
+from kairos_ros.bringup.planned.hosts.host_part import ToldPlan, part_of
+from kairos_ros.bringup.planned.hosts.link_keys import check_keys
+from kairos_ros.bringup.planned.hosts.part_check import check_part
+from kairos_ros.bringup.planned.hosts.restarts import FIRST_S, Restarts
+from kairos_ros.bringup.planned.planner import FleetPlanner, PlanChoices
 from kairos_ros.bringup.process_spec import ProcessKind
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.fleets.planned import up_planned

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import yaml
 
-from kairos_ros.bringup import robot_admission
-from kairos_ros.bringup.fleet_change import change, planned_fleet
-from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices, exchanged, forget, refuse
-from kairos_ros.bringup.robot_admission import JoinRequest, RobotAdmissions, task_of
+from kairos_ros.bringup.planned import robot_admission
+from kairos_ros.bringup.planned.change import change, planned_fleet
+from kairos_ros.bringup.planned.planner import FleetPlanner, PlanChoices, exchanged, forget, refuse
+from kairos_ros.bringup.planned.robot_admission import JoinRequest, RobotAdmissions, task_of
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.placement.served_plan import read_served_plan
 

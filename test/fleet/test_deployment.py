@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from kairos_ros.bringup.fleet import fleet_plan
-from kairos_ros.bringup.fleet_change import PlannedFleet, change, planned_fleet
+from kairos_ros.bringup.planned.change import PlannedFleet, change, planned_fleet
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.deployment import devices, like_running, served_plan

@@ -9,10 +9,10 @@ import yaml
 from ports import free_ports
 
 from kairos_ros.bringup.fleet import fleet_plan
-from kairos_ros.bringup.fleet_change import PlannedFleet, change
-from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
-from kairos_ros.bringup.hosts.process_watch import ProcessWatch
 from kairos_ros.bringup.plan import gateway
+from kairos_ros.bringup.planned.change import PlannedFleet, change
+from kairos_ros.bringup.planned.hosts.fleet_hosts import FleetHosts
+from kairos_ros.bringup.planned.hosts.process_watch import ProcessWatch
 from kairos_ros.bringup.process_spec import command
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import KairosError

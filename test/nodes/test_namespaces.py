@@ -17,7 +17,7 @@ from kairos_ros.bringup.robot import one_robot
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.dashboard.watch import Watch
 from kairos_ros.nodes import qos
-from kairos_ros.nodes.task_client import TaskClient
+from kairos_ros.nodes.clients.task_client import TaskClient
 from kairos_ros.recording.events import events
 from kairos_ros.recording.reader import Bag
 from kairos_ros.recording.tasks import sort_events

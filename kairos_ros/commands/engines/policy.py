@@ -21,7 +21,7 @@ def swap_command(
     Tasks that run end on the policy that they began with. `kairos policy restore OLD` takes it
     back. The serving node forgets it when it is started again.
     """
-    from kairos_ros.nodes.policy_swaps import change_swaps
+    from kairos_ros.nodes.clients.policy_swaps import change_swaps
 
     old, equals, new = (part.strip() for part in swap.partition("="))
     if not (equals and old and new) or old == new:
@@ -36,7 +36,7 @@ def restore_command(
     namespace: NamespaceOption = "",
 ) -> None:
     """Give tasks the policy again that they ask for, from the next task on."""
-    from kairos_ros.nodes.policy_swaps import change_swaps
+    from kairos_ros.nodes.clients.policy_swaps import change_swaps
 
     def without(before: dict[str, str]) -> dict[str, str]:
         if old not in before:

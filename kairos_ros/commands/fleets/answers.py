@@ -63,7 +63,7 @@ def _followed(
 
 def _served_by(names: FleetNames) -> str:
     """By which plan robots are served, once what ended with the program of the fleet is silent."""
-    from kairos_ros.nodes.fleet_client import FleetClient
+    from kairos_ros.nodes.clients.fleet_client import FleetClient
 
     client = FleetClient("fleet_apply", names)
     until_s = time.monotonic() + TAKEN_OVER_S

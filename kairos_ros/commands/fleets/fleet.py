@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from kairos_ros.bringup.fleet_files import fleet_path, read, runnable
-from kairos_ros.bringup.fleet_planner import PlanChoices
 from kairos_ros.bringup.foreground import (
     FleetArgument,
     OutOption,
@@ -17,6 +16,7 @@ from kairos_ros.bringup.foreground import (
     run_folder,
 )
 from kairos_ros.bringup.plan import rviz_line, viz
+from kairos_ros.bringup.planned.planner import PlanChoices
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.commands.fleets.plan import GpusOption, NetworkOption, ProfilesOption
 from kairos_ros.commands.fleets.planned import DeviceOption, up_planned

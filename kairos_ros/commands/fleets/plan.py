@@ -97,7 +97,7 @@ def plan_command(
     if running:
         if len(files) > 1 or what_if or sweep or execution != "overlapped":
             raise ConfigError("--running compares one file, as it is, with the running fleet")
-        from kairos_ros.bringup.fleet_planner import PlanChoices
+        from kairos_ros.bringup.planned.planner import PlanChoices
         from kairos_ros.commands.fleets.planned import running_difference
 
         how = PlanChoices(gpus, objective, network_ms, tuple(profiles or ()))

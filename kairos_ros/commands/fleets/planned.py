@@ -12,17 +12,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import typer
 
 from kairos_ros.bringup.fleet import NODES
-from kairos_ros.bringup.fleet_change import PlannedFleet, change, planned_fleet
-from kairos_ros.bringup.fleet_planner import FleetPlanner, PlanChoices
 from kairos_ros.bringup.foreground import FleetArgument, run
-from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
-from kairos_ros.bringup.hosts.host_part import part_of
-from kairos_ros.bringup.hosts.host_runner import HostRunner
-from kairos_ros.bringup.hosts.link_keys import check_keys
 from kairos_ros.bringup.plan import recorder, viz
-from kairos_ros.bringup.planned_runner import PlannedFleetRunner
+from kairos_ros.bringup.planned.change import PlannedFleet, change, planned_fleet
+from kairos_ros.bringup.planned.hosts.fleet_hosts import FleetHosts
+from kairos_ros.bringup.planned.hosts.host_part import part_of
+from kairos_ros.bringup.planned.hosts.host_runner import HostRunner
+from kairos_ros.bringup.planned.hosts.link_keys import check_keys
+from kairos_ros.bringup.planned.planner import FleetPlanner, PlanChoices
+from kairos_ros.bringup.planned.robot_admission import RobotAdmissions
+from kairos_ros.bringup.planned.runner import PlannedFleetRunner
 from kairos_ros.bringup.processes import Fleet
-from kairos_ros.bringup.robot_admission import RobotAdmissions
 from kairos_ros.commands.fleets.answers import answer_to, interrupted
 from kairos_ros.commands.fleets.plan import (
     GpusOption,
@@ -76,7 +76,7 @@ def up_planned(
 ) -> int:
     """Runs a fleet file by its plan, or what the plan puts on this host, until Ctrl-C. The exit
     code."""
-    from kairos_ros.nodes.fleet_client import FleetClient
+    from kairos_ros.nodes.clients.fleet_client import FleetClient
     from kairos_ros.nodes.host_topics import HostTopics
 
     planner = FleetPlanner(file, how)
@@ -110,8 +110,8 @@ def up_planned(
 
 def _up_beside(host: str, running: PlannedFleet, names: FleetNames, folder: Path) -> int:
     """Runs what a plan puts on a host besides the first one, until Ctrl-C. The exit code."""
+    from kairos_ros.nodes.clients.standalone_node import StandaloneNode
     from kairos_ros.nodes.host_topics import HostTopics
-    from kairos_ros.nodes.standalone_node import StandaloneNode
 
     with ExitStack() as stack:
         stack.enter_context(FleetListener(names.namespace, host))
@@ -325,7 +325,7 @@ def _running(names: FleetNames) -> tuple[FleetConnection, PlannedFleet, dict[str
 
 def _seen(running: PlannedFleet, names: FleetNames) -> tuple[list[dict[str, Any]], list[str]]:
     """Engines of the plan as they are, and in what the fleet differs."""
-    from kairos_ros.nodes.fleet_client import FleetClient, disagreements, is_of
+    from kairos_ros.nodes.clients.fleet_client import FleetClient, disagreements, is_of
 
     client = FleetClient("fleet_status", names)
     try:

@@ -60,7 +60,7 @@ def send_command(
     """
     from kairos_ros.action import ExecuteTask
     from kairos_ros.host.interrupt import Interrupt
-    from kairos_ros.nodes.task_client import TaskClient
+    from kairos_ros.nodes.clients.task_client import TaskClient
 
     if not instruction.strip():
         raise ConfigError("the instruction is empty; say what the robot shall do")
@@ -103,7 +103,7 @@ def cancel_command(
 
     Exit code 0 also where it did none, 2 where the robot does not answer.
     """
-    from kairos_ros.nodes.task_client import TaskClient
+    from kairos_ros.nodes.clients.task_client import TaskClient
 
     name = robot_name(robot)
     with TaskClient(name, domain, FleetNames.below(namespace)) as client:

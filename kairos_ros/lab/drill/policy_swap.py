@@ -9,7 +9,7 @@ from threading import Event
 from kairos_ros.lab.drill.drill_testbed import BACK_WITHIN_S, EDGE_ENGINE, UP, DrillTestbed
 from kairos_ros.lab.drill.proof.policy_turns import Turn, mislabelled
 from kairos_ros.lab.testbed.cloud import POLICY
-from kairos_ros.nodes.policy_swaps import change_swaps
+from kairos_ros.nodes.clients.policy_swaps import change_swaps
 from kairos_ros.nodes.serving.parameters import EDGE
 
 OTHER = "other"

@@ -13,9 +13,9 @@ from kairos_ros.lab.live_replay.process_messages import RecordedTask, Seen
 from kairos_ros.lab.live_replay.topics import ReplayTopics
 from kairos_ros.msg import ChunkRequest, FleetState
 from kairos_ros.nodes.bounded import FLEET_BYTES, subscribe
+from kairos_ros.nodes.clients.standalone_node import StandaloneNode
 from kairos_ros.nodes.qos import TELEMETRY
 from kairos_ros.nodes.robot.messages import Identity, request_message
-from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.robot.adapter import RobotSpec
 from kairos_ros.telemetry.answer import answer_of
 

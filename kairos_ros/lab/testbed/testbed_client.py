@@ -18,8 +18,8 @@ from kairos_ros.lab.testbed.workload import SceneTask
 from kairos_ros.msg import ActionChunk, FleetState, RobotStatus
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import FLEET_BYTES, subscribe
+from kairos_ros.nodes.clients.standalone_node import StandaloneNode
 from kairos_ros.nodes.qos import EVENTS, ROSTER, TELEMETRY
-from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.recording.runs.run import ACTIVITIES, CANCELED, LOST, TaskRecord, Timeline
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 from kairos_ros.telemetry.decode import chunk_answered, robot_reported

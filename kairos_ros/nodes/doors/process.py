@@ -21,11 +21,11 @@ from kairos_ros.doors.clients import UNNAMED, Clients, Limits
 from kairos_ros.doors.groot.groot_server import GrootServer
 from kairos_ros.doors.observation_map import GROOT, ObservationMap
 from kairos_ros.doors.server import DoorsServer
+from kairos_ros.nodes.clients.standalone_node import StandaloneNode
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
 from kairos_ros.nodes.doors.diagnostics import diagnostics
 from kairos_ros.nodes.doors.topics import ClientTopics
 from kairos_ros.nodes.process import log_by
-from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.nodes.throttle import Throttle
 
 LOG = logging.getLogger("kairos_ros.doors")

@@ -21,9 +21,9 @@ from kairos_ros.msg import ActionChunk, ChunkRequest, RobotStatus
 from kairos_ros.msg import ServerStatus as ServerStatusMessage
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import PICTURE_BYTES, subscribe
+from kairos_ros.nodes.clients.standalone_node import StandaloneNode
 from kairos_ros.nodes.messages.server import server_from
 from kairos_ros.nodes.robot.messages import Identity, request_message, status_message
-from kairos_ros.nodes.standalone_node import StandaloneNode
 from kairos_ros.nodes.throttle import Throttle
 from kairos_ros.nodes.timers import every
 from kairos_ros.telemetry.answer import answer_of

@@ -22,8 +22,8 @@ from kairos_ros.nodes.process import begin, give_up, log_by
 from kairos_ros.nodes.robot.diagnostics import robot_diagnostic
 from kairos_ros.nodes.robot.parameters import ROBOT_PARAMETERS
 from kairos_ros.nodes.robot.session import RobotSession, open_body
+from kairos_ros.nodes.robot.topic_publishers import strange_publishers
 from kairos_ros.nodes.timers import every
-from kairos_ros.nodes.topic_publishers import strange_publishers
 from kairos_ros.robot.control_report import Report
 
 HEARTBEAT_PERIOD_S = 1.0

@@ -11,7 +11,7 @@ import typer
 from fleet_on_hosts import Hosts, patiently
 from wire import Operator
 
-from kairos_ros.bringup.fleet_planner import PlanChoices
+from kairos_ros.bringup.planned.planner import PlanChoices
 from kairos_ros.commands.fleets.planned import apply_command, up_planned
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames

@@ -12,7 +12,7 @@ from wire import WireRobot, done, until
 
 from kairos_ros.bringup.plan import serving
 from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
-from kairos_ros.nodes.fleet_client import FleetClient, disagreements
+from kairos_ros.nodes.clients.fleet_client import FleetClient, disagreements
 
 POLICY = "emulated:latency_ms=20,chunk=20,state=3,dim=1"
 PERIOD_S = 0.5

@@ -22,7 +22,7 @@ from kairos_ros.core.errors import KairosError
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.host import obstacles
 from kairos_ros.fleet.reading import read_fleet
-from kairos_ros.nodes.policy_swaps import change_swaps
+from kairos_ros.nodes.clients.policy_swaps import change_swaps
 from kairos_ros.robot.body_log import read_body_log
 
 KAIROS = Path(sys.prefix, "bin", "kairos")

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from kairos_ros.bringup.fleet_change import (
+from kairos_ros.bringup.planned.change import (
     LIVE,
     STAGED,
     Change,
@@ -17,7 +17,7 @@ from kairos_ros.bringup.fleet_change import (
     PlannedFleet,
     Setting,
 )
-from kairos_ros.bringup.hosts.process_watch import ProcessWatch
+from kairos_ros.bringup.planned.hosts.process_watch import ProcessWatch
 from kairos_ros.core.errors import KairosError, UnansweredError
 
 LONGEST_S = 3600.0

@@ -16,7 +16,7 @@ from kairos_ros.core.server_status import ENGINE_UP
 from kairos_ros.msg import EngineState, FleetState, RobotState
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import subscribe
-from kairos_ros.nodes.standalone_node import StandaloneNode
+from kairos_ros.nodes.clients.standalone_node import StandaloneNode
 
 SERVING = "serving"
 FRESH_S = 3.0

@@ -4,9 +4,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from kairos_ros.bringup.fleet_change import PlannedFleet, live_parameters
 from kairos_ros.bringup.foreground import how
-from kairos_ros.bringup.hosts.host_part import (
+from kairos_ros.bringup.planned.change import PlannedFleet, live_parameters
+from kairos_ros.bringup.planned.hosts.host_part import (
     RESTARTED,
     ToldPlan,
     Topics,
@@ -15,8 +15,8 @@ from kairos_ros.bringup.hosts.host_part import (
     part_of,
     read_told_plan,
 )
-from kairos_ros.bringup.hosts.part_check import check_part
-from kairos_ros.bringup.hosts.restarts import Restarts
+from kairos_ros.bringup.planned.hosts.part_check import check_part
+from kairos_ros.bringup.planned.hosts.restarts import Restarts
 from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError

@@ -4,12 +4,12 @@ import contextlib
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from kairos_ros.bringup.fleet_change import Client, PlannedFleet
 from kairos_ros.bringup.foreground import SERVING, how
-from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
-from kairos_ros.bringup.hosts.host_part import JUDGES, RESTARTED, part_of
-from kairos_ros.bringup.hosts.judge_shares import JudgeShares
-from kairos_ros.bringup.hosts.restarts import Restarts
+from kairos_ros.bringup.planned.change import Client, PlannedFleet
+from kairos_ros.bringup.planned.hosts.fleet_hosts import FleetHosts
+from kairos_ros.bringup.planned.hosts.host_part import JUDGES, RESTARTED, part_of
+from kairos_ros.bringup.planned.hosts.judge_shares import JudgeShares
+from kairos_ros.bringup.planned.hosts.restarts import Restarts
 from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.address import tcp_address

@@ -40,7 +40,7 @@ class State(Protocol):
 
 
 class Client(Protocol):
-    """The ROS side of a fleet (`nodes.fleet_client.FleetClient`)."""
+    """The ROS side of a fleet (`nodes.clients.fleet_client.FleetClient`)."""
 
     def spin(self, for_s: float) -> None: ...
 
@@ -62,7 +62,7 @@ class PlannedFleet:
     specs: tuple[ProcessSpec, ...]
     served: ServedPlan
     choices: Mapping[str, Any] = field(default_factory=dict)
-    """How it was planned, as `bringup.fleet_planner.PlanChoices.to_dict`."""
+    """How it was planned, as `bringup.planned.planner.PlanChoices.to_dict`."""
     guests: Mapping[str, str] = field(default_factory=dict)
     """Robot that has joined from elsewhere -> its task."""
 

@@ -7,8 +7,8 @@ it can be told while it runs (parameter `robots`).
 from collections.abc import Callable, Collection, Mapping
 
 from kairos_ros.bringup.fleet import REPLICA
-from kairos_ros.bringup.fleet_change import Client, PlannedFleet, Setting
-from kairos_ros.bringup.hosts.host_part import JUDGES
+from kairos_ros.bringup.planned.change import Client, PlannedFleet, Setting
+from kairos_ros.bringup.planned.hosts.host_part import JUDGES
 from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import KairosError

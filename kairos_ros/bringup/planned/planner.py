@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
 from kairos_ros.bringup.fleet import fleet_plan
-from kairos_ros.bringup.fleet_change import PLAN, PlannedFleet
 from kairos_ros.bringup.fleet_files import fleet_path, load_profiles, runnable
+from kairos_ros.bringup.planned.change import PLAN, PlannedFleet
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.placement.served_plan import ServedPlan
 from kairos_ros.host.extras import require

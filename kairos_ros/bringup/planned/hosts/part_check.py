@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from kairos_ros.bringup.fleet import REPLICA, fleet_plan
 from kairos_ros.bringup.fleet_files import runnable
-from kairos_ros.bringup.hosts.host_part import JUDGES, ToldPlan, part_of
-from kairos_ros.bringup.hosts.link_keys import check_keys
+from kairos_ros.bringup.planned.hosts.host_part import JUDGES, ToldPlan, part_of
+from kairos_ros.bringup.planned.hosts.link_keys import check_keys
 from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.fleet.deployment import policies_of

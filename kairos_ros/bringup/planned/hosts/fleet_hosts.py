@@ -3,8 +3,8 @@
 import time
 from collections.abc import Mapping
 
-from kairos_ros.bringup.fleet_change import PlannedFleet
-from kairos_ros.bringup.hosts.host_part import (
+from kairos_ros.bringup.planned.change import PlannedFleet
+from kairos_ros.bringup.planned.hosts.host_part import (
     ToldPlan,
     Topics,
     check_sole,

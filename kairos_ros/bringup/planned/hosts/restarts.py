@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 
 from kairos_ros.bringup.foreground import how
-from kairos_ros.bringup.hosts.link_keys import check_keys
+from kairos_ros.bringup.planned.hosts.link_keys import check_keys
 from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.errors import ConfigError

@@ -19,9 +19,9 @@ from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.core.name_patterns import matches
 from kairos_ros.core.server_status import SILENT_NS, ReceivedStatus, ServerState
 from kairos_ros.msg import RobotStatus, ServerStatus
+from kairos_ros.nodes.clients.standalone_node import StandaloneNode
 from kairos_ros.nodes.messages.server import server_from
 from kairos_ros.nodes.qos import ROSTER
-from kairos_ros.nodes.standalone_node import StandaloneNode
 
 FOUND_WITHIN_S = 15.0
 SETTLE_S = 0.5

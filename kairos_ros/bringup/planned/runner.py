@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
-from kairos_ros.bringup.engine_repair import EngineRepair
-from kairos_ros.bringup.fleet_change import (
+from kairos_ros.bringup.foreground import SERVING, how
+from kairos_ros.bringup.planned.change import (
     PLAN,
     Change,
     Client,
@@ -21,15 +21,15 @@ from kairos_ros.bringup.fleet_change import (
     change,
     planned_fleet,
 )
-from kairos_ros.bringup.fleet_planner import FleetDecision, refuse
-from kairos_ros.bringup.foreground import SERVING, how
-from kairos_ros.bringup.hosts.fleet_hosts import FleetHosts
-from kairos_ros.bringup.hosts.host_part import part_of
-from kairos_ros.bringup.hosts.link_keys import check_keys
-from kairos_ros.bringup.hosts.process_watch import ProcessWatch
+from kairos_ros.bringup.planned.engine_repair import EngineRepair
+from kairos_ros.bringup.planned.hosts.fleet_hosts import FleetHosts
+from kairos_ros.bringup.planned.hosts.host_part import part_of
+from kairos_ros.bringup.planned.hosts.link_keys import check_keys
+from kairos_ros.bringup.planned.hosts.process_watch import ProcessWatch
+from kairos_ros.bringup.planned.planner import FleetDecision, refuse
+from kairos_ros.bringup.planned.robot_admission import JoinRequest, RobotAdmissions
+from kairos_ros.bringup.planned.serving_plans import SETTLED_S, ServingPlans
 from kairos_ros.bringup.processes import Fleet
-from kairos_ros.bringup.robot_admission import JoinRequest, RobotAdmissions
-from kairos_ros.bringup.serving_plans import SETTLED_S, ServingPlans
 from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.core.wire_check import printable
 from kairos_ros.host.fleet_socket import FleetConnection, FleetListener

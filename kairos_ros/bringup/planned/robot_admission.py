@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
-from kairos_ros.bringup.fleet_change import PlannedFleet
-from kairos_ros.bringup.fleet_planner import (
+from kairos_ros.bringup.planned.change import PlannedFleet
+from kairos_ros.bringup.planned.planner import (
     FleetDecision,
     FleetPlanner,
     PlanChoices,

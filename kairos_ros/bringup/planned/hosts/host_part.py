@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from os import getpid
 from typing import Any, Protocol
 
-from kairos_ros.bringup.fleet_change import PlannedFleet, planned_fleet
+from kairos_ros.bringup.planned.change import PlannedFleet, planned_fleet
 from kairos_ros.bringup.process_spec import ProcessKind, ProcessSpec
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.core.address import is_loopback, tcp_address

@@ -10,7 +10,7 @@ from rclpy.parameter_client import AsyncParameterClient
 
 from kairos_ros.core.errors import KairosError
 from kairos_ros.core.fleet_names import ROOT, FleetNames
-from kairos_ros.nodes.standalone_node import StandaloneNode
+from kairos_ros.nodes.clients.standalone_node import StandaloneNode
 
 SERVING = "serving"
 PARAMETER = "policy_swaps"

@@ -1,0 +1,1 @@
+"""Short-lived nodes with which commands ask and tell running ones."""
