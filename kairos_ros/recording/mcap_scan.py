@@ -15,6 +15,7 @@ from mcap.records import (
     Channel,
     Chunk,
     ChunkIndex,
+    Header,
     MessageIndex,
     Metadata,
     MetadataIndex,
@@ -121,6 +122,8 @@ def _take(found: Scan, opcode: int, content: bytes) -> None:
     stream = _Content(BytesIO(content))
     length = _HEADER.size + len(content)
     match opcode:
+        case Opcode.HEADER:
+            Header.read(stream)  # readers refuse a file whose header they cannot
         case Opcode.CHUNK:
             _take_chunk(found, Chunk.read(stream), length)
         case Opcode.MESSAGE_INDEX:

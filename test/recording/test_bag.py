@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from mcap.reader import make_reader
 from mcap_ros2.decoder import DecoderFactory
@@ -185,6 +185,7 @@ def test_missing_metadata_is_rebuilt_from_the_file(tmp_path):
 
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(share=st.floats(0, 1), garbage=st.binary(max_size=200), compression=st.booleans())
+@example(share=0.002, garbage=b"\x00\x80", compression=True)  # the header is no text
 @pytest.mark.slow
 def test_whatever_the_tail_is_all_whole_chunks_are_read(tmp_path, share, garbage, compression):
     folder = tmp_path / f"bag{time.monotonic_ns()}"
