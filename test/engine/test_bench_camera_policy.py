@@ -8,6 +8,8 @@ from bench.support import camera_policy
 from kairos_ros.engine.worker.loading import load_engine
 from kairos_ros.transport.messages import InferRequest
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):

@@ -26,6 +26,8 @@ from kairos_ros.recording.datasets.export import Choice, export
 from kairos_ros.recording.reader import Bag
 from kairos_ros.telemetry.decode import decode
 
+pytestmark = pytest.mark.slow
+
 ROBOT, KIND = "counter", "counts"
 MOST_ACTIONS = 40
 HIGHEST = 9.0

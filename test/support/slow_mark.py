@@ -40,8 +40,12 @@ def pytest_collection():
     gc.disable()
 
 
-def pytest_collection_finish():
+def pytest_collection_finish(session):
     """What collection made stays to the end: looking at all of it again and again takes seconds."""
+    if session.config.getoption("--fast") and "torch" in sys.modules:
+        raise pytest.UsageError(
+            "a module of tests imports torch: `pytestmark = pytest.mark.slow` in it"
+        )
     gc.freeze()
     gc.enable()
 

@@ -33,35 +33,35 @@ def cache(tmp_path_factory):
 
 
 @pytest.fixture(scope="module", params=tuple(COMPILED))
-def kind(request):
+def compiled_kind(request):
     return request.param
 
 
 @pytest.fixture(scope="module")
-def compiled(kind, folder_of, cache):
-    with TINY[kind].loaded():
-        asked = options(folder_of(kind), compile=True, max_batch=COMPILED[kind])
+def compiled(compiled_kind, folder_of, cache):
+    with TINY[compiled_kind].loaded():
+        asked = options(folder_of(compiled_kind), compile=True, max_batch=COMPILED[compiled_kind])
         return load_policy_engine(asked, lambda _: None)
 
 
-def test_chunks_and_updates_are_those_of_the_uncompiled_policy(compiled, engine_of, kind):
-    for numbers in ([0], [1, 2])[: COMPILED[kind]]:
+def test_chunks_and_updates_are_those_of_the_uncompiled_policy(compiled, engine_of, compiled_kind):
+    for numbers in ([0], [1, 2])[: COMPILED[compiled_kind]]:
         requests = [observation(number) for number in numbers]
         for ours, plain in zip(
-            compiled.infer(requests), engine_of(kind).infer(requests), strict=True
+            compiled.infer(requests), engine_of(compiled_kind).infer(requests), strict=True
         ):
             np.testing.assert_allclose(ours.chunk, plain.chunk, atol=TOLERANCE)
             np.testing.assert_allclose(ours.updates, plain.updates, atol=1e-3)
 
 
-def test_the_profile_has_the_latency_with_and_without(compiled, kind):
+def test_the_profile_has_the_latency_with_and_without(compiled, compiled_kind):
     described = compiled.description
     sizes = [size for size, _ in described.warmup]
     assert sizes == [size for size, _ in described.eager][: len(sizes)]
     assert all(seconds > 0 for _, seconds in described.warmup + described.eager)
 
 
-def test_nothing_is_compiled_after_the_warm_up(compiled, kind, caplog):
+def test_nothing_is_compiled_after_the_warm_up(compiled, compiled_kind, caplog):
     """Not even for a batch that is larger than those that are worth it."""
     before = torch._dynamo.utils.counters["stats"]["unique_graphs"]
     with caplog.at_level(logging.WARNING):

@@ -26,6 +26,8 @@ from kairos_ros.lab.training.rollout import Arm, Delay, RoundLog, one_round, run
 from kairos_ros.robot.adapter import TaskGoal
 from kairos_ros.robot.adapters.sim.metaworld_scenes import SCENES
 
+pytestmark = pytest.mark.slow
+
 SHIPPED = Path(share() / "models" / "metaworld_flow")
 STUDIES = shipped_studies()
 
@@ -148,7 +150,6 @@ def arm(scene, decide, seed=3):
     return Arm(body, seed, decide)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("scene", ["push-v3", "door-open-v3", "hammer-v3"])
 def test_an_episode_goes_on_from_a_saved_state_exactly_as_it_went_on_before(scene):
     one, other = arm(scene, Once(10, 0, 10)), arm(scene, Once(10, 0, 10))
@@ -194,7 +195,6 @@ def tiny(tmp_path):
     return write
 
 
-@pytest.mark.slow
 def test_an_arm_that_waits_as_in_a_loaded_fleet_is_compared_with_itself_alone(
     no_learned_policy, tiny, tmp_path, monkeypatch
 ):
@@ -216,7 +216,6 @@ def test_an_arm_that_waits_as_in_a_loaded_fleet_is_compared_with_itself_alone(
     )
 
 
-@pytest.mark.slow
 def test_every_round_of_an_episode_is_branched_and_what_it_bears_is_told(
     no_learned_policy, tiny, tmp_path, monkeypatch
 ):
@@ -240,7 +239,6 @@ def test_every_round_of_an_episode_is_branched_and_what_it_bears_is_told(
     )
 
 
-@pytest.mark.slow
 def test_a_late_chunk_lets_the_arm_hold_and_the_world_go_on():
     done = []
     one = arm("reach-v3", Once(10, 0, 10))
@@ -262,7 +260,6 @@ def test_a_late_chunk_lets_the_arm_hold_and_the_world_go_on():
     assert one.actions == 26
 
 
-@pytest.mark.slow
 def test_delays_are_those_of_the_episode_and_begin_again():
     from kairos_ros.robot.adapters.sim.sim import SimAdapter
 

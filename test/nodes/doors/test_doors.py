@@ -25,6 +25,8 @@ from wire import until
 
 from kairos_ros.bringup.plan import serving
 
+pytestmark = pytest.mark.slow
+
 MAX_CLIENTS = 6
 NAMES = (f"robot_{n}x" for n in itertools.count())
 
