@@ -92,6 +92,8 @@ def _repair(folder: Path, path: Path, file: IO[bytes]) -> Repair:
             messages, seconds = _rebuild_metadata(folder, path)
             return Repair(messages, seconds, 0, None, index_rebuilt=False)
     found = scan(path)
+    if found.end == len(MAGIC):
+        raise ConfigError(f"{path} cannot be repaired: its first record, the header, is damaged")
     tail = _cut(file, path, found.end)
     file.write(_ending(found, found.end))
     file.flush()
