@@ -86,7 +86,7 @@ lint: all
 	@$(BIN)/mypy
 
 # modules in the order of test/support/slow_mark.py, not by their numbers of tests
-PYTEST := $(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder
+PYTEST := $(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
 ifeq ($(ROS),kilted)
 # without what starts processes, loads torch or speaks DDS (test/support/slow_mark.py)
 check: lint
