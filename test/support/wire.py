@@ -23,10 +23,10 @@ from kairos_ros.msg import (
 )
 from lifecycle_msgs.msg import Transition
 from lifecycle_msgs.srv import ChangeState, GetState
+from light_node import LightNode
 from rcl_interfaces.msg import Log
 from rclpy.action import ActionClient
 from rclpy.client import Client
-from rclpy.event_handler import PublisherEventCallbacks, SubscriptionEventCallbacks
 from rclpy.executors import Executor, SingleThreadedExecutor
 from rclpy.node import Node
 from rclpy.qos import QoSDurabilityPolicy, QoSProfile
@@ -120,29 +120,11 @@ class Spinner:
         self._node.destroy_node()
 
 
-class Onlooker(Node):
-    """Without parameters and events of QoS: waiting for their entities costs a third of the CPU."""
-
-    def __init__(self, context: rclpy.Context) -> None:
-        super().__init__("onlooker", context=context, start_parameter_services=False)
-
-    def create_subscription(self, *args, **options):
-        options.setdefault(
-            "event_callbacks", SubscriptionEventCallbacks(use_default_callbacks=False)
-        )
-        return super().create_subscription(*args, **options)
-
-    def create_publisher(self, *args, **options):
-        none = PublisherEventCallbacks(use_default_callbacks=False)
-        options.setdefault("event_callbacks", none)
-        return super().create_publisher(*args, **options)
-
-
 class Wire:
     """One ROS node that everything in a test talks through; watches the whole fleet."""
 
     def __init__(self, context: rclpy.Context) -> None:
-        self.node = Onlooker(context)
+        self.node = LightNode("onlooker", context)
         self.fleet: list[FleetState] = []
         self.statuses: list[RobotStatus] = []
         self.servers: dict[str, ServerStatus] = {}

@@ -7,6 +7,7 @@ import numpy as np
 import rclpy
 from control_msgs.action import FollowJointTrajectory, GripperCommand
 from geometry_msgs.msg import PointStamped
+from light_node import LightNode
 from rclpy.action import ActionServer, GoalResponse
 from rclpy.qos import QoSProfile
 from sensor_msgs.msg import CompressedImage, Image, JointState
@@ -49,7 +50,7 @@ class FakeDriver:
         self.torques: list[bool] = []
         self.done = False
         self._pictures = self._tasks = 0
-        self.node = rclpy.create_node("driver", namespace=namespace, context=context)
+        self.node = LightNode("driver", context, namespace)
         make = self.node.create_publisher
         self._states = make(state_type, "joint_states", qos.EVENTS)
         self._raw = make(Image, "camera/front/image_raw", qos.SENSOR)

@@ -8,6 +8,7 @@ from announced import AnnouncedServer
 from diagnostic_msgs.msg import DiagnosticArray
 from kairos_ros.action import ExecuteTask
 from kairos_ros.msg import ActionChunk, ChunkRequest, ExecutionInfo, RobotStatus
+from light_node import LightNode
 from rclpy.action import ActionClient
 from wire import Spinner, done, in_executor, meet
 
@@ -28,7 +29,7 @@ class Peer:
         self.heard = {kind: [] for kind in (ChunkRequest, RobotStatus, ExecutionInfo)}
         self.diagnostics = []
         self.feedback = []
-        self.node = rclpy.create_node("peer", context=context)
+        self.node = LightNode("peer", context)
         self._chunks = self.node.create_publisher(
             ActionChunk, f"/{robot}/action_chunk", qos.EXCHANGE
         )
