@@ -371,7 +371,8 @@ def test_lerobot_s_own_command_calibrates_the_arm_and_it_is_served_as_that_says(
     try:
         for _ in range(3):  # LeRobot gives the arm less time to answer than a busy machine needs
             code = calibrate_as_a_person(arm, options, said)
-            if code == 0 or "ConnectionError" not in said.read_text():
+            silent = re.search("ConnectionError|motor check failed", said.read_text())
+            if code == 0 or not silent:
                 break
         assert code == 0, said.read_text()
         so101 = make_adapter("lerobot", 30.0, {"robot": "so101_follower"} | options | PATIENT)
