@@ -1,1 +1,1 @@
-"""Fleets that are planned while they run: what was decided, and what changes and repairs it."""
+"""Planned fleets: what their plan puts where, runs it, changes it and repairs it."""

@@ -1,1 +1,1 @@
-"""Short-lived nodes with which commands ask and tell running ones."""
+"""Nodes of commands, dashboards and demos, and what these ask and tell the nodes of a fleet."""
