@@ -57,7 +57,7 @@ REQUEST_BYTES = 76_600
 IDLE_S, QUICK_IDLE_S = 30.0, 5.0
 PAPER_EDGE = (36.9, 47.7)
 PAPER_CLOUD = (51.9, 67.9)
-"""Percent by which the hybrid is below edge only and cloud only (000 §5.3)."""
+"""Percent by which the hybrid is below edge only and cloud only (Dai et al. §5.3)."""
 COLOURS = {"edge": BASELINE, "cloud": "#c9c9c9", "hybrid": OURS}
 LABELS = {"edge": "edge only", "cloud": "cloud only", "hybrid": "edge and cloud"}
 
@@ -270,8 +270,9 @@ def _result(fleets: list[Fleet], warm: list[Warmth]) -> Result:
         )
     print(
         f"The GPUs are emulated: {WORKLOAD}, a batch of b takes {LATENCY['edge']} ms at the edge "
-        f"and {LATENCY['cloud']} ms in the cloud. 000 reports {PAPER_EDGE[0]} to {PAPER_EDGE[1]} % "
-        f"below edge only and {PAPER_CLOUD[0]} to {PAPER_CLOUD[1]} % below cloud only at 100 ms."
+        f"and {LATENCY['cloud']} ms in the cloud. Dai et al. report {PAPER_EDGE[0]} to "
+        f"{PAPER_EDGE[1]} % below edge only and {PAPER_CLOUD[0]} to {PAPER_CLOUD[1]} % below cloud "
+        f"only at 100 ms."
     )
     if base := next((s for s in every if (s.wan, s.load) == (BASE, LOAD)), None):
         print(

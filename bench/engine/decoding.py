@@ -1,13 +1,13 @@
-"""Which answers of a policy a step decodes: all of them, or by slack (004, Algorithm 3).
+"""Which answers of a policy a step decodes: all of them, or by slack (Wang et al., Algorithm 3).
 
 The same questions are answered with both, in virtual time: the schedule of slots and both rules are
 the ones of the engine, and what a step takes is read from a table. Two tables:
 
 - measured: steps of the pi05 of `bench unified` (187 million random weights, float32, one thread of
   a CPU), by number of answers and positions, in CPU time;
-- as in 004: a step over 128,000 positions takes 40.3 ms, four times one over 8,000 (its §2.2), here
-  whatever the number of answers, since it does not say what that changes. No policy here has
-  prefills that differ so much.
+- as in Wang et al.: a step over 128,000 positions takes 40.3 ms, four times one over 8,000 (its
+  §2.2), here whatever the number of answers, since it does not say what that changes. No policy
+  here has prefills that differ so much.
 
 Robots ask for chunks at even intervals. Questions come at random times, three of four of them short
 ones. Values are medians over seeds, with the least and the most.
@@ -183,7 +183,7 @@ def _between(of: dict[int, float], at: int) -> float:
     return max(0.0, of[low] + (of[high] - of[low]) * (at - low) / (high - low))
 
 
-def as_in_004(_answers: int, length: int) -> float:
+def as_in_wang(_answers: int, length: int) -> float:
     """Linear in the length through its two values."""
     slow, fast, long, short = 0.0403, 0.0403 / 4, 128_000, 8_000
     return fast + (slow - fast) * (length - short) / (long - short)
@@ -201,7 +201,7 @@ def run(folder: Path, quick: bool) -> Result:
             Kind(200, 8, 8.0), Kind(440, 40, 20.0), (0.3, 1.0, 2.0, 3.0),
         ),
         Workload(
-            "lengths of 004, 16 robots", as_in_004, 0.1, 16, 4.0,
+            "lengths of Wang et al., 16 robots", as_in_wang, 0.1, 16, 4.0,
             Kind(8_000, 40, 6.0), Kind(128_000, 40, 10.0), (0.5, 1.0, 2.0, 4.0),
         ),
     )  # fmt: skip

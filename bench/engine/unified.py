@@ -1,4 +1,4 @@
-"""A policy that answers questions besides, from one prefill or from two (002).
+"""A policy that answers questions besides, from one prefill or from two (OxyGen).
 
 At every frame a pi05 gives a chunk, and a question about that frame is asked, whose answer has N
 tokens. Three ways to do both, on the same weights:

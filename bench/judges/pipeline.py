@@ -3,7 +3,7 @@ without them, and how many of those count.
 
 Simulated arms at work on an emulated policy, once with nobody around them and once under the three
 nodes with the models that ship, as a fleet file starts them. The ways alternate. Everything is
-told by the bag: actions executed, those that are qualified under all objectives (001 §4.1), and
+told by the bag: actions executed, those that are qualified under all objectives (Rosa §4.1), and
 how each component kept its own; and how busy robot nodes and judging nodes kept the cores, which
 other work on the machine changes least.
 """

@@ -1,6 +1,6 @@
 """A planned fleet live: 16 robots on four emulated GPUs, shared out by the planner and equally.
 
-The workload is P2 of 001 with all times three times as long, so that the requests of 16 robots do
+The workload is P2 of Rosa with all times three times as long, so that the requests of 16 robots do
 not fill two cores: System 1 (GR00T-N1.6-3B) and a monitor, by the profiles that are assumed of
 them. The planner and the baseline share four GPUs out, as in `kairos study factory`. System 1 runs
 live: an emulated engine per GPU that it was given, and virtual robots with the robot node's own

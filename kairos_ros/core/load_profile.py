@@ -1,7 +1,7 @@
 """How long a model takes to answer under load: measured or assumed once, saved, planned with.
 
 A server that runs model m with batching b and is asked λ times per second answers with latencies
-L(b, λ) (001 §3.4.2). Of those a profile keeps mean and quantiles at several rates for every b.
+L(b, λ) (Rosa §3.4.2). Of those a profile keeps mean and quantiles at several rates for every b.
 """
 
 import math
@@ -21,7 +21,7 @@ KIND = "load_profile"
 QUANTILES = (0.5, 0.9, 0.95, 0.99)
 """That every profile holds."""
 RATES = 10
-"""Rates per batching, from 10 % to 100 % of the most that it answers (001 §3.4.2)."""
+"""Rates per batching, from 10 % to 100 % of the most that it answers (Rosa §3.4.2)."""
 SOURCES = ("measured", "assumed")
 BATCHINGS = ("discrete", "continuous")
 

@@ -1,4 +1,4 @@
-"""The models around an action model, and what a robot does when one says no, or nothing (001 §3.3).
+"""Models around an action model, and what a robot does when one says no, or nothing (Rosa §3.3).
 
 A task is served by up to four components. System 1 (actions) and System 2 (plans) are asked by the
 robot; safety and monitor judge the cell periodically. Each has a latency objective (SLO) and a

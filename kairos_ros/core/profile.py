@@ -22,7 +22,7 @@ def saturation(batch_sizes: Sequence[int], seconds: Sequence[float]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EngineProfile:
-    """Latency against batch size of one policy on one machine (000 §4, Engine Profiles).
+    """Latency against batch size of one policy on one machine (Dai et al. §4, Engine Profiles).
 
     Raises ConfigError when the numbers contradict each other.
     """

@@ -161,7 +161,7 @@ class TaskTable:
         return waits
 
     def wait_ratio(self, key: Hashable, now_ns: int) -> Fraction:
-        """Exact accumulated wait over lifetime (000 eq. 1); 0 for a task that has just begun."""
+        """Exact accumulated wait over lifetime (Dai et al. eq. 1); 0 for a task that just began."""
         row = self.row(key)
         life = now_ns - int(self.start_ns[row])
         waited = int(self.waits_ns(np.array([row]), now_ns)[0])

@@ -16,7 +16,7 @@ class ComponentDemand:
     robots: int
     hz: float
     """Requests per second of all of them; of System 1 and 2 at most, with models that take no
-    time (001 §3.4: f <= 1/t_act)."""
+    time (Rosa §3.4: f <= 1/t_act)."""
 
 
 def demands(fleet: FleetFile) -> list[ComponentDemand]:

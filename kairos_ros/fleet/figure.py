@@ -11,7 +11,7 @@ from kairos_ros.fleet.fleet_file import FleetFile, TaskClass
 from kairos_ros.fleet.tree import plans_told, robots_told
 
 GOAL, OBLIGATION = "#0b7a75", "#9a9a9a"
-"""Components that set the pace, and those that watch (001 §2)."""
+"""Components that set the pace, and those that watch (Rosa §2)."""
 INK, PALE, EDGE = "#222222", "#f4f4f4", "#c8c8c8"
 ROW, BOX = 1.0, 0.74
 """Heights, in rows."""

@@ -1,4 +1,4 @@
-"""What a fleet file says (001 §3.3, Figure 3), plus what our robots and schedulers need.
+"""What a fleet file says (Rosa §3.3, Figure 3), plus what our robots and schedulers need.
 
 The names and the layout are the paper's. Ours are optional: of a robot group its names, adapter,
 rate, safe state and host; of a task its scene, horizon and scheduling policy, value and least rate;

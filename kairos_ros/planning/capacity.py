@@ -8,7 +8,7 @@ import numpy as np
 from kairos_ros.core.load_profile import QUANTILES, Floats, LoadProfile
 
 SLO_QUANTILE = QUANTILES.index(0.99)
-"""001, Table 1: all latency SLOs are p99."""
+"""Rosa, Table 1: all latency SLOs are p99."""
 
 ROUNDING_S = 1e-9
 """A latency that is longer than its limit by less keeps it."""

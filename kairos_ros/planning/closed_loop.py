@@ -1,9 +1,9 @@
 """How many actions per second a robot can do at most, and how often it asks for that.
 
-An *action* is the unit of progress of 001 §3.4: what a robot executes in `action_s` (t) of motion.
+An *action* is the unit of progress of Rosa §3.4: what a robot executes in `action_s` (t) of motion.
 ℓ is the mean latency of System 1, network included, and ℓ2/H that of System 2 per action.
 
-**Synchronous** robots (001) wait for each chunk, then execute all of it: one request per action,
+**Synchronous** robots (Rosa) wait for each chunk, then execute all of it: one request per action,
 and `f <= 1 / (t + ℓ + ℓ2/H)` (eq. 4).
 
 **Overlapped** robots, ours, observe and ask while they execute, and have one request at a time

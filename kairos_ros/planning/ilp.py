@@ -1,4 +1,4 @@
-"""Integer programs of 001 §3.4: which server configurations to run, and how good a plan could be.
+"""Integer programs of Rosa §3.4: which server configurations to run, and how good a plan could be.
 
 Solved by HiGHS through scipy, which only whoever plans has to have.
 """

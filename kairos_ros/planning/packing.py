@@ -1,6 +1,6 @@
 """Robots onto the servers of one model.
 
-001 §3.4.3 packs each class by itself and then merges servers that have room. Here the classes are
+Rosa §3.4.3 packs each class by itself and then merges servers that have room. Here the classes are
 packed one after the other into the room that is left: the same sharing, without undoing anything.
 """
 

@@ -1,4 +1,4 @@
-"""From a workload and GPUs to a plan (001 §3.4): obligations first, then the most actions."""
+"""From a workload and GPUs to a plan (Rosa §3.4): obligations first, then the most actions."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

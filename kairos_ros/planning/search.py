@@ -1,5 +1,5 @@
 """The action rates that given servers can carry: of one class by bisection, of several by an
-adaptive frontier (001 §3.4.2, §3.4.3).
+adaptive frontier (Rosa §3.4.2, §3.4.3).
 
 A rate vector is feasible on s servers where its footprint is at most s. The footprint does not
 depend on s, and all bisections halve the same intervals, so that a search with more servers never

@@ -1,4 +1,4 @@
-"""A bag as traces: finished tasks, round by round, to be replayed and simulated (000 §5.1)."""
+"""A bag as traces: finished tasks, round by round, to replay and simulate (Dai et al. §5.1)."""
 
 from collections import Counter
 from dataclasses import dataclass, replace

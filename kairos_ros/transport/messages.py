@@ -56,8 +56,8 @@ class InferResult:
     """float32 [N, D], postprocessed: in the units of the robot's actions."""
     updates: NDArray[np.float32]
     """float32 [K, N, D]: the change that sampler step k made to action i, in the model's
-    (normalised) action space, only the robot's own action dimensions (000 §3.1). K is 0 for a
-    policy that answers at once, such as ACT."""
+    (normalised) action space, only the robot's own action dimensions (Dai et al. §3.1). K is 0 for
+    a policy that answers at once, such as ACT."""
     begun_anew: str = ""
     """Why a policy that keeps a state of every task began it anew in the middle of this one."""
 

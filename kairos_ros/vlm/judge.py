@@ -17,7 +17,7 @@ class Question:
     kind: str
     """Which component asks, for counters and messages: "safety", "task_state", ..."""
     prompt: str
-    """As the fleet file words it, for example "is the workcell safe?" (001, Figure 3)."""
+    """As the fleet file words it, for example "is the workcell safe?" (Rosa, Figure 3)."""
     instruction: str
     """What the robot was told to do."""
     images: tuple[np.ndarray, ...]

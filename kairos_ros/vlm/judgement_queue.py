@@ -40,7 +40,7 @@ class Obligation[Subject]:
 
 Order = Callable[[int, Sequence[Obligation[Any]]], Sequence[Obligation[Any]]]
 """(now_ns, what waits) -> the same, most urgent first: the interface for policies that know more,
-such as workflows that share models (003) or unequal lengths (004)."""
+such as workflows that share models (Chen et al.) or unequal lengths (Wang et al.)."""
 
 
 def earliest_deadline(_now_ns: int, waiting: Sequence[Obligation[Any]]) -> list[Obligation[Any]]:

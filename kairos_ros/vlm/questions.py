@@ -1,4 +1,4 @@
-"""The two standing questions of a robot cell (001 §2.2) and what may be answered."""
+"""The two standing questions of a robot cell (Rosa §2.2) and what may be answered."""
 
 from kairos_ros.core.pipeline import TaskState
 

@@ -198,7 +198,7 @@ def test_every_shipped_profile_says_that_it_is_assumed_and_on_what_it_rests():
     for one in found:
         assert one.profile.assumed
         emulated = one.profile.model.startswith("emulated-")
-        assert ("fleets/emulated.yaml" if emulated else "001") in one.profile.basis
+        assert ("fleets/emulated.yaml" if emulated else "Rosa") in one.profile.basis
 
 
 def test_an_assumed_profile_is_written_by_the_command_line(tmp_path):

@@ -17,7 +17,7 @@ ACTIONS = 20
 
 
 def test_a_synchronous_robot_waits_for_everything():
-    """001 eq. 4: 1 / (0.2 + 0.08 + 0.25 / 10)."""
+    """Rosa eq. 4: 1 / (0.2 + 0.08 + 0.25 / 10)."""
     assert most_actions_hz(0.2, 0.08, 0.025, "synchronous") == pytest.approx(1 / 0.305)
     assert requests_hz(3.0, 0.2, 0.08, "synchronous") == 3.0
 

@@ -1,4 +1,4 @@
-"""A call of a vision-language model, and who makes it (003 §4.1: system identifiers)."""
+"""A call of a vision-language model, and who makes it (Chen et al. §4.1: system identifiers)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
@@ -16,7 +16,7 @@ class Caller:
 
     robot: str = ""
     component: str = ""
-    """The agent of 003: calls of one component are alike. "safety", "monitor", "system2", ..."""
+    """The agent of Chen et al.: calls of one are alike. "safety", "monitor", "system2", ..."""
     task: str = ""
     workflow: str = ""
     """Calls of one robot with the same id belong together, such as all for one task. Empty: the

@@ -1,4 +1,4 @@
-"""Which instance of a model gets a call (003 §6)."""
+"""Which instance of a model gets a call (Chen et al. §6)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from kairos_ros.core.calls.call import Call
 from kairos_ros.core.errors import ConfigError
 
 SLOT_NS = 500_000_000
-"""Width of a slot in which the use of memory is looked at (003 §6)."""
+"""Width of a slot in which the use of memory is looked at (Chen et al. §6)."""
 MOST_SLOTS = 240
 
 
@@ -97,7 +97,7 @@ Dispatch = Callable[[RunningCall, Sequence[Instance], int], ChosenInstance]
 
 
 class RoundRobin:
-    """One after the other: the baseline of 003."""
+    """One after the other: the baseline of Chen et al."""
 
     def __init__(self) -> None:
         self._last = ""
@@ -112,7 +112,7 @@ class RoundRobin:
 
 def lowest_peak(run: RunningCall, free: Sequence[Instance], now_ns: int) -> ChosenInstance:
     """The instance whose cache has the lowest expected peak, as a share of its room where that is
-    known; none while that peak would not fit (003 §6). An idle one takes every call."""
+    known; none while that peak would not fit (Chen et al. §6). An idle one takes every call."""
 
     peaks = [(one, one.peak(run, now_ns)) for one in free]
     fits = [(one, peak) for one, peak in peaks if one.takes_all or peak <= one.memory_tokens]

@@ -1,4 +1,4 @@
-"""How long the calls of one component take (003 §4.3)."""
+"""How long the calls of one component take (Chen et al. §4.3)."""
 
 from collections.abc import Sequence
 
@@ -11,7 +11,7 @@ FIRST_CHECK = 8
 """Samples before convergence is looked at for the first time; then each time they double."""
 ALIKE = 0.15
 """A distribution has converged when its Wasserstein distance to the one at half as many samples is
-less than this share of its mean. 003 has a threshold, too, but does not print it."""
+less than this share of its mean. Chen et al. have a threshold, too, but do not print it."""
 QUANTILES = (np.arange(64) + 0.5) / 64
 
 
@@ -58,7 +58,7 @@ def wasserstein(a: NDArray[np.float64], b: NDArray[np.float64]) -> float:
 
 def ranked(samples: Sequence[NDArray[np.float64]]) -> NDArray[np.float64]:
     """Priority of each distribution, float64 [n]: how far it is from taking no time, on the line
-    that keeps the pairwise Wasserstein distances best (003 §5.1).
+    that keeps the pairwise Wasserstein distances best (Chen et al. §5.1).
 
     Classical multidimensional scaling into one dimension, with the distribution "zero" among them
     as the anchor. Smaller is shorter.

@@ -69,7 +69,7 @@ Order = Callable[[int, Sequence[Call], Learned], Ordered]
 
 
 def first_come(now_ns: int, waiting: Sequence[Call], _learned: Learned) -> Ordered:
-    """In the order in which they arrived: the baseline of 003 and 004."""
+    """In the order in which they arrived: the baseline of Chen et al. and Wang et al."""
     return Ordered(
         sorted(waiting, key=lambda one: one.number),
         lambda call: f"has waited {(now_ns - call.arrived_ns) / 1e9:.2f} s",
@@ -115,9 +115,9 @@ def latest_start(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Orde
 
 
 def workflow(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Ordered:
-    """Components whose workflows are nearest to their end first, then the older workflow (003 §5).
+    """Components whose workflows are nearest to their end first, then the older workflow.
 
-    A component that nothing was learned of yet ranks in the middle of the others.
+    Chen et al. §5. A component of which nothing was learned yet ranks in the middle of the others.
     """
     components = {one.caller.component for one in waiting}
     ranks = {name: learned.workflows.rank(name) for name in components}
@@ -141,7 +141,7 @@ def workflow(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Ordered:
 
 def urgency(now_ns: int, waiting: Sequence[Call], learned: Learned) -> Ordered:
     """The largest normalised urgency first: what would be left of its SLO if the queue were worked
-    off as it arrived, as a share of the SLO, over the length of its prompt (004, eq. 1 and
+    off as it arrived, as a share of the SLO, over the length of its prompt (Wang et al., eq. 1 and
     Algorithm 1).
 
     Calls that would miss their SLO so have a negative urgency and go last, the longest first.

@@ -1,4 +1,4 @@
-"""Workflows, rebuilt from the calls that belong together, and what they teach (003 §4.2, §4.3)."""
+"""Workflows, rebuilt from their calls, and what they teach (Chen et al. §4.2, §4.3)."""
 
 from collections import Counter
 from collections.abc import Sequence

@@ -66,7 +66,7 @@ class HorizonPlan:
 
 @dataclass(frozen=True, slots=True)
 class StaticHorizons:
-    """The largest static horizon at the highest accuracy, per task (000 §5.1): `static:tuned`.
+    """`static:tuned`: each task's largest static horizon at the highest accuracy (Dai et al. §5.1).
 
     Raises ConfigError for a horizon below 1, for a task with two or one without a name, and for
     counts of episodes that cannot be.

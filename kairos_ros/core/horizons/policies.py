@@ -1,4 +1,4 @@
-"""How many actions of a chunk are executed before planning again (000 §3.1).
+"""How many actions of a chunk are executed before planning again (Dai et al. §3.1).
 
 A horizon policy sees the updates of the sampler, the chunk, and what the previous chunk would have
 done at the same control periods; it answers with a length and says why.
@@ -112,7 +112,7 @@ class Static:
 
 @dataclass(frozen=True, slots=True)
 class Confidence:
-    """Stops at the first action that the last sampler step still revises much (000 §3.1).
+    """Stops at the first action that the last sampler step still revises much (Dai et al. §3.1).
 
     With m(k, i) = ‖U[k, i]‖, walks i = 1, 2, … and stops at the first i with
     m(K, i) > (1 + t) · mean(m(1..K−1, i)); H = max(i − 1, h_min), at most N. No such i: H = N.
@@ -320,7 +320,7 @@ def require_steps(horizon: HorizonPolicy, text: str, steps: int, policy: str) ->
 
 
 def update_ratio(updates: Floats) -> NDArray[np.float64]:
-    """Size of the last update over the mean size of the earlier ones, per action (000 §3.1).
+    """Size of the last update over the mean size of the earlier ones, per action (Dai et al. §3.1).
 
     updates: [K, N, D], K >= 2. Returns [N]; 0 where nothing moved at all, inf where only the last
     step moved. Raises PolicyError for other shapes and for values that are not finite.

@@ -1,7 +1,7 @@
 """Which answers are decoded one token further in the next step, and what a step takes.
 
 `all` decodes all of them. `slack` decodes the shorter ones alone while even the most urgent answer
-can wait that long (004 §3.2, Algorithm 3).
+can wait that long (Wang et al. §3.2, Algorithm 3).
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence

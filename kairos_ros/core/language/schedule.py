@@ -1,4 +1,4 @@
-"""Which questions a policy answers now, where its cache has room for some of them (002).
+"""Which questions a policy answers now, where its cache has room for some of them (OxyGen).
 
 A question waits for the next frame (observation) of its robot, since it is answered from that
 frame's prefill. Of those that could be answered then, those that were asked first get the slots of

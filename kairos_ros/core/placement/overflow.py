@@ -1,6 +1,6 @@
 """Which engine serves which request: edge first, overflow to the cloud where it is sooner.
 
-Phase 3 of Algorithm 1 (000 §3.2.3). Estimates are integer nanoseconds from now.
+Phase 3 of Algorithm 1 (Dai et al. §3.2.3). Estimates are integer nanoseconds from now.
 """
 
 from bisect import bisect_left

@@ -1,1 +1,1 @@
-"""Which request is served first and how often a robot may ask; wait time (000 §3.2)."""
+"""Which request is served first and how often a robot may ask; wait time (Dai et al. §3.2)."""

@@ -1,4 +1,4 @@
-"""How often each robot may ask where engines are short: max-min fair rates (001 §3.4).
+"""How often each robot may ask where engines are short: max-min fair rates (Rosa §3.4).
 
 Demands and rates are in rounds per second. What a round costs is a share of the engines: 1 / the
 most rounds per second that they do of the robot's policy.

@@ -1,4 +1,4 @@
-"""How long a task has waited, by each reading of Algorithm 1 (000 §3.2.1). Exact integers.
+"""How long a task has waited, by each reading of Algorithm 1 (Dai et al. §3.2.1). Exact integers.
 
 Round j has a generation interval G_j and an execution interval E_j, both on the server's clock.
 Every reading says when the next round was due (`due_ns`) and which start ends the wait:
@@ -49,7 +49,7 @@ class WaitReading:
 def running_execution(
     received_ns: int, started_ago_ns: int, remaining: int, period_ns: int
 ) -> Interval:
-    """E_j of the running round from a robot's report, on the server's clock (000 §3.2.1).
+    """E_j of the running round from a robot's report, on the server's clock (Dai et al. §3.2.1).
 
     The robot sends durations and counts only: how long ago the round's first action ran and how
     many actions remain. They are anchored at the time the request was received, so the clocks of

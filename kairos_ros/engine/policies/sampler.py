@@ -1,4 +1,4 @@
-"""Samplers with an update tap: a chunk, and what every sampler step changed (000 §3.1).
+"""Samplers with an update tap: a chunk, and what every sampler step changed (Dai et al. §3.1).
 
 A tap only listens: with it the policy computes bit for bit what it computes without. A policy that
 answers at once has no steps to tap.

@@ -1,4 +1,4 @@
-"""`kairos horizon`: where a chunk is cut, and the signal that says so (000 §3.1)."""
+"""`kairos horizon`: where a chunk is cut, and the signal that says so (Dai et al. §3.1)."""
 
 import json
 import zipfile

@@ -1,4 +1,4 @@
-"""`kairos slo`: who met the objectives, and the actions that count because of it (001 §4.1)."""
+"""`kairos slo`: who met the objectives, and the actions that count because of it (Rosa §4.1)."""
 
 import json
 from collections.abc import Iterator, Sequence

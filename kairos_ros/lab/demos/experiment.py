@@ -211,7 +211,7 @@ def _testbed(options: DemoOptions, to: Display, keys: Path | None = None) -> Fle
 
 def baseline_horizon(policy: str) -> str:
     """The horizon policy of the baseline: each task's tuned static one, where the policy's
-    calibration has them (000 §5.1), else one for all. policy: as in DemoOptions."""
+    calibration has them (Dai et al. §5.1), else one for all. policy: as in DemoOptions."""
     file = Path(policy or bringup.shipped_policy()) / CALIBRATION
     tuned = file.is_file() and read_calibration(file).static is not None
     return TUNED if tuned else UNTUNED

@@ -1,1 +1,1 @@
-"""Planned fleets in virtual time, against GPUs that are shared out in other ways (001 §4)."""
+"""Planned fleets in virtual time, against GPUs that are shared out in other ways (Rosa §4)."""

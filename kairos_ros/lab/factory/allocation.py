@@ -1,4 +1,4 @@
-"""GPUs shared out by a plan, and in the ways that 001 §4.1 compares with."""
+"""GPUs shared out by a plan, and in the ways that Rosa §4.1 compares with."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,7 +25,7 @@ SYSTEMS: Mapping[System, str] = {
     "weighted_capped": "our rates and batches on a size-weighted partition",
 }
 WEIGHTS = {"GR00T-N1.6-3B": 3.0, "VL-7B": 7.0, "VL-3B": 3.0}
-"""Billions of parameters, by a part of the model's name (001 §4.1)."""
+"""Billions of parameters, by a part of the model's name (Rosa §4.1)."""
 CONTINUOUS = 1024
 """As a batch: no limit of ours besides the profile's."""
 HALVINGS = 12
@@ -151,7 +151,7 @@ def _capped(
     workload: Workload, cluster: Cluster, options: PlanOptions, gpus: Mapping[Use, int]
 ) -> Allocation | None:
     """The planner's batches and its highest rates, the same share of every class's most, on GPUs
-    that are shared out already (001, Figure 12)."""
+    that are shared out already (Rosa, Figure 12)."""
     planner = Planner(workload, cluster, options)
     sizing = planner.sizing
     obligations = sizing.obligations()

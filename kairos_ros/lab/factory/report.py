@@ -20,7 +20,7 @@ from kairos_ros.lab.factory.study import (
 from kairos_ros.lab.metrics.study_cells import Report, Row, StudyKind
 
 OURS = "#1f77b4"
-TIME_SHARED = "its models are assumed to share its time without loss; that of 001 serves no P4"
+TIME_SHARED = "its models are assumed to share its time without loss; that of Rosa serves no P4"
 STYLES: Mapping[str, dict[str, Any]] = {
     "planned": {"color": OURS, "lw": 2.2},
     "equal": {"color": "0.55", "ls": "-"},

@@ -1,6 +1,6 @@
 """A fleet and its GPUs in virtual time: who asks what when, and which actions count.
 
-An action counts as *qualified* (001 §4.2) where its System 1 answer came within the SLO, the plan
+An action counts as *qualified* (Rosa §4.2) where its System 1 answer came within the SLO, the plan
 that it follows did, and the robot's last safety and monitor judgements did and none was left out.
 """
 
@@ -182,7 +182,7 @@ class _Fleet:
         name: str,
     ) -> None:
         """Models on one GPU take turns, as processes without further arrangement do: n busy ones
-        run at 1/n of their speed. Assumed; 001 says only that it serves no P4."""
+        run at 1/n of their speed. Assumed; Rosa says only that it serves no P4."""
         gpu = SharedServer(lambda n: float(n), CONTINUOUS, OTHER_SPREAD, self.at, name)
         for use in uses:
             for robot in robots:
@@ -253,7 +253,7 @@ class _Robot(ABC):
 
 
 class _Synchronous(_Robot):
-    """Plan, if it is time for one; action chunk; execution; and again (001, Figure 4)."""
+    """Plan, if it is time for one; action chunk; execution; and again (Rosa, Figure 4)."""
 
     def next_round(self, now_s: float) -> None:
         begins_s = self.paced(now_s)

@@ -1,5 +1,5 @@
 """Every setting of every knob against the static horizon at the same accuracy, and at the same
-length (000 §5.2, Figure 11)."""
+length (Dai et al. §5.2, Figure 11)."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -36,11 +36,11 @@ def matched(static: Mapping[str, Outcomes], rule: str, ours: Outcomes) -> Matche
 
 
 def beside_paper(measured: Measured, paper: Mapping[str, str], differs: str) -> str:
-    """Markdown: the best of every knob beside what 000 gives, then every setting."""
+    """Markdown: the best of every knob beside what Dai et al. give, then every setting."""
     found = [matched(measured.static, name, o) for name, o in measured.dynamic.items()]
     knobs = dict.fromkeys(m.rule.partition(":")[0] for m in found)
     lines = [
-        "## Beside 000",
+        "## Beside Dai et al.",
         "",
         "| knob | longest at matched accuracy, times | most success at matched horizon, points |",
         "|---|---|---|",
@@ -54,7 +54,7 @@ def beside_paper(measured: Measured, paper: Mapping[str, str], differs: str) -> 
             f"{f'{max(points):+.1f}' if points else '-'} |"
         )
     accuracy, horizon = paper.get("matched accuracy", "-"), paper.get("matched horizon", "-")
-    lines += [f"| *000, confidence* | *{accuracy}* | *{horizon}* |", ""]
+    lines += [f"| *Dai et al., confidence* | *{accuracy}* | *{horizon}* |", ""]
     lines += [
         "| setting | at matched accuracy, times | at matched horizon, points |",
         "|---|---|---|",
@@ -64,4 +64,4 @@ def beside_paper(measured: Measured, paper: Mapping[str, str], differs: str) -> 
         lines.append(
             f"| `{m.rule}` | {times_longer} | {'-' if m.points is None else f'{m.points:+.1f}'} |"
         )
-    return "\n".join([*lines, "", f"What differs from 000: {differs.strip()}", ""])
+    return "\n".join([*lines, "", f"What differs from Dai et al.: {differs.strip()}", ""])

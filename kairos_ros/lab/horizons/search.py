@@ -1,10 +1,10 @@
 """Finds a task's horizon plan from simulated episodes: what costs next to no success, on pairs.
 
-The reference is the task's tuned static horizon: the largest at the highest accuracy (000 §5.1),
-found on scenes of its own. The search looks at many plans on the same scenes, which proves nothing.
-Then the few that it found are tested on scenes that chose nothing, the one with the fewest rounds
-first, by a sequential test that ends as soon as it is sure (`core/horizons/evidence.py`). The
-errors that all tests of all tasks are allowed add up to the error of the whole calibration.
+The reference is the task's tuned static horizon: the largest at the highest accuracy (Dai et al.
+§5.1), found on scenes of its own. The search looks at many plans on the same scenes, which proves
+nothing. Then the few that it found are tested on scenes that chose nothing, the one with the fewest
+rounds first, by a sequential test that ends as soon as it is sure (`core/horizons/evidence.py`).
+The errors that all tests of all tasks are allowed add up to the error of the whole calibration.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -147,7 +147,7 @@ def static_successes(trial: Trial, options: SearchOptions) -> dict[int, int]:
 
 
 def longest_best(successes: Mapping[int, int]) -> int:
-    """The largest horizon at the highest accuracy (000 §5.1)."""
+    """The largest horizon at the highest accuracy (Dai et al. §5.1)."""
     return max(successes, key=lambda h: (successes[h], h))
 
 

@@ -109,9 +109,9 @@ class HorizonStudy(EpisodeStudy):
     """A surprise rule, and the rules that run with it, too: as `RULE + surprise` in the tables."""
     watched: list[str] = []
     paper: Annotated[dict[str, str], Field(max_length=2)] = {}
-    """What 000 gives for `matched accuracy` and `matched horizon`; then both are written, too."""
+    """Theirs of `matched accuracy` and `matched horizon`; then both are written, too."""
     differs: str = ""
-    """From 000's experiment."""
+    """From the experiment of Dai et al."""
 
 
 def run_horizon_study(

@@ -1,4 +1,4 @@
-"""Traces of simulated episodes, each recorded alone under one horizon policy (000 §5.1).
+"""Traces of simulated episodes, each recorded alone under one horizon policy (Dai et al. §5.1).
 
 They hold when rounds were requested, their horizons and how much of them was executed, and no
 chunks: a horizon policy is replayed from its own traces and is never judged again.

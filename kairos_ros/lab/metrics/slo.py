@@ -1,4 +1,4 @@
-"""Service-level objectives: who met them, and the actions that count because of it (001 §4.1).
+"""Service-level objectives: who met them, and the actions that count because of it (Rosa §4.1).
 
 The latency of an invocation runs from sending the request to receiving the answer, on the robot's
 side. An action is SLO-qualified when the System 1 round that it belongs to was answered in time,
@@ -22,7 +22,7 @@ from kairos_ros.robot.supervision.state_table import Effect
 SYSTEM1 = "system1"
 """The action model: one invocation per round."""
 PERCENTILE = 99.0
-"""Of the invocations, that must be within the SLO for it to be held (001 §3.3)."""
+"""Of the invocations, that must be within the SLO for it to be held (Rosa §3.3)."""
 _UNITS = {"ms": 1e-3, "s": 1.0}
 
 

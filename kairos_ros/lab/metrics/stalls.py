@@ -11,10 +11,10 @@ what would have made it shorter, one cause after the other, each with at most wh
 6. `robot`: from having the chunk to moving.
 
 So queueing is charged before compute and network: a robot asks early enough to hide the latter two
-(000 §3.2), and what it cannot hide is what a loaded server adds. Waits for a round that never
-brought an action until the task ended are `unanswered`, or `refused` where the server said why.
-The wait for a task's first action is `first wait`, whole; waits for rounds whose request or chunk
-was not recorded are `unknown`.
+(Dai et al. §3.2), and what it cannot hide is what a loaded server adds. Waits for a round that
+never brought an action until the task ended are `unanswered`, or `refused` where the server said
+why. The wait for a task's first action is `first wait`, whole; waits for rounds whose request or
+chunk was not recorded are `unknown`.
 """
 
 from collections import defaultdict

@@ -1,1 +1,1 @@
-"""Figures of 000 that need episodes of a policy: recorded, branched or delayed."""
+"""Figures of Dai et al. that need episodes of a policy: recorded, branched or delayed."""

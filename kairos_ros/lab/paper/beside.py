@@ -1,4 +1,4 @@
-"""Files and findings of this package's studies, with 000's numbers beside ours."""
+"""Files and findings of this package's studies, with Dai et al.'s numbers beside ours."""
 
 import csv
 from collections.abc import Mapping, Sequence
@@ -37,9 +37,9 @@ class PaperStudy(_Section):
     question: str
     policy: str
     paper: dict[str, str]
-    """What 000 gives, by what is measured."""
+    """What Dai et al. give, by what is measured."""
     differs: str
-    """From 000's experiment."""
+    """From Dai et al.'s experiment."""
     sizes: dict[str, PaperSize]
 
     def size(self, name: str, config: Path) -> PaperSize:
@@ -50,7 +50,7 @@ class PaperStudy(_Section):
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One number of ours; `what` is a key of the file's `paper` where 000 gives it, too."""
+    """One number of ours; `what` is a key of the file's `paper` where Dai et al. give it, too."""
 
     what: str
     ours: str
@@ -70,9 +70,9 @@ def write_finding(
     out: Path, study: PaperStudy, sentence: str, rows: Sequence[Row], command: str
 ) -> str:
     """Writes `finding.md`; returns its text."""
-    lines = [f"*{study.question.strip()}* {sentence}", "", "| | ours | 000 |", "|---|---|---|"]
+    lines = [f"*{study.question.strip()}* {sentence}", "", "| | ours | theirs |", "|---|---|---|"]
     lines += [f"| {row.what} | {row.ours} | {study.paper.get(row.what, '-')} |" for row in rows]
-    lines += ["", f"What differs from 000: {study.differs.strip()}", "", f"`{command}`", ""]
+    lines += ["", f"What differs from Dai et al.: {study.differs.strip()}", "", f"`{command}`", ""]
     out.mkdir(parents=True, exist_ok=True)
     text = "\n".join(lines)
     (out / "finding.md").write_text(text)

@@ -1,4 +1,4 @@
-"""`kairos study fig3`: the largest static horizon at the highest accuracy, per task (000 Figure 3).
+"""`kairos study fig3`: each task's best static horizon (Dai et al. Figure 3).
 
 It reads what `kairos calibrate` counted, on seeds that it used for nothing else.
 """

@@ -1,5 +1,5 @@
 """`kairos study fig4`: what one round would have borne, against its task's best static horizon
-(000 §2.2, Figure 4).
+(Dai et al. §2.2, Figure 4).
 
 An episode runs under `static:tuned`. At each of its rounds the simulator is saved; then it goes on
 from there, once for every longer horizon: this one round is executed that far, all later ones at
@@ -37,7 +37,7 @@ FIRST_SEED = 3_200_000
 LADDER = (5, 10, 15, 20, 25, 30, 35, 40, 45, 50)
 LEAD = 2
 SIMILAR = 0.9
-"""Cosine similarity of 000."""
+"""Cosine similarity of Dai et al."""
 MORE = 100
 """Actions that a branch may take beyond twice those of its episode before it counts as failed."""
 
@@ -125,12 +125,12 @@ def _conclude(
         {
             "task succeeds (branched)": borne.tolist(),
             "task succeeds, tasks with room": borne[room].tolist(),
-            "cosine of at least 0.9 (000's measure)": similar.tolist(),
+            "cosine of at least 0.9": similar.tolist(),
         },
         title=f"{twice} of rounds bear twice their task's horizon or more",
         x_label="horizon that the round bears, over its task's best static one",
         of="rounds",
-        grey=["cosine of at least 0.9 (000's measure)"],
+        grey=["cosine of at least 0.9"],
         log_x=True,
     )
     tasks = len({r["task"] for r in rounds})

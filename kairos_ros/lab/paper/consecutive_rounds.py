@@ -1,4 +1,4 @@
-"""`kairos study fig10`: how alike the executions of two consecutive rounds are (000 Figure 10).
+"""`kairos study fig10`: how alike executions of consecutive rounds are (Dai et al. Figure 10).
 
 The scheduler estimates the execution of the coming round by the last one; this tells how well that
 can do. It reads the recorded traces, every horizon policy from its own.

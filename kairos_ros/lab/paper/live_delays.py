@@ -1,4 +1,4 @@
-"""`kairos study live_delays`: the delays of a loaded fleet in a running simulated arm (000 §5.4).
+"""`kairos study live_delays`: delays of a loaded fleet in a simulated arm (Dai et al. §5.4).
 
 A replay assumes that a robot which waits finds the world as it left it. Here it need not: recorded
 tasks go through a loaded fleet in virtual time; then each is done again by a simulated arm that

@@ -1,4 +1,4 @@
-"""Timelines as in 000's figures: generation above, execution below, stalls in red."""
+"""Timelines as in Dai et al.'s figures: generation above, execution below, stalls in red."""
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence

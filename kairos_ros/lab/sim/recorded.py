@@ -1,8 +1,8 @@
 """Recorded workloads: traces of a policy under each horizon policy, on assumed engines.
 
 A horizon policy is replayed from the traces that were recorded under it, the baseline from its own
-(000 §5.1). The shipped policies are too small to be contended for, so the engines are ASSUMED:
-latencies and batch caps of models that are not here. Nothing of them was measured.
+(Dai et al. §5.1). The shipped policies are too small to be contended for, so the engines are
+ASSUMED: latencies and batch caps of models that are not here. Nothing of them was measured.
 """
 
 import hashlib

@@ -33,7 +33,7 @@ def retrimmed(
     Every round is requested with `lead` actions left in the buffer (at most half its horizon), and
     its chunk, the newest one recorded up to there, arrives just as the buffer runs out. elapsed:
     whether those actions are lost from the round, as on the robot node, or not, so that a round
-    executes its whole horizon, as 000 replays it. The denser the trace was recorded, the more
+    executes its whole horizon, as Dai et al. replay it. The denser the trace was recorded, the more
     faithful. Raises ConfigError where it lacks what the policy judges by.
     """
     require_judgeable(trace, rules)

@@ -21,7 +21,7 @@ class Rules:
 
     accounting: Accounting = "observation"
     """replay: requests leave at the recorded action index and every round executes the recorded
-    number of actions, whatever the delay (000 §5.1). observation: a horizon counts from the
+    number of actions, whatever the delay (Dai et al. §5.1). observation: a horizon counts from the
     observation, actions executed until the chunk is there are lost from it, and only the length of
     the task is as recorded."""
     horizon: str = RECORDED

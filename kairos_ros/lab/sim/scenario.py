@@ -1,6 +1,6 @@
 """Scheduling scenarios as users write them in JSON, checked and completed.
 
-Options that a scenario does not name are those of the algorithm as printed in 000 §3.2.
+Options that a scenario does not name are those of the algorithm as printed in Dai et al. §3.2.
 """
 
 from collections import Counter

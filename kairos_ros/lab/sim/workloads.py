@@ -2,8 +2,8 @@
 
 Five are SYNTHETIC: drawn from a seed, on assumed engines. Nothing in them was measured, and but for
 their names and chunks of 50 actions they are our assumptions: above all how many rounds a dynamic
-horizon saves, on which every gain of it in these workloads depends. 000 states no such ratio per
-workload (only that "62%-87% of rounds" could execute "up to 2.8x more actions", §1). That most
+horizon saves, on which every gain of it in these workloads depends. Dai et al. state no such ratio
+per workload (only that "62%-87% of rounds" could execute "up to 2.8x more actions", §1). That most
 consecutive rounds are alike and few differ by more than 100 % is as in its Figure 10, which gives
 52.3 to 85.4 % and 4.9 to 10.1 % over all of its workloads. `metaworld` was recorded.
 """

@@ -47,8 +47,8 @@ class Cell(BaseModel):
     """Of a synthetic workload: rounds under static:10 over rounds under its dynamic horizon, an
     assumption; None: the workload's own."""
     arrivals: Literal["poisson", "back_to_back"] = "poisson"
-    """poisson: every task brings its robot (000's online setting). back_to_back: a fixed fleet
-    whose robots take the next task as soon as they end one (offline)."""
+    """poisson: every task brings its robot (Dai et al.'s online setting). back_to_back: a fixed
+    fleet whose robots take the next task as soon as they end one (offline)."""
     load: Annotated[float, Field(gt=0, le=10)] = 1.0
     """rho, with poisson arrivals: arrival rate x rounds of a task under the baseline's horizon
     (recorded: static:tuned; synthetic: static:10), over the requests per second that the edge

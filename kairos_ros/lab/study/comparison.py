@@ -34,7 +34,7 @@ class Reduction:
     """Medians over seeds."""
     by_seed: tuple[float, ...]
     paper: str = ""
-    """What 000 gives."""
+    """What Dai et al. give."""
 
     @property
     def median(self) -> float:

@@ -74,7 +74,7 @@ class Compare(_Section):
     per: list[str] = []
     """A number for each of its values."""
     paper: dict[str, str] = {}
-    """Metric -> what 000 gives for this reduction."""
+    """Metric -> what Dai et al. give for this reduction."""
 
 
 class Best(_Section):
@@ -87,7 +87,7 @@ class Best(_Section):
     at: dict[str, Value] = {}
     per: list[str] = []
     paper: dict[str, str] = {}
-    """Metric -> what 000 gives for the best value."""
+    """Metric -> what Dai et al. give for the best value."""
 
 
 Claim = Annotated[Compare | Best, Field(discriminator="kind")]
@@ -104,7 +104,7 @@ class Study(_Section):
     figure: Figure
     claims: Annotated[list[Claim], Field(min_length=1)]
     differs: str = ""
-    """What is not as in 000's experiment, where `paper` compares with it."""
+    """What is not as in Dai et al.'s experiment, where `paper` compares with it."""
 
     @model_validator(mode="before")
     @classmethod

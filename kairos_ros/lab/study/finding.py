@@ -52,7 +52,7 @@ def finding(study: Study, frame: pd.DataFrame) -> str:
         tables.append(table)
     sentences += _assumed(frame)
     if study.differs:
-        sentences.append(f"What differs from 000: {study.differs.strip()}")
+        sentences.append(f"What differs from Dai et al.: {study.differs.strip()}")
     return "\n\n".join([" ".join(sentences), *filter(None, [*tables, _recorded(frame)])]) + "\n"
 
 
@@ -107,7 +107,7 @@ def _sentence(claim: Compare, found: Sequence[Reduction]) -> str:
         verdicts = [_verdict(v, pairs) for v in ("lower", "higher", "unclear", "same")]
         parts.append(f"{METRICS[name].label} {'; '.join(filter(None, verdicts))}")
         if name in claim.paper:
-            parts[-1] += f" (000: {claim.paper[name]})"
+            parts[-1] += f" (Dai et al.: {claim.paper[name]})"
     who = f"**{_place(claim.ours)}** against {_place(claim.baseline)}{_resolved_at(found)}"
     return f"{who}: {'. '.join(map(_capital, parts))}."
 
@@ -141,7 +141,7 @@ def _best_sentence(claim: Best, found: Sequence[Optimum]) -> str:
             f"{best}{_gain(claim, chosen)}{_where([o.per for o in chosen], len(some))}"
             for best, chosen in groups.items()
         ]
-        paper = f" (000: {claim.paper[name]})" if name in claim.paper else ""
+        paper = f" (Dai et al.: {claim.paper[name]})" if name in claim.paper else ""
         parts.append(f"{METRICS[name].label} is lowest at {'; '.join(texts)}{paper}")
     return f"**{_capital(over)}**: {'. '.join(map(_capital, parts))}."
 
@@ -174,7 +174,7 @@ def _table(claim: Compare, found: Sequence[Reduction]) -> str:
         return ""
     rows = [["metric", "where", _place(claim.baseline), _place(claim.ours), "reduction", "seeds"]]
     if claim.paper:
-        rows[0].append("000")
+        rows[0].append("Dai et al.")
     for r in found:
         shown = METRICS[r.metric]
         row = [

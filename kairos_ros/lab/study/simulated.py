@@ -138,7 +138,7 @@ def _lead(cell: Cell, profile: EngineProfile, trace: Trace) -> int:
 
     A chunk whose actions are lost while it is under way must bring more than it loses: counted from
     the observation, the lead is at most half of static:10. It is that of an edge engine also
-    where the cloud serves: tasks are recorded once (000 §5.1).
+    where the cloud serves: tasks are recorded once (Dai et al. §5.1).
     """
     if cell.lead == "delivery":
         return EVERYTHING

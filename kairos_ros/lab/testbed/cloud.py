@@ -27,7 +27,7 @@ NAME = "cloud"
 POLICY = "demo"
 """Of the policy, in the worker's registry."""
 WAN = Conditions(delay_s=0.05, bits_per_s=1e9)
-"""100 ms there and back, 1 Gbit/s: the network of 000 §5."""
+"""100 ms there and back, 1 Gbit/s: the network of Dai et al. §5."""
 EDGE_PACE = "120+60b"
 CLOUD_PACE = "30+8b"
 """Milliseconds per batch and robot. The demo's own policy needs a few: no fleet that fits on this

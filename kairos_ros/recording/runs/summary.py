@@ -1,8 +1,8 @@
 """What a fleet's run came to: metrics from plain task records. No ROS, no clock.
 
-End-to-end latency of a task runs from its first request to its last action (000 §5.1); waiting for
-a free robot is reported separately, as queueing. A chunk's latency runs from sending the request to
-receiving the chunk, on the robot's clock; a round that was given up has none.
+End-to-end latency of a task runs from its first request to its last action (Dai et al. §5.1);
+waiting for a free robot is reported separately, as queueing. A chunk's latency runs from sending
+the request to receiving the chunk, on the robot's clock; a round that was given up has none.
 """
 
 from collections.abc import Callable, Iterable, Sequence

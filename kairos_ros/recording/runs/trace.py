@@ -1,4 +1,4 @@
-"""Traces: one task recorded by itself, to be replayed and simulated with many others (000 §5.1).
+"""Traces: tasks recorded one by one, to replay and simulate with many others (Dai et al. §5.1).
 
 A trace is what a policy did along one task: at which action index each round was requested, what
 the robot observed there, the chunk and how the sampler got to it, the horizon, and how much of it
@@ -31,7 +31,7 @@ class TraceRound:
     chunk: np.ndarray | None = None
     """float32 [N, D], whole, in the robot's units."""
     step_norms: np.ndarray | None = None
-    """float32 [K, N], length of the change that sampler step k made to action i (000 §3.1)."""
+    """float32 [K, N], length of the change of action i by sampler step k (Dai et al. §3.1)."""
     updates: np.ndarray | None = None
     """float32 [K, N, D], where recorded in full."""
 

@@ -4,7 +4,7 @@
         with `model: system1` at a monitor or planner that asks the policy itself
     max_task_retries: 3 ...
 
-The names are the fleet file's (001, Figure 3).
+The names are the fleet file's (Rosa, Figure 3).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""What a robot may do, given what its judges say or fail to say: events in, transitions out (001
+"""What a robot may do, given what its judges say or fail to say: events in, transitions out (Rosa
 §3.3). Pure: no clock, no I/O.
 
 `step` turns an event into triggers, by the task's rules, its counters and its deadlines, and looks

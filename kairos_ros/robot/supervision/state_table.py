@@ -1,4 +1,4 @@
-"""Every rule of the robot's state machine, as a table (001 §3.3)."""
+"""Every rule of the robot's state machine, as a table (Rosa §3.3)."""
 
 from dataclasses import dataclass
 from enum import StrEnum

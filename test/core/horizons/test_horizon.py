@@ -34,7 +34,7 @@ def chunk_of(n: int) -> np.ndarray:
     return np.zeros((n, 2), np.float32)
 
 
-# Figure 7 of 000: six actions, the fifth is 50 % above its earlier mean, t = 40 %.
+# Figure 7 of Dai et al.: six actions, the fifth is 50 % above its earlier mean, t = 40 %.
 FIGURE_7 = updates_of(
     [[4, 4, 4, 4, 2, 2], [2, 2, 2, 2, 2, 2], [1, 1, 1, 1, 2, 3], [0.5, 0.6, 0.7, 0.8, 3, 4]]
 )

@@ -1,4 +1,4 @@
-"""Which answers a step decodes, and what is learned of how long steps take (004, Algorithm 3)."""
+"""Which answers a step decodes, and how long steps take (Wang et al., Algorithm 3)."""
 
 from itertools import pairwise
 

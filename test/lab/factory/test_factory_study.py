@@ -57,13 +57,13 @@ def test_dedicated_gpus_serve_as_many_robots_as_there_are_gpus_for():
 
 
 def test_two_robots_with_a_gpu_per_model_act_as_fast_as_the_papers():
-    """001 §4.2: 7.4 qualified actions/s."""
+    """Rosa §4.2: 7.4 qualified actions/s."""
     _, found = lived("gpu_per_model", 32, seconds=10.0)
     assert found["qualified_hz"] == pytest.approx(7.4, rel=0.03)
 
 
 def test_a_shared_baseline_that_is_not_held_back_collapses_where_the_papers_does():
-    """001 §4.2: 29.5 qualified actions/s with 8 robots, none with 32."""
+    """Rosa §4.2: 29.5 qualified actions/s with 8 robots, none with 32."""
     assert lived("equal", 8)[1]["qualified_hz"] == pytest.approx(29.5, rel=0.05)
     _, overloaded = lived("equal", 32)
     assert overloaded["qualified_hz"] == 0

@@ -1,4 +1,4 @@
-"""Figures of 000 from episodes: numbers that can be computed by hand, one real branch."""
+"""Figures of Dai et al. from episodes: numbers that can be computed by hand, one real branch."""
 
 import shutil
 from dataclasses import replace

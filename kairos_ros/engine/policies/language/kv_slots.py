@@ -1,4 +1,4 @@
-"""The states of questions that are being answered: keys and values, tokens, done (002).
+"""The states of questions that are being answered: keys and values, tokens, done (OxyGen).
 
 A slot is as long as the longest prefill, question and answer together, and all slots are allocated
 when the policy is loaded: memory is bounded, and a question that has a slot can be answered to its

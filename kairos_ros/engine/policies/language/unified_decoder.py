@@ -1,4 +1,4 @@
-"""Answers questions from the prefills of the chunks, all of them in one batch (002).
+"""Answers questions from the prefills of the chunks, all of them in one batch (OxyGen).
 
 Per frame: one prefill, the denoising on it, and then here: questions about its robots start on the
 same keys and values, and all questions, those of earlier frames and of other robots included, are
@@ -39,7 +39,7 @@ from kairos_ros.transport.messages import InferRequest
 log = logging.getLogger(__name__)
 
 STEPS_PER_TURN = 5
-"""Between two batches of chunks, of one token of an answer each: k of 002."""
+"""Between two batches of chunks, of one token of an answer each: k of OxyGen."""
 MOST_QUESTION_TOKENS = 256
 MIB = 2**20
 
