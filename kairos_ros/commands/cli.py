@@ -134,7 +134,18 @@ def _load(where: str) -> Any:
 
 
 def main() -> None:
-    """Runs the command line; errors that the user can fix are printed without a traceback."""
+    """Runs the command line. Ctrl-C ends it with code 130; while Python itself ends, at once."""
+    try:
+        _run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+    finally:
+        if signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+            signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _run() -> None:
+    """Errors that the user can fix are printed without a traceback."""
     try:
         run = app(sys.argv[1:])
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
@@ -150,5 +161,3 @@ def main() -> None:
             raise
         print(f"kairos: {str(error.filename)[:200]}: {error.strerror}", file=sys.stderr)
         sys.exit(2)
-    except KeyboardInterrupt:
-        sys.exit(130)

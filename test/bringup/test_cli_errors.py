@@ -281,6 +281,28 @@ def test_ctrl_c_while_a_program_loads_ends_it_without_a_word(program, after_s, d
         assert list(tmp_path.rglob("*.log")) == []
 
 
+INTERRUPTED_AT_THE_END = """
+import os, signal, sys, threading, time
+def interrupt():
+    while threading.main_thread().is_alive():
+        time.sleep(0.001)
+    os.kill(os.getpid(), signal.SIGINT)
+    time.sleep(30)
+threading.Thread(target=interrupt).start()
+from kairos_ros.commands import cli
+sys.argv = ["kairos", "report", "nowhere"]
+cli.main()
+"""
+
+
+def test_ctrl_c_while_python_ends_adds_no_traceback(tmp_path):
+    command = [sys.executable, "-c", INTERRUPTED_AT_THE_END]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.returncode == -signal.SIGINT
+    assert done.stderr.count("\n") == 1
+    assert done.stderr.startswith("kairos: nowhere")
+
+
 @pytest.mark.parametrize("typed", [["keys", "new", "site"], ["keys", "new", "--help"]])
 def test_only_the_command_that_is_typed_is_loaded(typed):
     command = typer.main.get_command(cli.app(typed))
