@@ -12,7 +12,7 @@ import pytest
 from bench.engine.gpu import run_child, slices_of
 from kairos_ros.core.profile import EngineProfile
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
 TINY = ("--device", "cpu", "--size", "tiny")

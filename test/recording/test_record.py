@@ -441,7 +441,9 @@ def test_a_bag_is_the_run_that_the_robots_told(fleet_bag):
             assert record.latency_s == pytest.approx(latency, nan_ok=True)
             assert record.horizon == 12
             assert record.chunk_size == 20
-            assert record.exec_end_s - record.exec_start_s >= (record.executed - 1) / 50.0 - 0.1
+            if record.executed:
+                took_s = record.exec_end_s - record.exec_start_s
+                assert took_s >= (record.executed - 1) / 50.0 - 0.1
             assert task.given_s - 1e-3 <= record.requested_s <= task.ended_s
     assert not run.tasks[2].finished
     assert run.pipeline is None, "nobody judged these robots"

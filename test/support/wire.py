@@ -35,7 +35,7 @@ from rclpy.task import Future
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.nodes import qos
 
-PATIENCE_S = 60.0
+PATIENCE_S = 180.0
 ROSOUT = QoSProfile(depth=1000, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
 SILENCE_S, REPETITIONS = 8.0, 5
 LATE_S = 3.0

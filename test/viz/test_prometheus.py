@@ -26,7 +26,6 @@ from kairos_ros.core.calls.call import Caller, caller_headers
 PROMETHEUS = shutil.which("prometheus")
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(400),
     pytest.mark.skipif(PROMETHEUS is None, reason="prometheus is not installed"),
 ]
 KAIROS = Path(sys.prefix, "bin", "kairos")

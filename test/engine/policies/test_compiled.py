@@ -14,7 +14,7 @@ from kairos_ros.engine.policies.compiled import bucket, compile_step, require_sa
 from kairos_ros.engine.policies.policy import load_policy
 from kairos_ros.engine.policies.policy_engine import load_policy_engine
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 COMPILED = {"flow_mlp": 2, "pi05": 1}
 """Kind -> largest batch. `python -m bench gpu` compares the others: each takes half a minute."""

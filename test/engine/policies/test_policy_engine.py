@@ -356,10 +356,11 @@ def test_wrong_options_are_refused(folder_of, changes, error):
 
 
 @pytest.mark.parametrize(
-    ("seconds", "sizes"), [(lambda rows: 0.6 * rows, [1, 2]), (lambda rows: 0.3, [1, 2, 4, 8, 16])]
+    ("seconds", "sizes"),
+    [(lambda rows: 0.4 * rows**2, [1, 2]), (lambda rows: 0.3, [1, 2, 4, 8, 16])],
 )
 def test_batches_that_bring_nothing_are_not_warmed_up(folder_of, monkeypatch, seconds, sizes):
-    """A policy that takes twice as long for two robots would be warmed up for over a minute."""
+    """A policy that takes longer per robot in a batch would be warmed up for minutes."""
     code = euler.CODE
 
     def slow(policy):

@@ -48,7 +48,7 @@ from kairos_ros.vlm.endpoint.chat_request import question_text
 from kairos_ros.vlm.judge import Failure, FailureCode, Question, Verdict
 from kairos_ros.vlm.loading import load_judge
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 STATES = ("ongoing", "done", "failed")
 PATIENT = WorkerTiming(silence_s=20.0)

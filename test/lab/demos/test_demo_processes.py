@@ -157,7 +157,6 @@ def test_two_arms_do_their_tasks_and_the_demo_sums_up(demo):
     assert told.scenes.keys() == summary["scenes"].keys()
 
 
-@pytest.mark.timeout(300)
 def test_a_comparison_gives_both_configurations_the_same_tasks(demo):
     run = demo("--robots", "1", "--duration", "9", "--compare")
     assert run.exit_code() == 0

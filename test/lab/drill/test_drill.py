@@ -77,7 +77,6 @@ def drill(tmp_path):
         one.process.wait()
 
 
-@pytest.mark.timeout(300)
 def test_two_arms_come_through_three_faults_and_every_action_is_proven(drill):
     run = drill("--robots", "2", "--only", "link_cut,garbage,policy_swap", "--silence-s", "5")
     assert run.exit_code() == 0

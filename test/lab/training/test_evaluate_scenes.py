@@ -31,7 +31,6 @@ pytestmark = pytest.mark.slow
 TWIN = Path(__file__).parents[2] / "support" / "policies" / "lerobot_twin.py"
 
 
-@pytest.mark.timeout(600)
 def test_the_fleets_loop_and_lerobots_execute_the_same_actions_to_the_same_end(tmp_path):
     done = subprocess.run(
         [sys.executable, TWIN, tmp_path], capture_output=True, text=True, cwd=TWIN.parents[3]

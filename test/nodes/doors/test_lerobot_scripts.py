@@ -16,7 +16,7 @@ from bench.support.simulated_so101 import SimulatedArm
 from kairos_ros.bringup.plan import serving
 from kairos_ros.nodes import qos
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 pytest.importorskip("lerobot")
 pytest.importorskip("metaworld")
 

@@ -130,7 +130,6 @@ def test_a_deactivated_server_refuses_by_code_and_robots_carry_on_once_it_is_act
     operator.close()
 
 
-@pytest.mark.timeout(400)  # it loads a policy of torch's twice
 def test_an_engine_that_cannot_come_up_again_is_an_error_with_the_next_try_until_it_does(
     start, wire, policy, tmp_path
 ):

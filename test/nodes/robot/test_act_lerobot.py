@@ -23,8 +23,6 @@ from bench.support.simulated_so101 import SimulatedArm
 from kairos_ros.bringup.arms import arm_plan
 from kairos_ros.robot.body_log import read_body_log
 
-pytestmark = pytest.mark.timeout(300)
-
 NAME = "desk"
 SIZE = (480, 640)
 LOW, HIGH = [-50.0, -50.0, -50.0, -50.0, -50.0, 20.0], [50.0, 50.0, 50.0, 50.0, 50.0, 80.0]

@@ -19,7 +19,7 @@ from kairos_ros.core.fleet_names import FleetNames
 SWINGS = ("swing_1",)
 GPUS = 4
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 @pytest.fixture(scope="module")

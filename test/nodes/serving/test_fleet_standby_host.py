@@ -11,7 +11,7 @@ from wire import Operator
 
 from kairos_ros.commands.fleets.planned import apply_command
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
+pytestmark = pytest.mark.slow
 
 
 LOAD_S = 4

@@ -18,7 +18,7 @@ from kairos_ros.nodes.serving.messages import to_request
 from kairos_ros.serving.checks import with_policy_names
 from kairos_ros.serving.request_queue import infer_request
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 LOADS_S = 180.0
 """Beside three other tests an engine imports torch for a minute."""

@@ -13,7 +13,7 @@ from wire import WireRobot, until
 from kairos_ros.bringup.plan import serving, vlm
 from kairos_ros.nodes import qos
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 
 class Looked(WireRobot):
