@@ -36,6 +36,14 @@ from kairos_ros.transport.zap_authenticator import ZapAuthenticator
 pytestmark = pytest.mark.slow
 
 WORKER = "kairos_ros.engine.worker"
+PATIENT_WORKER = f"""
+import runpy
+from kairos_ros.engine.worker import link
+from kairos_ros.transport.rate import RateLimit
+link.RateLimit = lambda: RateLimit(messages_per_s=50, messages_at_once=100)
+runpy.run_module({WORKER!r}, run_name="__main__", alter_sys=True)
+"""
+"""A worker whose clients may send little, so that a busy machine reads more than that, too."""
 PATIENCE_S = 60.0
 QUIET_MS = 700
 """Longer than a handshake on loopback takes by far; an answer in that time would be a leak."""
@@ -399,13 +407,18 @@ class Served:
         return result.outcomes[0].chunk[0, 0] == 0.25 and self.process.poll() is None
 
 
+@pytest.fixture
+def program():
+    return ["-m", WORKER]
+
+
 @pytest.fixture(params=["keys", "insecure loopback"])
-def worker(request, site, tmp_path):
+def worker(request, site, tmp_path, program):
     port, log, insecure = free_ports(), tmp_path / "worker.log", request.param != "keys"
     with log.open("wb") as output:
         process = subprocess.Popen(
             [
-                *(sys.executable, "-m", WORKER, "--policy", "emulated:", "--max-batch=4"),
+                *(sys.executable, *program, "--policy", "emulated:", "--max-batch=4"),
                 *("--listen", f"tcp://127.0.0.1:{port}"),
                 *(["--insecure-loopback"] if insecure else []),
             ],
@@ -478,6 +491,7 @@ def test_half_messages_that_are_held_back_do_not_hold_up_others(worker):
             assert worker.works()
 
 
+@pytest.mark.parametrize("program", [["-c", PATIENT_WORKER]], ids=["little is allowed"])
 def test_a_client_that_floods_is_dropped_and_another_is_served(worker, site):
     keyed = "insecure" not in worker.process.args[-1]
     security = Insecure.LOOPBACK
@@ -487,15 +501,17 @@ def test_a_client_that_floods_is_dropped_and_another_is_served(worker, site):
         security = site.towards(flooder)
     codes: set[RefusalCode] = set()
     with dealer(f"tcp://127.0.0.1:{worker.port}", security) as flood:
-        for _ in range(20):  # a worker with the machine to itself may keep up with one burst
-            for _ in range(4000):
-                with contextlib.suppress(zmq.Again):
-                    flood.send(b"garbage", zmq.NOBLOCK if flood.poll(0, zmq.POLLOUT) else 0)
-            assert worker.works()
-            while flood.poll(500):
+        for sent in range(4000):
+            flood.send(b"garbage")
+            while flood.poll(0):  # answers that nobody takes would fill the link
                 codes.add(read_error(decode(flood.recv_multipart())).code)
-            if RefusalCode.OVERLOADED in codes:
-                break
+            if sent % 1000 == 0:
+                assert worker.works()
+        assert worker.works()
+        # Until it has nothing to answer, at 50 messages/s: libzmq (4.3.5, its issue 4841) may end
+        # the process whose peer leaves while more of it waits than fits its queue.
+        while flood.poll(1000 if RefusalCode.OVERLOADED in codes else PATIENCE_S * 1000):
+            codes.add(read_error(decode(flood.recv_multipart())).code)
     assert codes == {RefusalCode.MALFORMED, RefusalCode.OVERLOADED}
     if keyed:
         eventually(lambda: "flooder sends more" in worker.log.read_text(), "it is in the log")
