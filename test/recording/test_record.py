@@ -360,6 +360,7 @@ def fleet_bag(start_for_module, wire, tmp_path_factory):
     policy = "emulated:latency_ms=40,chunk=20,state=3,dim=1"
     server = start_for_module(serving(policy=policy, horizon="static:12"))
     body = {"adapter_options": ["env_id=Pendulum-v1"], "control_rate_hz": 50.0}
+    body["max_pause_s"] = 10.0  # a robot without CPU time would give a round up: it has no chunk
     robot = start_for_module(ProcessSpec("robot_node", "robot", "swing", body))
     wire.serving_since()
     recorded = {"swing/task_events": 1, "swing/policy_state": 1, "kairos/chunk_updates/full": 1}
