@@ -1,7 +1,6 @@
 """The recorder as a process beside real publishers: nothing is lost, also when it is killed."""
 
 import itertools
-import math
 import os
 import signal
 import statistics
@@ -429,9 +428,9 @@ def test_a_bag_is_the_run_that_the_robots_told(fleet_bag):
         served = [r for r in rounds if r.horizon]
         assert [r.executed for r in served] == list(result.round_executed)
         assert served[0].requested_at == served[0].observed_at == 0
-        # most: a robot without CPU time gives a round up (NaN), a recorder hears of a request late
+        # most: a recorder without CPU time hears of a request late
         ahead_s = [now.requested_s - one.answered_s for one, now in itertools.pairwise(served)]
-        assert statistics.median(s for s in ahead_s if not math.isnan(s)) >= -0.05
+        assert statistics.median(ahead_s) >= -0.05
         assert all(r.requested_at <= r.observed_at for r in served)
         executed = [
             r for r in served if r.executed
@@ -439,7 +438,7 @@ def test_a_bag_is_the_run_that_the_robots_told(fleet_bag):
         for before, record in itertools.pairwise(executed):
             assert record.exec_start_s >= before.exec_end_s - 1e-3
         for record, latency in zip(served, result.round_latency_s, strict=True):
-            assert record.latency_s == pytest.approx(latency, nan_ok=True)
+            assert record.latency_s == pytest.approx(latency)
             assert record.horizon == 12
             assert record.chunk_size == 20
             if record.executed:

@@ -36,14 +36,14 @@ from kairos_ros.transport.zap_authenticator import ZapAuthenticator
 pytestmark = pytest.mark.slow
 
 WORKER = "kairos_ros.engine.worker"
-PATIENT_WORKER = f"""
+STRICT_WORKER = f"""
 import runpy
 from kairos_ros.engine.worker import link
 from kairos_ros.transport.rate import RateLimit
 link.RateLimit = lambda: RateLimit(messages_per_s=50, messages_at_once=100)
 runpy.run_module({WORKER!r}, run_name="__main__", alter_sys=True)
 """
-"""A worker whose clients may send little, so that a busy machine reads more than that, too."""
+"""A worker that allows its clients few messages: a busy machine reads more than that, too."""
 PATIENCE_S = 60.0
 QUIET_MS = 700
 """Longer than a handshake on loopback takes by far; an answer in that time would be a leak."""
@@ -491,7 +491,7 @@ def test_half_messages_that_are_held_back_do_not_hold_up_others(worker):
             assert worker.works()
 
 
-@pytest.mark.parametrize("program", [["-c", PATIENT_WORKER]], ids=["little is allowed"])
+@pytest.mark.parametrize("program", [["-c", STRICT_WORKER]], ids=["little is allowed"])
 def test_a_client_that_floods_is_dropped_and_another_is_served(worker, site):
     keyed = "insecure" not in worker.process.args[-1]
     security = Insecure.LOOPBACK
@@ -508,8 +508,8 @@ def test_a_client_that_floods_is_dropped_and_another_is_served(worker, site):
             if sent % 1000 == 0:
                 assert worker.works()
         assert worker.works()
-        # Until it has nothing to answer, at 50 messages/s: libzmq (4.3.5, its issue 4841) may end
-        # the process whose peer leaves while more of it waits than fits its queue.
+        # All of its messages have to be read before it leaves: libzmq 4.3.5 (issue 4841) may abort
+        # a process whose peer leaves while more of its messages wait than the queue holds.
         while flood.poll(1000 if RefusalCode.OVERLOADED in codes else PATIENCE_S * 1000):
             codes.add(read_error(decode(flood.recv_multipart())).code)
     assert codes == {RefusalCode.MALFORMED, RefusalCode.OVERLOADED}
