@@ -405,10 +405,14 @@ def test_a_bag_holds_every_state_and_both_events_of_a_task(fleet_bag):
     with Bag(fleet_bag[0]) as bag:
         counts = {topic.name: topic.messages for topic in bag.topics}
         states = list(bag.messages(("kairos_ros/msg/PolicyState",)))
+        asked, told, updated = (
+            {(m.body.task, m.body.round) for m in bag.messages((f"kairos_ros/msg/{kind}",))}
+            for kind in ("ChunkRequest", "ActionChunk", "ChunkUpdates")
+        )
     assert "/swing/joint_states" not in counts, "a pendulum of Gymnasium has no known description"
     assert counts["/swing/task_events"] == 5
-    assert counts["/swing/chunk_request"] == counts["/swing/action_chunk"] > 10
-    assert counts["/kairos/chunk_updates/full"] == counts["/swing/action_chunk"]
+    assert len(asked) > 10
+    assert asked == told == updated  # by round: what a busy machine asks twice is answered once
     assert len(states) >= 200
     assert list(states[-1].body.names) == ["state_0", "state_1", "state_2"]
     cosine, sine, _ = states[-1].body.values

@@ -9,7 +9,6 @@ import subprocess
 import sys
 import threading
 import time
-from pathlib import Path
 
 import cv2
 import numpy as np
@@ -326,13 +325,26 @@ def test_the_way_to_the_safe_state_is_no_faster_than_asked_and_ends(body, safe_s
     assert np.array_equal(steps[-1][1:], start[1:])
 
 
+# The main function of lerobot-calibrate. LeRobot waits 50 ms for a motor to answer, and a busy
+# machine may let the simulated arm wait longer: here it waits 5 s.
+PATIENT_CALIBRATE = """
+from lerobot.motors.feetech import feetech
+from lerobot.scripts.lerobot_calibrate import main
+
+def wait_5_s(port, _):
+    port.packet_start_time, port.packet_timeout = port.getCurrentTime(), 5000.0
+
+feetech.patch_setPacketTimeout = wait_5_s
+main()
+"""
+
+
 def calibrate_as_a_person(arm, options, said):
     """Runs LeRobot's command, turns the joints when it asks for that, and returns its exit code."""
-    program = Path(sys.executable).with_name("lerobot-calibrate")
     named = [f"--robot.{name}={value}" for name, value in options.items()]
     with said.open("wb") as log:
         calibrate = subprocess.Popen(
-            [program, "--robot.type=so101_follower", *named],
+            [sys.executable, "-c", PATIENT_CALIBRATE, "--robot.type=so101_follower", *named],
             stdin=subprocess.PIPE,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -369,12 +381,7 @@ def test_lerobot_s_own_command_calibrates_the_arm_and_it_is_served_as_that_says(
     options = arm.options | {"id": "new"}
     said = tmp_path / "said"
     try:
-        for _ in range(3):  # LeRobot gives the arm less time to answer than a busy machine needs
-            code = calibrate_as_a_person(arm, options, said)
-            silent = re.search("ConnectionError|motor check failed", said.read_text())
-            if code == 0 or not silent:
-                break
-        assert code == 0, said.read_text()
+        assert calibrate_as_a_person(arm, options, said) == 0, said.read_text()
         so101 = make_adapter("lerobot", 30.0, {"robot": "so101_follower"} | options | PATIENT)
         so101.reset(GOAL)
         assert so101.limits.maximum[0] == pytest.approx(1000 * 360 / 4095)
