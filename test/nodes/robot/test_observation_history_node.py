@@ -57,7 +57,8 @@ def operator(start_for_module, wire, rounds, logs, cloud):
             keys=str(cloud.here),
         )
     )
-    start_for_module(bringup.robot(NAME, body_log=str(logs)))
+    # a pause of a busy machine would begin the history anew
+    start_for_module(bringup.robot(NAME, body_log=str(logs), max_pause_s=30.0))
     wire.serving_since()
     until(lambda: wire.fleet and engine(wire, "cloud").state == "ready")
     operator = Operator(wire, NAME)

@@ -15,7 +15,7 @@ from statistics import median
 
 import pytest
 from clocks import ahead, another_boot, robot_host, wall_clock_library
-from far_worker import Checked, Cloud, engine, longest_pause_s
+from far_worker import Checked, Cloud, end_all, engine, longest_pause_s
 from wan import PORT, wan
 from wire import Operator, until
 
@@ -86,12 +86,10 @@ def server(start_for_module, wire, link, cloud):
 
 @pytest.fixture(scope="module")
 def robots(server, wire):
-    fields = {"state": [1.0, 0.0, 0.0], "deadline_s": 3.0}
+    fields = {"state": [1.0, 0.0, 0.0], "deadline_s": 60.0}
     robots = [Checked(wire, f"arm_{i}", **fields).begin() for i in range(4)]
     yield robots
-    for robot in robots:
-        robot.end()
-        robot.verdict()
+    end_all(robots)
 
 
 @pytest.fixture(scope="module")

@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 import pytest
-from far_worker import Checked, Cloud, engine, longest_pause_s
+from far_worker import Checked, Cloud, end_all, engine, longest_pause_s
 from wan import PORT, wan
 from wire import until
 
@@ -66,9 +66,7 @@ def robots(server, wire, link, request):
     mark = abs(hash(request.node.name)) % 10**6
     robots = [Checked(wire, f"arm_{mark}_{i}", state=[1.0, 0.0]).begin() for i in range(4)]
     yield robots
-    for robot in robots:
-        robot.end()
-        robot.verdict()
+    end_all(robots)
 
 
 def served(robots, rounds=2):

@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from far_worker import Checked, engine, longest_pause_s
+from far_worker import Checked, end_all, engine, longest_pause_s
 from ports import free_ports
 from wire import until, worker_of
 
@@ -57,9 +57,7 @@ def server(start_for_module, wire, spare, port):
 def robots(server, wire):
     robots = [Checked(wire, f"arm_{i}", state=[1.0, 0.0]).begin() for i in range(3)]
     yield robots
-    for robot in robots:
-        robot.end()
-        robot.verdict()
+    end_all(robots)
 
 
 def tiers(robots):

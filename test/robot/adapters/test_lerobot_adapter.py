@@ -501,6 +501,8 @@ def test_a_picture_that_is_read_again_does_not_become_younger(body):
         return taken_ns.pop() if len(taken_ns) == 1 else None
 
     assert first_ns < until(taken_by_five_reads) < before_ns
+    # nor is it too old for LeRobot, whose limit is 1 s, as long as it is not for `max_image_age_s`
+    until(lambda: time.monotonic_ns() - so101.observe().taken_ns > 1.5e9)
 
 
 def test_two_arms_are_one_robot_and_one_cable_stops_both(body, arm, other_arm):

@@ -43,6 +43,14 @@ class Checked(Bystander):
         return {answer.tier for answer in self.answers[since:]}
 
 
+def end_all(robots):
+    """Ends every one before any is judged: none goes on where another was harmed."""
+    for robot in robots:
+        robot.end()
+    for robot in robots:
+        robot.verdict()
+
+
 class Cloud:
     """Starts `kairos worker` at the far end, again and again."""
 

@@ -98,7 +98,7 @@ class LeRobotAdapter:
         joints: Sequence[ContractJoint] = (),
     ) -> None:
         self._options = options
-        self._link = LeRobotConnection(build, calibrate)
+        self._link = LeRobotConnection(build, calibrate, options.max_image_age_s)
         robot = self._link.robot
         self._features = read_features(robot.observation_features, robot.action_features)
         self._sizes: dict[str, tuple[int, int]] = {
@@ -297,7 +297,7 @@ class LeRobotAdapter:
 
     def _check_cameras(self, seen: Mapping[str, Any]) -> None:
         """Raises BodyError for a camera that gives no pictures, or always the same."""
-        if stale := self._link.stale_camera(self._options.max_image_age_s):
+        if stale := self._link.stale_camera():
             raise self._give_up(BodyError(STALE, f"{stale}; {ADVICE[STALE]}"))
         if frozen := self._pixels.frozen(self._features.cameras, seen, time.monotonic_ns()):
             raise self._give_up(BodyError(FROZEN, f"{frozen}; {ADVICE[FROZEN]}"))

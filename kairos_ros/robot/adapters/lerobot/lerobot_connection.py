@@ -1,10 +1,12 @@
 """A LeRobot robot and its ports: connected safely, given back whole, and what its errors mean."""
 
 import contextlib
+import inspect
 import logging
 import os
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import Any
 
 from kairos_ros.robot.adapters.lerobot.lerobot_arms import (
@@ -43,12 +45,14 @@ CONTROL_TIMEOUT_MS = 50.0
 class LeRobotConnection:
     """The driver that `build` makes, anew for every time it is opened.
 
-    calibrate: the command that calibrates it. Used from one thread only.
+    calibrate: the command that calibrates it. max_image_age_s: pictures older than that are an
+    error. Used from one thread only.
     """
 
-    def __init__(self, build: Callable[[], Any], calibrate: str) -> None:
+    def __init__(self, build: Callable[[], Any], calibrate: str, max_image_age_s: float) -> None:
         self._build = build
         self._calibrate = calibrate
+        self._max_image_age_s = max_image_age_s
         self._held: list[int] = []
         self.robot = build()
         self.arms: tuple[ArmMotors, ...] = arms_of(self.robot, self.robot.action_features)
@@ -93,6 +97,8 @@ class LeRobotConnection:
             )
         for arm in self.arms:
             bound(arm, CONTROL_TIMEOUT_MS)
+        for camera in self._cameras():
+            allow_age(camera, self._max_image_age_s)
 
     def close(self) -> None:
         """Closes ports and cameras, whatever state they are in. Torque stays as it is."""
@@ -112,14 +118,23 @@ class LeRobotConnection:
         """Switches the torque off; motors that did not hear."""
         return [motor for arm in self.arms for motor in release(arm)]
 
-    def stale_camera(self, max_age_s: float) -> str:
-        """Which camera has no picture younger than that; empty where all have, or do not tell."""
-        for name, camera in getattr(self.robot, "cameras", {}).items():
-            taken_s = getattr(camera, "latest_timestamp", None)
-            age_s = time.perf_counter() - taken_s if taken_s is not None else 0.0
-            if age_s > max_age_s:
-                return f"camera {name} has given no picture for {age_s:.1f} s"
-        return ""
+    def stale_camera(self) -> str:
+        """Which camera has given no picture for too long; empty where none is known to."""
+        age_s, said = self._oldest_picture()
+        return said if age_s > self._max_image_age_s else ""
+
+    def _oldest_picture(self) -> tuple[float, str]:
+        """Of the camera that has given no picture for the longest time: that time, and a sentence
+        about it; 0 and nothing where no camera tells."""
+        told = {
+            name: time.perf_counter() - camera.latest_timestamp
+            for name, camera in getattr(self.robot, "cameras", {}).items()
+            if getattr(camera, "latest_timestamp", None) is not None
+        }
+        if not told:
+            return 0.0, ""
+        name = max(told, key=told.__getitem__)
+        return told[name], f"camera {name} has given no picture for {told[name]:.1f} s"
 
     def taken_ns(self) -> int:
         """Monotonic time of the oldest among the cameras' newest pictures; those of a camera that
@@ -148,10 +163,19 @@ class LeRobotConnection:
         elif reason == CABLE:
             arms = [arm for arm in arms if gone(arm)] or arms
         elif reason == STALE:
-            said, arms = self.stale_camera(0.0) or said, []
+            said, arms = self._oldest_picture()[1] or said, []
         ports = ", ".join(arm.bus.port for arm in arms)
         place = f" ({ports})" if ports else ""
         return BodyError(reason, f"{reason}: {said}; {ADVICE[reason]}{place}")
 
     def _cameras(self) -> Collection[Any]:
         return getattr(self.robot, "cameras", {}).values()
+
+
+def allow_age(camera: Any, max_age_s: float) -> None:
+    """Reading a picture of this camera fails for its age above that, not above LeRobot's own limit
+    of 0.5 or 1 s."""
+    for name in ("read_latest", "read_latest_depth"):
+        read = getattr(camera, name, None)
+        if read is not None and "max_age_ms" in inspect.signature(read).parameters:
+            setattr(camera, name, partial(read, max_age_ms=max_age_s * 1e3))
