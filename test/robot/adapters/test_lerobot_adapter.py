@@ -445,6 +445,12 @@ class PictureServer:
         self._thread = threading.Thread(target=run)
         self._thread.start()
 
+    @property
+    def options(self):
+        """Of LeRobot's camera."""
+        camera = {"type": "zmq", "server_address": "127.0.0.1", "port": self.port, "fps": 30}
+        return camera | {"camera_name": "top", "width": 64, "height": 48}
+
     def freeze(self):
         self._frozen.set()
         self._thread.join()
@@ -459,10 +465,8 @@ class PictureServer:
 )
 def test_a_camera_without_news_ends_the_task_by_name(body, stops, options, reason, said):
     server = PictureServer()
-    camera = {"type": "zmq", "server_address": "127.0.0.1", "port": server.port}
-    size = {"camera_name": "top", "width": 64, "height": 48, "fps": 30}
     try:
-        so101 = body(cameras={"top": camera | size}, image_keys={"top": "front"}, **options)
+        so101 = body(cameras={"top": server.options}, image_keys={"top": "front"}, **options)
         so101.reset(GOAL)
         assert dict(so101.spec.images) == {"front": (48, 64)}
         picture = np.frombuffer(so101.observe().images["front"], np.uint8)
@@ -477,12 +481,24 @@ def test_a_camera_without_news_ends_the_task_by_name(body, stops, options, reaso
     assert said in str(error)
 
 
+def test_of_two_cameras_the_one_that_is_stale_is_named(body):
+    goes_on, stops = PictureServer(), PictureServer()
+    try:
+        cameras = {"goes_on": goes_on.options, "stops": stops.options}
+        so101 = body(cameras=cameras, max_image_age_s=3.0, **PATIENT)
+        so101.reset(GOAL)
+        stops.freeze()
+        error = fault(so101.hold, 500)
+    finally:
+        goes_on.freeze()
+        stops.freeze()
+    assert "camera stops has given no picture for" in str(error)
+
+
 def test_a_picture_that_is_read_again_does_not_become_younger(body):
     server = PictureServer()
-    camera = {"type": "zmq", "server_address": "127.0.0.1", "port": server.port}
-    size = {"camera_name": "top", "width": 64, "height": 48, "fps": 30}
     try:
-        so101 = body(cameras={"top": camera | size}, max_image_age_s=60.0, **PATIENT)
+        so101 = body(cameras={"top": server.options}, max_image_age_s=60.0, **PATIENT)
         so101.reset(GOAL)
         first_ns = so101.observe().taken_ns
         until(lambda: first_ns < so101.observe().taken_ns < time.monotonic_ns())
