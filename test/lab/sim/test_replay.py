@@ -163,9 +163,14 @@ def test_a_task_replayed_alone_has_the_rounds_that_were_recorded(
     assert 1 <= len(again) <= 2  # the recorder may find the robot when its first task has begun
     for trace in again:
         assert (trace.kind, trace.seed, trace.success) == (SCENE, recorded.seed, recorded.success)
-        for one, other in zip((r for r in trace.rounds if r.executed), done, strict=True):
-            assert (one.requested_at, one.observed_at) == (other.requested_at, other.observed_at)
-            assert (one.horizon, one.executed) == (other.horizon, other.executed)
+        pairs = list(zip((r for r in trace.rounds if r.executed), done, strict=True))
+        for one, other in pairs:
+            assert (one.requested_at, one.executed) == (other.requested_at, other.executed)
+            assert one.horizon == other.horizon
+        # a busy machine may have a newer observation fetched
+        same = [(one, other) for one, other in pairs if one.observed_at == other.observed_at]
+        assert len(same) > len(pairs) / 2
+        for one, other in same:
             assert np.array_equal(one.state, other.state)
             assert np.allclose(one.chunk, other.chunk, atol=1e-4)  # batches of other sizes
     # the same policy on the same machine; others may use it, too

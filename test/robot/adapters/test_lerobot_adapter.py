@@ -466,6 +466,7 @@ class PictureServer:
 def test_a_camera_without_news_ends_the_task_by_name(body, stops, options, reason, said):
     server = PictureServer()
     try:
+        options = options | PATIENT
         so101 = body(cameras={"top": server.options}, image_keys={"top": "front"}, **options)
         so101.reset(GOAL)
         assert dict(so101.spec.images) == {"front": (48, 64)}
