@@ -56,26 +56,26 @@ def test_the_second_serving_node_takes_over_with_the_plan_and_its_changes(hosts)
     assert swing.planned_period_s > 0
     # the first one is started again
     while first_serves(hosts):
-        state = second_serves(hosts)
-    second = state.server
+        second_serves(hosts)
     apply_command(str(hosts.file), gpus=hosts.gpus)
-    state = patiently(lambda: changed(plan), what="for the one that serves to change")
-    assert state.server == second
+    patiently(lambda: changed(plan), what="for the one that serves to change")
     hosts.go_on()
 
 
 def test_where_the_first_host_dies_before_a_change_is_made_the_second_keeps_the_old_plan(hosts):
     """After the test before this one, whose second serving node serves."""
     before = hosts.active()
-    os.kill(hosts.child("b", "serving_node"), signal.SIGKILL)
-    first = patiently(
-        lambda: (s := hosts.active()) and s.server != before.server and s, what="for the first one"
+    killed = hosts.child("b", "serving_node")
+    os.kill(killed, signal.SIGKILL)
+    patiently(
+        lambda: hosts.child("b", "serving_node") not in (None, killed), what="for its successor"
     )
-    patiently(lambda: hosts.child("b", "serving_node"), what="for the second one to stand by")
+    first, second = server_of(hosts, "a"), server_of(hosts, "b")
     staged = lambda: {s.server: s.staged_plan for s in hosts.wire.fleet[-12:] if s.plan}  # noqa: E731
-    patiently(lambda: len(staged()) == 2 and first.server in staged(), what="for both to be heard")
+    patiently(lambda: {first, second} <= staged().keys(), what="for both to be heard")
     apply = hosts.applies(hosts.gpus + 1)
-    patiently(lambda: all(staged().values()), what="for both to load new engines")
+    both = lambda: [staged().get(server) for server in (first, second)]  # noqa: E731
+    patiently(lambda: all(both()), what="for both to load new engines")
     hosts.processes["a"].kill()
     said = apply.communicate(timeout=120.0)[0].decode()
     assert apply.returncode == 1
@@ -83,12 +83,13 @@ def test_where_the_first_host_dies_before_a_change_is_made_the_second_keeps_the_
         "the program that runs the fleet has ended; the second serving node serves robots by "
         f"{before.plan}" in said
     )
-    up = lambda: (s := hosts.active()) and s.server != first.server and s  # noqa: E731
-    more = lambda: (s := up()) and len(ready(s)) > len(ready(first)) and s  # noqa: E731
+    up = lambda: (s := hosts.active()) and s.server != first and s  # noqa: E731
+    more = lambda: (s := up()) and len(ready(s)) > len(ready(before)) and s  # noqa: E731
     new = patiently(more, what="for the new engine")
     heard = len(hosts.wire.fleet)
     patiently(lambda: len(hosts.wire.fleet) > heard + 10, what="for further states")
-    assert (hosts.active().plan, hosts.active().server) == (before.plan, new.server)
+    assert (hosts.active().plan, hosts.active().server) == (before.plan, second)
+    assert new.server == second
     # the first host comes back, and a following change is made
     hosts.up("a")
     patiently(lambda: not up().staged_plan and not more(), what="for the new engine to end")
@@ -96,11 +97,18 @@ def test_where_the_first_host_dies_before_a_change_is_made_the_second_keeps_the_
     assert patiently(more, what="for the new engine").plan != before.plan
 
 
+def server_of(hosts, host):
+    """The name of the serving node that runs on a host now."""
+    pid = patiently(lambda: hosts.child(host, "serving_node"), what=f"for that of host {host}")
+    told = lambda: next((s.server for s in hosts.wire.servers.values() if s.pid == pid), "")  # noqa: E731
+    return patiently(told, what=f"for the state of that of host {host}")
+
+
 def second_serves(hosts):
     """Kills the first serving node; the state of the second, which takes over."""
-    first = hosts.active().server
+    second = server_of(hosts, "b")
     os.kill(hosts.child("a", "serving_node"), signal.SIGKILL)
-    took_over = lambda: (s := hosts.active()) and s.server != first and s  # noqa: E731
+    took_over = lambda: (s := hosts.active()) and s.server == second and s  # noqa: E731
     return patiently(took_over, what="for the second serving node to serve")
 
 
