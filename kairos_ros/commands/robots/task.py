@@ -124,8 +124,8 @@ def ended(robot: str, result: "ExecuteTask.Result") -> str:
     """A result in one line."""
     how = f"ended at its limit ({result.outcome})" if result.ended else result.outcome
     return (
-        f"{robot}: {how} after {result.duration_s:.1f} s, {result.actions} actions in "
-        f"{result.rounds} rounds, held for {result.stalled_s:.1f} s"
+        f"{robot}: {how}; {result.actions} actions in {result.rounds} rounds, the last after "
+        f"{result.duration_s:.1f} s; held for {result.stalled_s:.1f} s"
     )
 
 
