@@ -127,9 +127,9 @@ class LeRobotConnection:
         """Of the camera that has given no picture for the longest time: that time, and a sentence
         about it; 0 and nothing where no camera tells."""
         told = {
-            name: time.perf_counter() - camera.latest_timestamp
+            name: time.perf_counter() - taken_s
             for name, camera in getattr(self.robot, "cameras", {}).items()
-            if getattr(camera, "latest_timestamp", None) is not None
+            if (taken_s := getattr(camera, "latest_timestamp", None)) is not None
         }
         if not told:
             return 0.0, ""
