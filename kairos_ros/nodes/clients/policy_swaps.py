@@ -65,7 +65,12 @@ def change_swaps(
 
 
 def _read(standalone: StandaloneNode, serving: str, client: AsyncParameterClient) -> dict[str, str]:
-    (found,) = _answer(standalone, serving, client.get_parameters([PARAMETER])).values
+    """Asks again in silence: an answer is lost where that node has not found this client yet."""
+    for _ in range(MOST_TRIES):
+        future = client.get_parameters([PARAMETER])
+        if _spin_until(standalone, future.done, ANSWER_WITHIN_S / MOST_TRIES):
+            break
+    (found,) = _answer(standalone, serving, future).values
     return dict(text.split("=", 1) for text in found.string_array_value)
 
 
