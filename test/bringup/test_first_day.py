@@ -7,6 +7,7 @@ import select
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -19,8 +20,8 @@ HEAD = re.compile(r"# terminal (\d+)(?:: (.*))?")
 PROMPT = "ready> "
 COLOURS = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]|\r")
 PATIENCE_S = 120.0
-STOOD_STILL = "has said nothing new for"
-"""A busy machine let a driver stand still, which ends a task: it is given again."""
+STOOD_STILL = ("has said nothing new for", "stale camera")
+"""A busy machine let a driver or a camera stand still, which ends a task: it is given again."""
 
 
 class Terminal:
@@ -43,14 +44,15 @@ class Terminal:
     def interrupt(self) -> None:
         os.write(self._end, b"\x03")
 
-    def wait_for(self, text: str, instead: str = "") -> bool:
-        """Until `text` was printed after all that was waited for before, or `instead`: whether it
-        was `text`."""
+    def wait_for(self, text: str, instead: Sequence[str] = ()) -> bool:
+        """Until `text` was printed after all that was waited for before, or one of `instead`:
+        whether it was `text`."""
         give_up = time.monotonic() + PATIENCE_S
         while (found := self._find(text)) < 0:
-            if instead and (other := self._find(instead)) >= 0:
-                self._read = other + len(_squeezed(instead))
-                return False
+            for other in instead:
+                if (at := self._find(other)) >= 0:
+                    self._read = at + len(_squeezed(other))
+                    return False
             left_s = give_up - time.monotonic()
             assert left_s > 0, f"no {text!r} in:\n{self.heard[-3000:]}"
             if select.select([self._end], [], [], min(left_s, 0.5))[0]:

@@ -262,13 +262,19 @@ def test_pictures_that_are_published_again_do_not_become_younger(driver, link, r
 
     until(look, what="for the subscriber to be found")
     driver.within(lambda: setattr(driver, "camera_silent", True))
-    time.sleep(0.2)  # for what is under way
-    silent_ns = time.monotonic_ns()
-    frames.clear()
-    while look() < 3:
-        time.sleep(0.05)
-    assert len({frame.taken_ns for frame in frames}) == 1
-    assert frames[0].taken_ns < silent_ns
+    before_ns = 0
+
+    def taken_by_three_looks():
+        """When their picture was taken; None while pictures that were under way come in."""
+        nonlocal before_ns
+        before_ns = time.monotonic_ns()
+        frames.clear()
+        while look() < 3:
+            time.sleep(0.05)
+        taken_ns = {frame.taken_ns for frame in frames}
+        return taken_ns.pop() if len(taken_ns) == 1 else None
+
+    assert until(taken_by_three_looks) < before_ns
     node.destroy_node()
 
 
@@ -477,7 +483,14 @@ def test_controllers_can_be_actions(context):
     driver.rejects = True
     until(lambda: fault_of(lambda: robot.act(target)) == "goal rejected", what="for the objection")
     assert fault_of(robot.hold) == "goal rejected"
-    time.sleep(0.5)  # goals that were on their way when the first was rejected
+
+    def rests():
+        """No goal is on its way any more that was sent before the first was rejected."""
+        before = driver.goals.total()
+        time.sleep(0.5)
+        return driver.goals.total() == before
+
+    until(rests)
     driver.rejects = False
     sent = driver.goals.total()
     time.sleep(0.1)

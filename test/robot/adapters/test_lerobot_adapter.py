@@ -112,9 +112,9 @@ def test_its_joints_are_told_in_rad_before_the_first_task_and_follow_a_hand(body
     assert so101.joint_names == tuple(arm.motors("position"))
     for steps in (2047, 2147):
         arm.tell("power", f"place 1 {steps}")  # without torque it stays there
-        time.sleep(0.1)  # longer than a control period: what was read at the start is old
-        found = so101.joint_positions()
-        assert found[0] == pytest.approx((steps - 2090) * 2 * np.pi / 4095, abs=0.01)
+        at = pytest.approx((steps - 2090) * 2 * np.pi / 4095, abs=0.01)
+        pan = lambda: None if (found := so101.joint_positions()) is None else found[0]  # noqa: E731
+        until(lambda at=at, pan=pan: pan() == at)
     so101.close()
 
 
@@ -126,7 +126,8 @@ def test_an_action_moves_the_joint_it_is_for(body, arm):
     so101 = body(**PATIENT)
     so101.reset(GOAL)
     moved(so101, "wrist_flex.pos", 10.0)
-    assert arm.motors("position")["wrist_flex"] == pytest.approx(2035 + 10 * 4095 / 360, abs=4)
+    there = pytest.approx(2035 + 10 * 4095 / 360, abs=4)
+    until(lambda: arm.motors("position")["wrist_flex"] == there)
     assert arm.motors("position")["shoulder_pan"] == pytest.approx(2047, abs=2)
 
 
@@ -499,6 +500,18 @@ def test_of_two_cameras_the_one_that_is_stale_is_named(body):
         goes_on.freeze()
         stops.freeze()
     assert "camera stops has given no picture for" in str(error)
+
+
+def test_a_camera_that_never_gave_a_picture_is_not_taken_for_one_that_does(body):
+    goes_on, silent = PictureServer(), PictureServer()
+    silent.freeze()
+    try:
+        with pytest.raises(BodyError, match=f"127.0.0.1:{silent.port}") as caught:
+            body(cameras={"goes_on": goes_on.options, "silent": silent.options}, **PATIENT)
+    finally:
+        goes_on.freeze()
+    assert caught.value.reason == "stale camera"
+    assert "goes_on" not in str(caught.value)
 
 
 def test_a_picture_that_is_read_again_does_not_become_younger(body):

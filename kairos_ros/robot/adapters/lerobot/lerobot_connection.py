@@ -90,6 +90,8 @@ class LeRobotConnection:
         for arm in self.arms:
             bound(arm, CONNECT_TIMEOUT_MS)
             prepare(arm, self._calibrate)
+        for camera in self._cameras():
+            close_after_reading(camera)
         self.robot.connect(calibrate=False)
         if not self.robot.is_calibrated:
             raise BodyError(
@@ -120,21 +122,15 @@ class LeRobotConnection:
 
     def stale_camera(self) -> str:
         """Which camera has given no picture for too long; empty where none is known to."""
-        age_s, said = self._oldest_picture()
-        return said if age_s > self._max_image_age_s else ""
-
-    def _oldest_picture(self) -> tuple[float, str]:
-        """Of the camera that has given no picture for the longest time: that time, and a sentence
-        about it; 0 and nothing where no camera tells."""
         told = {
             name: time.perf_counter() - taken_s
             for name, camera in getattr(self.robot, "cameras", {}).items()
             if (taken_s := getattr(camera, "latest_timestamp", None)) is not None
         }
-        if not told:
-            return 0.0, ""
-        name = max(told, key=told.__getitem__)
-        return told[name], f"camera {name} has given no picture for {told[name]:.1f} s"
+        name = max(told, key=told.__getitem__, default="")
+        if not told or told[name] <= self._max_image_age_s:
+            return ""
+        return f"camera {name} has given no picture for {told[name]:.1f} s"
 
     def taken_ns(self) -> int:
         """Monotonic time of the oldest among the cameras' newest pictures; those of a camera that
@@ -163,7 +159,7 @@ class LeRobotConnection:
         elif reason == CABLE:
             arms = [arm for arm in arms if gone(arm)] or arms
         elif reason == STALE:
-            said, arms = self._oldest_picture()[1] or said, []
+            said, arms = self.stale_camera() or said, []  # LeRobot names one that never gave any
         ports = ", ".join(arm.bus.port for arm in arms)
         place = f" ({ports})" if ports else ""
         return BodyError(reason, f"{reason}: {said}; {ADVICE[reason]}{place}")
@@ -179,3 +175,24 @@ def allow_age(camera: Any, max_age_s: float) -> None:
         read = getattr(camera, name, None)
         if read is not None and "max_age_ms" in inspect.signature(read).parameters:
             setattr(camera, name, partial(read, max_age_ms=max_age_s * 1e3))
+
+
+def close_after_reading(camera: Any) -> None:
+    """A ZMQ camera that gives no pictures is closed when its last read has ended, after at most its
+    `timeout_ms`. LeRobot 0.6.1 closes the socket while a thread may read from it, and then often
+    waits for ever."""
+    stop, clean = (getattr(camera, name, None) for name in ("_stop_read_thread", "_cleanup"))
+    if stop is None or clean is None:
+        return
+
+    def stop_reading() -> None:
+        if camera.thread is not None:
+            camera.stop_event.set()
+            camera.thread.join(camera.timeout_ms / 1e3 + 1.0)
+        stop()
+
+    def close() -> None:
+        stop_reading()
+        clean()
+
+    camera._stop_read_thread, camera._cleanup = stop_reading, close
