@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 import cv2
 import numpy as np
@@ -110,11 +111,14 @@ def test_its_joints_are_told_in_rad_before_the_first_task_and_follow_a_hand(body
     so101 = body(**PATIENT)
     assert isinstance(so101, Jointed)
     assert so101.joint_names == tuple(arm.motors("position"))
+
+    def pan_is_at(angle):
+        found = so101.joint_positions()  # None while the motors are late
+        return found is not None and found[0] == pytest.approx(angle, abs=0.01)
+
     for steps in (2047, 2147):
         arm.tell("power", f"place 1 {steps}")  # without torque it stays there
-        at = pytest.approx((steps - 2090) * 2 * np.pi / 4095, abs=0.01)
-        pan = lambda: None if (found := so101.joint_positions()) is None else found[0]  # noqa: E731
-        until(lambda at=at, pan=pan: pan() == at)
+        until(partial(pan_is_at, (steps - 2090) * 2 * np.pi / 4095))
     so101.close()
 
 
