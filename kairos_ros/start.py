@@ -10,7 +10,7 @@ import signal
 from functools import partial
 from typing import Any
 
-from kairos_ros.host.discovery import announce_each_second
+from kairos_ros.host.discovery import use_fastdds_profile
 from kairos_ros.host.extras import explained
 from kairos_ros.host.garbage import imports_stay
 from kairos_ros.host.stacks import tell_stacks
@@ -25,7 +25,7 @@ def run(program: str, module: str, interrupted: int, *arguments: str) -> Any:
     for number in (signal.SIGINT, signal.SIGTERM):
         if signal.getsignal(number) is not signal.SIG_IGN:  # as of what a shell runs with `&`
             signal.signal(number, lambda *_: os._exit(interrupted))
-    announce_each_second()
+    use_fastdds_profile()
     with explained(program):
         with imports_stay():
             program_module = importlib.import_module(module)

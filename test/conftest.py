@@ -18,7 +18,7 @@ from wire import Wire
 
 from kairos_ros.bringup.process_spec import ProcessSpec, command
 from kairos_ros.core.fleet_names import ROOT, FleetNames
-from kairos_ros.host.discovery import announce_each_second
+from kairos_ros.host.discovery import use_fastdds_profile
 from kairos_ros.host.domain import claim_domain
 from kairos_ros.host.orphan import LAUNCHER_PID
 
@@ -26,7 +26,7 @@ gc.disable()  # until all tests are imported
 pytest_plugins = ["slow_mark"]
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 os.environ["ROS_DOMAIN_ID"] = str(claim_domain())
-announce_each_second()  # as programs of the package do
+use_fastdds_profile()  # as programs of the package do
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 # How long an example takes is this machine's affair, and what else it does.
 settings.register_profile("untimed", deadline=None, suppress_health_check=[HealthCheck.too_slow])

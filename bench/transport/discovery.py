@@ -20,7 +20,7 @@ from std_msgs.msg import String
 
 from bench.support.report import Result, new_figure
 from bench.support.servers import ROOT, environment
-from kairos_ros.host.discovery import PROFILES, announce_each_second
+from kairos_ros.host.discovery import PROFILES, use_fastdds_profile
 from kairos_ros.host.domain import claim_domain
 from kairos_ros.lab.metrics.figure_style import BASELINE, OURS
 
@@ -126,7 +126,7 @@ def _result(found: dict[str, list[float]]) -> Result:
 
 if __name__ == "__main__":
     if sys.argv[1] == "kairos":
-        announce_each_second()
+        use_fastdds_profile()
     if sys.argv[2] == "stay":
         stay()
     else:

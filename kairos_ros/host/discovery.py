@@ -1,4 +1,4 @@
-"""How often this package's DDS participants announce themselves."""
+"""How this package's DDS participants find others."""
 
 import os
 from importlib import metadata
@@ -11,7 +11,7 @@ KILTED = 9
 """Its major version of rclpy; Jazzy has 7."""
 
 
-def announce_each_second() -> None:
+def use_fastdds_profile() -> None:
     """Fast DDS of this process and of its children reads config/fastdds.xml, unless the user named
     profiles. Without effect on other middlewares, and after the first participant."""
     profiles = share() / "config" / "fastdds.xml"

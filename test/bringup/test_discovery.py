@@ -1,4 +1,4 @@
-"""Which announcements of DDS a program of the package makes."""
+"""With which profile of Fast DDS a program of the package begins, and what that changes."""
 
 import os
 import subprocess
@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from kairos_ros.host.discovery import KILTED, PROFILES, announce_each_second
+from kairos_ros.host.discovery import KILTED, PROFILES, use_fastdds_profile
 from kairos_ros.host.share import share
 
 OURS = str(share() / "config" / "fastdds.xml")
@@ -19,7 +19,7 @@ def named(**variables: str) -> dict[str, str]:
     with patch.dict(os.environ, variables):
         for name in set(PROFILES) - set(variables):
             os.environ.pop(name, None)
-        announce_each_second()
+        use_fastdds_profile()
         return {name: os.environ[name] for name in PROFILES if name in os.environ}
 
 
@@ -43,21 +43,37 @@ def test_without_ros_nothing_is_set(monkeypatch):
 @pytest.mark.slow
 def test_dds_reads_the_file_without_a_word(tmp_path):
     """A file that it cannot read is an error in its output, as a planted one shows."""
-    (name,) = named()
     broken = tmp_path / "broken.xml"
     broken.write_text(Path(OURS).read_text().replace("leaseAnnouncement", "leaseNonsense"))
-    program = "import rclpy; rclpy.init(); rclpy.create_node('reads'); rclpy.shutdown()"
-    said = [
-        subprocess.run(
-            [sys.executable, "-c", program],
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            env=os.environ | {name: file},
-            timeout=60,
-            check=True,
-        ).stdout
-        for file in (OURS, str(broken))
-    ]
-    assert said[0] == ""
-    assert "leaseNonsense" in said[1]
+    assert said_by_a_node("", OURS) == ""
+    assert "leaseNonsense" in said_by_a_node("", str(broken))
+
+
+@pytest.mark.slow
+def test_nobody_is_asked_about_types(tmp_path):
+    """Fast DDS 3 has threads for that, unless it is told not to ask: an answer that does not come
+    would hide every endpoint of the type. A node that asks is planted."""
+    asks = tmp_path / "asks.xml"
+    asks.write_text(Path(OURS).read_text().replace("disabled", "enabled"))
+    threads = (
+        "from pathlib import Path; "
+        "print(*(t.read_text().strip() for t in Path('/proc/self/task').glob('*/comm')))"
+    )
+    assert "dds.tls" not in said_by_a_node(threads, OURS)
+    if tuple(named()) == PROFILES[:1]:
+        assert "dds.tls" in said_by_a_node(threads, str(asks))
+
+
+def said_by_a_node(program: str, profiles: str) -> str:
+    """What a process prints that has one node and these profiles, and runs a line of Python."""
+    lines = ["import rclpy", "rclpy.init()", "node = rclpy.create_node('reads')", program]
+    (name,) = named()
+    return subprocess.run(
+        [sys.executable, "-c", "\n".join([*lines, "rclpy.shutdown()"])],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        env=os.environ | {name: profiles},
+        timeout=60,
+        check=True,
+    ).stdout

@@ -76,5 +76,8 @@ def _served_by(names: FleetNames) -> str:
     finally:
         client.close()
     if state is None or not state.active:
-        return "no serving node is left; start the fleet again with `kairos fleet up`"
+        return (
+            f"no serving node was heard within {TAKEN_OVER_S:.0f} s; if `kairos fleet status` "
+            "finds none, start the fleet again with `kairos fleet up`"
+        )
     return f"the second serving node serves robots by {state.plan}"
