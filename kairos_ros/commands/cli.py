@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from kairos_ros.core.errors import KairosError
+from kairos_ros.host.interrupt import ctrl_c_kept
 from kairos_ros.host.share import share
 
 COMMANDS = {
@@ -136,7 +137,8 @@ def _load(where: str) -> Any:
 def main() -> None:
     """Runs the command line. Ctrl-C ends it with code 130; while Python itself ends, at once."""
     try:
-        _run()
+        with ctrl_c_kept():
+            _run()
     except KeyboardInterrupt:
         sys.exit(130)
     finally:

@@ -1,9 +1,12 @@
 """Ctrl-C: the first one asks for a clean end, the second one ends everything at once."""
 
+import _thread
 import os
 import signal
+import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
@@ -44,3 +47,24 @@ def sigterm_as_ctrl_c() -> None:
     another one this does nothing."""
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGTERM, signal.default_int_handler)
+
+
+@contextmanager
+def ctrl_c_kept() -> Iterator[None]:
+    """A KeyboardInterrupt that Python drops meanwhile, as it does with whatever is raised in
+    a `__del__` or a callback of a weak reference, is raised again in the main thread."""
+    told = sys.unraisablehook
+
+    def again(dropped: "sys.UnraisableHookArgs") -> None:
+        if dropped.exc_type is not KeyboardInterrupt:
+            told(dropped)
+            return
+        soon = threading.Timer(0.01, _thread.interrupt_main)  # at once, it would be dropped, too
+        soon.daemon = True
+        soon.start()
+
+    sys.unraisablehook = again
+    try:
+        yield
+    finally:
+        sys.unraisablehook = told

@@ -303,6 +303,28 @@ def test_ctrl_c_while_python_ends_adds_no_traceback(tmp_path):
     assert done.stderr.startswith("kairos: nowhere")
 
 
+INTERRUPTED_IN_A_CALLBACK = """
+import signal, time
+from kairos_ros.commands import cli
+class Collected:
+    def __del__(self):
+        signal.raise_signal(signal.SIGINT)
+        time.sleep(0.001)
+def command():
+    Collected()
+    time.sleep(30)
+    print("goes on")
+cli._run = command
+cli.main()
+"""
+
+
+def test_ctrl_c_in_a_callback_whose_errors_python_drops_is_not_lost():
+    command = [sys.executable, "-c", INTERRUPTED_IN_A_CALLBACK]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 @pytest.mark.parametrize("typed", [["keys", "new", "site"], ["keys", "new", "--help"]])
 def test_only_the_command_that_is_typed_is_loaded(typed):
     command = typer.main.get_command(cli.app(typed))
