@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import inf
 
 from kairos_ros.viz.shape import Shape
 
@@ -28,9 +29,10 @@ class Shown:
         self._again_s = again_s
         self._shown: dict[Key, tuple[Shape, float]] = {}
 
-    def forget(self) -> None:
-        """Somebody new watches: everything is sent with the next call."""
-        self._shown.clear()
+    def send_all(self) -> None:
+        """Somebody new watches: everything is sent with the next call, and what has to go from the
+        screens of others is told them, too."""
+        self._shown = {key: (shape, -inf) for key, (shape, _) in self._shown.items()}
 
     def update(self, shapes: Sequence[Shape], now_s: float) -> Changes:
         """Raises ValueError where two shapes have the same key: one of them would never be seen."""

@@ -401,10 +401,19 @@ def test_only_what_changed_is_sent_and_what_is_gone_is_deleted():
     assert changes.draw == ()
     assert changes.delete == (a,)
     assert shown.update([moved], 2.3).draw == (moved,)  # its lifetime would end
-    shown.forget()
+    shown.send_all()
     assert shown.update([moved], 2.4).draw == (moved,)
     with pytest.raises(ValueError, match="any"):
         shown.update([moved, moved], 2.5)
+
+
+def test_what_is_gone_as_somebody_new_comes_is_deleted_for_who_watched_before():
+    shown = Shown(again_s=2.0)
+    a, b = (BUILDER.ball(i, (0, 0, 0), 0.1, colours.INK) for i in (1, 2))
+    shown.update([a, b], 0.0)
+    shown.send_all()
+    changes = shown.update([b], 0.1)
+    assert (changes.draw, changes.delete) == ((b,), (a,))
 
 
 def test_what_moves_less_than_a_tenth_of_a_millimetre_has_not_moved():

@@ -148,7 +148,7 @@ class VizNode(ManagedNode):
         """Takes everything off the screens."""
         for name, publisher in self._topics.items():
             publisher.publish(everything_gone(self._frame))
-            self._shown[name].forget()
+            self._shown[name].send_all()
         for publisher in self._topics.values():
             publisher.wait_for_all_acked(rclpy.duration.Duration(seconds=0.5))
 
@@ -256,7 +256,7 @@ def _broken_text(broken: Mapping[str, str]) -> str:
 def _when_found(shown: Shown) -> Callable[[QoSPublisherMatchedInfo], None]:
     def matched(info: QoSPublisherMatchedInfo) -> None:
         if info.current_count_change > 0:
-            shown.forget()
+            shown.send_all()
 
     return matched
 
