@@ -35,13 +35,16 @@ class GatewayPanel:
         self.url = url.rstrip("/").removesuffix("/v1")
         token = os.environ.get(TOKEN, "")
         self._headers = {"Authorization": f"Bearer {token}"} if token else {}
+        self._tls = httpx.create_ssl_context()  # reads all certificates of the host: once
 
     async def html(self) -> str:
         """Everything in it is escaped; a gateway that does not answer is said to be so."""
         try:
             async with (
                 asyncio.timeout(PATIENCE_S),  # httpx's is of each read
-                httpx.AsyncClient(headers=self._headers, timeout=PATIENCE_S) as client,
+                httpx.AsyncClient(
+                    headers=self._headers, timeout=PATIENCE_S, verify=self._tls
+                ) as client,
             ):
                 response = await client.get(f"{self.url}/state")
             if response.status_code != 200:
