@@ -104,9 +104,9 @@ def _obey(port: BusPort, line: str) -> None:
                 for servo in port.bus.servos:
                     servo.power_cycle()
             case ["silence", motor]:
-                faults.silent.add(int(motor))
+                faults.silent.add(port.bus.servo(int(motor)).id)
             case ["speak", motor]:
-                faults.silent.discard(int(motor))
+                faults.silent.discard(port.bus.servo(int(motor)).id)
             case ["garble", count]:
                 faults.garbled = int(count)
             case ["tear", count]:
