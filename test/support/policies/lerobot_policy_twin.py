@@ -54,6 +54,16 @@ def executed_actions() -> list[list[list[float]]]:
     return found
 
 
+def wait_for_motors(patience_ms: float = 2000.0) -> None:
+    """LeRobot waits for 50 ms; simulated motors of a busy host may answer later."""
+    from lerobot.motors.feetech import feetech
+
+    def set_packet_timeout(port: object, _: int) -> None:
+        port.setPacketTimeoutMillis(patience_ms)
+
+    feetech.patch_setPacketTimeout = set_packet_timeout
+
+
 def evaluate(folder: Path, actions: list, *policy: str) -> dict:
     actions.clear()
     run(
@@ -79,6 +89,7 @@ if __name__ == "__main__":
     save_act(folder / "act", AHEAD, state_dim=4, pixels=PIXELS)
     print("saved", file=told, flush=True)
     small_pictures()
+    wait_for_motors()
     actions = executed_actions()
     direct = evaluate(folder / "direct", actions, f"--policy.path={folder / 'act'}")
     asked = json.loads(sys.stdin.readline())
