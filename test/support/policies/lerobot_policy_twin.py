@@ -54,12 +54,12 @@ def executed_actions() -> list[list[list[float]]]:
     return found
 
 
-def wait_for_motors(patience_ms: float = 2000.0) -> None:
-    """LeRobot waits for 50 ms; simulated motors of a busy host may answer later."""
+def wait_for_motors() -> None:
+    """For 2 s, where LeRobot waits for 50 ms: on a busy host, simulated motors answer later."""
     from lerobot.motors.feetech import feetech
 
     def set_packet_timeout(port: object, _: int) -> None:
-        port.setPacketTimeoutMillis(patience_ms)
+        port.setPacketTimeoutMillis(2000.0)
 
     feetech.patch_setPacketTimeout = set_packet_timeout
 
