@@ -186,7 +186,7 @@ class EngineLink:
             self._peer.heard += now - before  # meanwhile, it was this side that slept
         with contextlib.suppress(BlockingIOError):
             os.eventfd_read(self._wake)
-        self._read(now)
+        self._read()
         if supervisor and supervisor.pidfd in ready:
             self._worker_exited(supervisor)
         self._send_batches()
@@ -212,17 +212,18 @@ class EngineLink:
     def _worker_exited(self, supervisor: WorkerSupervisor) -> None:
         reason, hopeless = supervisor.reap()
         until = time.monotonic() + (LAST_MESSAGES_S if hopeless else 0.0)
-        self._read(time.monotonic())  # what it said last
+        self._read()  # what it said last
         while self._connection is not None and (left_s := until - time.monotonic()) > 0:
             self._connection.socket.poll(round(1e3 * left_s))
-            self._read(time.monotonic())
+            self._read()
         if self._connection is not None:
             self._down(reason, hopeless=hopeless)
 
-    def _read(self, now: float) -> None:
+    def _read(self) -> None:
         try:
             while self._connection is not None:
                 message = self._connection.receive()
+                now = time.monotonic()
                 self._peer.heard, self._peer.silence = now, ""
                 self._on(message, now)
         except zmq.Again:

@@ -171,9 +171,9 @@ def test_a_crash_in_native_code_and_sigusr1_leave_stacks_in_the_log(start, wire)
     until(lambda: "Current thread" in server.output(), what="for the stacks of a node that runs")
     [worker] = children(server.process.pid)
     os.kill(worker, signal.SIGSEGV)
-    until(lambda: server.output().count("Fatal Python error: Segm") == 1, what="for its stack")
+    until(lambda: "Extension modules: " in server.output(), what="for the end of its stack")
     server.send(signal.SIGSEGV)
     assert server.process.wait(60.0) == -signal.SIGSEGV
-    assert server.output().count("Fatal Python error: Segmentation fault") == 2
+    assert server.output().count("Fatal Python error: ") == 2
     assert "work_loop.py" in server.output()
     assert "nodes/serving/node.py" in server.output()

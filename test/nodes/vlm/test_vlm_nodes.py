@@ -357,7 +357,9 @@ def test_no_more_requests_are_with_an_endpoint_than_the_node_may_have_in_flight(
     server = JudgeServer(slow)
     names = [f"crowd_{number}" for number in range(6)]
     model = f"openai:{server.url}#slow"
-    start(vlm("safety", model=model, in_flight=2, slo_ms=60_000.0, robots=names))
+    # A request that timed out is over for the node, but not yet for the endpoint.
+    limits = {"in_flight": 2, "slo_ms": 60_000.0, "timeout_s": 60.0}
+    start(vlm("safety", model=model, robots=names, **limits))
     cells = [Cell(wire, name) for name in names]
 
     def all_judged():

@@ -47,13 +47,13 @@ class ChatServer:
                     owner.asked.append(body["messages"][-1]["content"])
                     fault = owner.faults.popleft() if owner.faults else ""
                     fault = "500" if owner.cannot == owner.asked[-1] else fault
+                owner.go_on.wait(60.0 if fault == "hang" else owner.takes_s)
+                with owner._lock:
+                    owner._now -= 1  # before the client has the answer and asks again
                 try:
                     owner._answer(self, body, fault)
                 except (BrokenPipeError, ConnectionResetError):
                     self.close_connection = True
-                finally:
-                    with owner._lock:
-                        owner._now -= 1
 
             def log_message(self, *_):
                 pass
@@ -72,7 +72,6 @@ class ChatServer:
         self._thread.join()
 
     def _answer(self, http, body, fault):
-        self.go_on.wait(60.0 if fault == "hang" else self.takes_s)
         if fault in ("hang", "close"):
             http.close_connection = True
             return

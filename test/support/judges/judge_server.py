@@ -46,16 +46,10 @@ class JudgeServer:
             protocol_version = "HTTP/1.1"
 
             def do_POST(self):
-                with owner._lock:
-                    owner._now += 1
-                    owner.most_at_once = max(owner.most_at_once, owner._now)
                 try:
                     owner._answer(self)
                 except (BrokenPipeError, ConnectionResetError):
                     self.close_connection = True
-                finally:
-                    with owner._lock:
-                        owner._now -= 1
 
             def log_message(self, *_):
                 pass
@@ -107,7 +101,15 @@ class JudgeServer:
             return _send(http, 400, {"error": {"message": message}})
         if request.get("logprobs") and not self.logprobs and self.strict:
             return _send(http, 400, {"error": {"message": "logprobs are not supported"}})
-        return _send(http, 200, self._completion(request, off=fault == "off"))
+        with self._lock:
+            self._now += 1
+            self.most_at_once = max(self.most_at_once, self._now)
+        try:
+            completion = self._completion(request, off=fault == "off")
+        finally:
+            with self._lock:
+                self._now -= 1  # before the client has the answer and asks again
+        return _send(http, 200, completion)
 
     def _drip(self, http):
         """Sends a byte now and then, so that no single read ever times out."""
