@@ -119,6 +119,8 @@ def test_a_deactivated_server_refuses_by_code_and_robots_carry_on_once_it_is_act
     assert answer.retry_after_s > 0
     until(lambda: wire.counter("refused_not_active") > before)
     until(lambda: state_of(wire, "bob") == RobotStatus.HOLDING, what="for the arm to hold")
+    refused = wire.counter("refused_not_active")
+    until(lambda: wire.counter("refused_not_active") > refused, what="for it to be refused")
     until(lambda: int(wire.diagnostic(REQUESTS, "refused_not_active") or 0) > before)
     assert wire.transition(Transition.TRANSITION_ACTIVATE)
     assert probe.ask(2, attempt=1).kind == ActionChunk.ACTIONS
