@@ -65,7 +65,7 @@ def visit(page: Path | str, work: Path, width: int = 1400) -> Visit:
 
 
 def _events(log: str) -> list[dict]:
-    """A browser that ends on a busy host leaves out what closes the list."""
+    """A browser that ends on a busy host leaves out the end of the list: each line is an event."""
     with contextlib.suppress(json.JSONDecodeError):
         return json.loads(log)["events"]
-    return json.loads(log.rstrip(",\n") + "]}")["events"]
+    return json.loads(log[: log.rindex(",\n")] + "]}")["events"]
