@@ -92,7 +92,8 @@ def test_a_worker_that_dies_or_hangs_mid_batch_is_replaced_and_its_requests_serv
 def test_a_request_that_two_engines_died_on_is_refused_and_may_be_sent_again(wire, server, start):
     """Last, beside no other server: one request has to be met twice while it is computed."""
     server.stop()
-    # not 4 s: the robot repeats its first request each second, and a late repetition is computed
+    # no whole seconds: the robot repeats its first request each second, and one that arrives just
+    # after the answer is computed as well
     server = start(with_engine(3500))
     wire.serving_since()
     robot = WireRobot(wire, "suspect", **OBSERVATION).join()

@@ -91,12 +91,12 @@ def test_the_chunks_of_two_arms_are_those_of_their_own_episodes(operators, round
     described = alone.description
     # a round that was computed for nobody, as a starved robot had gone on or had fallen silent, is
     # in its task's state, too
-    heard = defaultdict(set)
-    for request, _ in rounds.served():
+    served, heard = rounds.served(), defaultdict(set)
+    for request, _ in served:
         heard[key_of(request)[:3]].add(request.round)
     gaps = {task for task, numbers in heard.items() if len(numbers) < max(numbers)}
     left_out = rounds.refused | gaps
-    whole = [one for one in rounds.served() if key_of(one[0])[:3] not in left_out]
+    whole = [one for one in served if key_of(one[0])[:3] not in left_out]
     assert whole
     for request, chunk in whole:  # in order: by robot, task and round
         asked = infer_request(with_policy_names(to_request(request), described))
