@@ -246,7 +246,7 @@ def test_a_topic_whose_publishers_disagree_is_recorded_when_one_of_them_is_gone(
     node.close()
     assert "not recorded" not in str(node.ended)
     rclpy.shutdown()
-    until(lambda: "recorder" not in wire.node.get_node_names(), what="for the recorder to leave")
+    wire.until_left("/kairos/recorder")
     end(wire, own)
     (only,) = rosbags_content(tmp_path / "bag")["/arm_9/pose"]
     assert deserialize_message(only, JointState) == message(JointState, 3)

@@ -199,6 +199,12 @@ class Wire:
         mine = lambda: [s for s in self.statuses if s.robot == robot]  # noqa: E731
         return until(mine, what=f"for a status of {robot}")[-1]
 
+    def until_left(self, node: str) -> None:
+        """Waits until a lifecycle node's services are gone. Its name may stay: ROS's graph adds it
+        again where what it last said of itself is read after DDS has told that it left."""
+        left = lambda: not self.node.count_services(f"{node}/get_state")  # noqa: E731
+        until(left, what=f"for {node} to leave")
+
     def _on_server(self, status: ServerStatus) -> None:
         self.servers[status.server] = status
 

@@ -119,8 +119,7 @@ def test_a_manager_that_shuts_a_robot_down_in_a_task_ends_both(start, wire):
     assert done(result).result.outcome == "canceled"
     assert node.process.wait(PATIENCE_S) == 0
     until(lambda: arm.statuses[-1].state == RobotStatus.LEAVING)
-    there = lambda: {where for _, where in wire.node.get_node_names_and_namespaces()}  # noqa: E731
-    until(lambda: "/arm_3" not in there(), what="for the node to be gone")
+    wire.until_left("/arm_3/robot")
 
 
 def test_a_bug_in_a_transition_ends_the_node_and_is_told(start_node, tmp_path):
