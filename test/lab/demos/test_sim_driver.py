@@ -2,6 +2,7 @@
 
 import json
 import sys
+import time
 from io import BytesIO
 from pathlib import Path
 
@@ -23,7 +24,7 @@ from trajectory_msgs.msg import JointTrajectory, JointTrajectoryPoint
 from wire import PATIENCE_S, answered, until
 
 from kairos_ros.bringup.process_spec import ProcessSpec
-from kairos_ros.lab.driver_node.messages import quaternion
+from kairos_ros.lab.driver_node.messages import quaternion, seconds
 from kairos_ros.nodes import qos
 from kairos_ros.robot.description.arm import arm_called
 from kairos_ros.robot.description.kinematics import Chain
@@ -83,10 +84,16 @@ class Cell:
             self.frames[one.child_frame_id] = one.header.frame_id, pose
 
     def next(self, topic: str):
-        """A message that is sent from now on."""
-        seen = self.counts.get(topic, 0)
-        until(lambda: self.counts.get(topic, 0) > seen + 1, what=f"for {self.driver}/{topic}")
-        return self.newest[topic]
+        """A message that is sent from now on; without a stamp, the second that comes from now on:
+        several may be under way where this thread got no processor."""
+        now_s, seen = time.time(), self.counts.get(topic, 0)
+
+        def newer():
+            message = self.newest[topic] if self.counts.get(topic, 0) > seen + 1 else None
+            header = getattr(message, "header", None)
+            return message if header is None or seconds(header.stamp) > now_s else None
+
+        return until(newer, what=f"for {self.driver}/{topic}")
 
     def joints(self) -> np.ndarray:
         return np.array(self.next("joint_states").position)
