@@ -172,7 +172,7 @@ class Wire:
         values = self.reports[name].values if name in self.reports else []
         return next((v.value for v in values if v.key == key), "")
 
-    def serving_since(self, server: str = "", patience_s: float = 2 * PATIENCE_S) -> str:
+    def serving_since(self, server: str = "") -> str:
         """Waits until a serving node other than `server` is active, and returns its id. What was
         heard before the call counts for nothing: it may be of a node that has ended. A policy of
         torch's takes a minute to load on a busy machine."""
@@ -182,7 +182,7 @@ class Wire:
             newest = self.fleet[-1] if len(self.fleet) > heard else FleetState()
             return newest.server if newest.active and newest.server != server else ""
 
-        return until(active, patience_s, what="for an active serving node")
+        return until(active, 2 * PATIENCE_S, what="for an active serving node")
 
     def engine_state(self) -> str:
         return self.fleet[-1].engines[0].state if self.fleet else ""

@@ -102,7 +102,7 @@ def operator(start_for_module, arm, cameras, wire, rounds, logs, tmp_path_factor
         if spec.name == "serving":  # there is one arm: no warm-up for sixteen
             spec = replace(spec, parameters={**spec.parameters, "max_batch": 1})
         start_for_module(spec)
-    wire.serving_since(patience_s=150.0)  # it warms up with VGA pictures
+    wire.serving_since()
     operator = Operator(wire, NAME)
     yield operator
     operator.close()

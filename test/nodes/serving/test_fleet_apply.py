@@ -130,7 +130,7 @@ def fleet(wire, tmp_path_factory):
     fleet = PlannedFleet(tmp_path_factory.mktemp("fleet"), wire)
     operators = []
     try:
-        wire.serving_since(patience_s=150.0)  # eight processes start
+        wire.serving_since()
         for robot in ROBOTS:
             operators.append(Operator(wire, robot))
             operators[-1].give(instruction="go", max_duration_s=600.0)
