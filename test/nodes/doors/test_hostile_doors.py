@@ -96,7 +96,8 @@ def unharmed(bystanders):
 
 
 def robot_from(wire, port: int) -> str:
-    """Which robot the client of this TCP port is."""
+    """Which robot the client of this TCP port is, once it is told to be there: its name may be one
+    that left, and diagnostics may be heard before statuses."""
     peer = f"127.0.0.1:{port}"
 
     def found() -> str:
@@ -104,7 +105,9 @@ def robot_from(wire, port: int) -> str:
         own = [name for name in known if wire.diagnostic(name, "client") == peer]
         return own[0].removeprefix("kairos: ") if own else ""
 
-    return until(found, what=f"for the robot at {peer}")
+    robot = until(found, what=f"for the robot at {peer}")
+    until(lambda: wire.status_of(robot).state != RobotStatus.LEAVING, what=f"for {robot}")
+    return robot
 
 
 def test_what_cannot_be_used_is_told_and_the_client_goes_on(connect, dialect):
@@ -189,8 +192,6 @@ def test_who_is_killed_in_mid_request_leaves_at_once(wheres, wire, connect, dial
             doomed.stdin.write(said.hex().encode() + b"\n")
             doomed.stdin.flush()
             robot = robot_from(wire, int(doomed.stdout.readline()))
-            # its name may be one that left; diagnostics are heard before statuses, or after them
-            until(lambda: wire.status_of(robot).state != RobotStatus.LEAVING)
         finally:
             doomed.kill()
     until(lambda: wire.status_of(robot).state == RobotStatus.LEAVING)
