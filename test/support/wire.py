@@ -200,8 +200,8 @@ class Wire:
         return until(mine, what=f"for a status of {robot}")[-1]
 
     def until_left(self, node: str) -> None:
-        """Waits until a lifecycle node's services are gone. Its name may stay: ROS's graph adds it
-        again where what it last said of itself is read after DDS has told that it left."""
+        """Waits until a lifecycle node's services are gone. Its name may stay in ROS's graph, which
+        adds a node again if it reads the node's last message after DDS reported that it left."""
         left = lambda: not self.node.count_services(f"{node}/get_state")  # noqa: E731
         until(left, what=f"for {node} to leave")
 

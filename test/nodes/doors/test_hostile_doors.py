@@ -96,8 +96,8 @@ def unharmed(bystanders):
 
 
 def robot_from(wire, port: int) -> str:
-    """Which robot the client of this TCP port is, once it is told to be there: its name may be one
-    that left, and diagnostics may be heard before statuses."""
+    """Which robot the client of this TCP port is, once its status says that it is there. The name
+    may have been another client's, and diagnostics may be heard before statuses."""
     peer = f"127.0.0.1:{port}"
 
     def found() -> str:
