@@ -84,8 +84,8 @@ class Cell:
             self.frames[one.child_frame_id] = one.header.frame_id, pose
 
     def next(self, topic: str):
-        """A message that was sent after this call, by its stamp. A message without one may be older:
-        it is the second that arrives."""
+        """A message that was sent after this call, by its stamp. A message without a stamp may be
+        older: it is the second that arrives."""
         now_s, seen = time.time(), self.counts.get(topic, 0)
 
         def newer():
