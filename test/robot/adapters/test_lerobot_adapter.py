@@ -470,7 +470,12 @@ class PictureServer:
     ("stops", "options", "reason", "said"),
     [
         (True, {"max_image_age_s": 3.0}, "stale camera", "top has given no picture for"),
-        (False, {"frozen_after_s": 3.0}, "frozen camera", "top has shown the same pixels for"),
+        (
+            False,
+            {"frozen_after_s": 3.0, "max_image_age_s": 60.0},
+            "frozen camera",
+            "top has shown the same pixels for",
+        ),
     ],
 )
 def test_a_camera_without_news_ends_the_task_by_name(body, stops, options, reason, said):
