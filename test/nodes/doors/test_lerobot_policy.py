@@ -134,7 +134,7 @@ def test_after_a_pause_what_was_left_of_the_chunk_is_not_executed(make, caplog):
     run(policy, 2)
     time.sleep(0.3)
     assert policy.select_action(batch(50.0))[0].tolist() == [50.0, 0.0]
-    assert "arm_17: nobody asked for an action for 0." in caplog.text
+    assert "arm_17: nobody asked for an action for " in caplog.text
 
 
 def test_a_reset_begins_a_new_task_and_nothing_of_the_old_one_is_executed(make, wire):

@@ -46,7 +46,7 @@ def test_a_list_of_tasks_ends_with_the_first_that_is_aborted(tmp_path, wire):
     assert "swing down" not in done.stdout
     assert done.returncode == 1
     gone = run("follow_tasks.py", tmp_path, "arm_2", "swing up")
-    assert gone.stderr == "no robot arm_2 takes tasks here\n"
+    assert gone.stderr.splitlines()[-1] == "no robot arm_2 takes tasks here"  # DDS may say more
 
 
 def test_a_behaviour_tree_tries_a_task_twice(tmp_path, wire):
