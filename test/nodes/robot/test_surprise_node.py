@@ -29,7 +29,7 @@ def test_a_pushed_arm_asks_early_and_everybody_hears_how_much_and_which_joint(st
     options = ("surprise:=tracking:threshold=6", "disturbances:=true", "guard.tolerance:=1.0")
     robot = start_robot(*options, *PATIENT)
     peer.answer = lambda request: [wave(request)]
-    handle = peer.give(max_actions=480)
+    handle = peer.give(max_actions=900)
     until(lambda: peer.feedback and peer.feedback[-1].actions > 180)  # it knows the arm by now
     asked = [r for r in peer.requests if not r.attempt]
     assert not any(r.execution.surprised for r in asked)
