@@ -65,8 +65,8 @@ def test_nobody_is_asked_about_types(tmp_path):
 
 
 def said_by_a_node(program: str, profiles: str) -> str:
-    """What a process prints that has one node and these profiles, and runs a line of Python; but
-    for what its shared memory says of other participants of this host that get no CPU time."""
+    """What a process prints that has one node and these profiles, and runs a line of Python;
+    without what Fast DDS's shared memory says about other processes of this host."""
     lines = ["import rclpy", "rclpy.init()", "node = rclpy.create_node('reads')", program]
     (name,) = named()
     said = subprocess.run(

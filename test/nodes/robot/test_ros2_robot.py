@@ -44,7 +44,7 @@ class Cell:
         given = {"policy": THINKS_NOTHING, "horizon": "static:15", "contract": str(contract)}
         self.plan = arm_plan("so101", given)
         self.trajectories: list[JointTrajectory] = []
-        self.sent_ns: list[int] = []  # when each was published, on the system's clock
+        self.published_ns: list[int] = []  # when each trajectory was, on the system's clock
         self.states: list[JointState] = []
         listen = wire.node.create_subscription
         topic = f"/{DRIVER}/joint_trajectory_controller/joint_trajectory"
@@ -60,7 +60,7 @@ class Cell:
         self.operator = Operator(wire, ROBOT)
 
     def _commanded(self, trajectory: JointTrajectory, info) -> None:
-        self.sent_ns.append(info["source_timestamp"])
+        self.published_ns.append(info["source_timestamp"])
         self.trajectories.append(trajectory)
 
     def task(self, **goal):
@@ -78,10 +78,10 @@ class Cell:
         return len(self.trajectories) > since
 
     def nothing_moves(self) -> None:
-        """For half a second; what was sent before may still arrive."""
+        """Nothing is published for half a second; what was published before may still arrive."""
         since_ns = time.time_ns()
         time.sleep(0.5)
-        assert not [sent_ns for sent_ns in self.sent_ns if sent_ns > since_ns]
+        assert not any(at_ns > since_ns for at_ns in self.published_ns)
 
 
 @pytest.fixture(scope="module")
