@@ -40,38 +40,53 @@ Effect = Answer | Submit
 class Freshness:
     """What was asked for again, and for which batch."""
 
-    def __init__(self, stale_after_ns: int, queue: RequestQueue) -> None:
+    def __init__(self, stale_after_ns: int, engines: Engines, queue: RequestQueue) -> None:
         self.stale_after_ns = stale_after_ns
+        self._engines = engines
         self._queue = queue
+        self._sent: Counter[str] = Counter()
+        """Engine -> batches that its device was given."""
+        self._sent_of: Counter[str] = Counter()
+        """Policy -> batches that devices with an engine of it were given."""
 
     @property
     def wanted(self) -> bool:
         """Whether observations are fetched again at all."""
         return self.stale_after_ns > 0
 
-    def is_stale(self, dispatch_ns: int, entry: PendingRequest, next_batch: int) -> bool:
+    def sent(self, slot: EngineSlot) -> None:
+        """An engine was given a batch."""
+        mates = slot.mates or [slot]
+        self._sent.update(mate.name for mate in mates)
+        self._sent_of.update({mate.policy for mate in mates})
+
+    def is_stale(self, dispatch_ns: int, entry: PendingRequest) -> bool:
         """Too old to be dispatched then, and not asked for again already for the next batch.
 
         A batch that takes longer than expected makes what was fetched for the next one older than
         that; asking once more would leave the engine without work for a round trip. A client whose
         execution is inferred has no newer one: it waits for its answer and does nothing meanwhile.
         """
-        if not self.wanted or entry.hold_until_ns or entry.refetched_for == next_batch:
+        if not self.wanted or entry.hold_until_ns or entry.request.execution.inferred:
             return False
-        if entry.request.execution.inferred:
+        if dispatch_ns - entry.observed_ns <= self.stale_after_ns:
             return False
-        return dispatch_ns - entry.observed_ns > self.stale_after_ns
+        return entry.refetched_after != self._sent_before(entry)
 
-    def refetch(
-        self, now_ns: int, dispatch_ns: int, entries: Iterable[PendingRequest], next_batch: int
-    ) -> list[Answer]:
-        """Asks for those of `entries`, all pending, that would be stale when dispatched."""
-        asked = [e for e in entries if self.is_stale(dispatch_ns, e, next_batch)]
-        for entry in asked:
-            entry.refetched_for = next_batch
+    def refetch(self, now_ns: int, entries: Iterable[PendingRequest]) -> list[Answer]:
+        """Asks for newer observations of `entries`, all pending, for the next batch."""
+        answers = []
+        for entry in entries:
+            entry.refetched_after = self._sent_before(entry)
             entry.session.refetched = entry.request.id.round, entry.request.id.attempt
             self._queue.hold(entry, now_ns + REFETCH_LEAD_NS)
-        return [Answer(entry.request.id, Refetch()) for entry in asked]
+            answers.append(Answer(entry.request.id, Refetch()))
+        return answers
+
+    def _sent_before(self, entry: PendingRequest) -> int:
+        """Batches so far where this request may be served."""
+        bound = self._engines.bound(entry)
+        return self._sent[bound] if bound else self._sent_of[entry.policy]
 
 
 class Batching:
@@ -90,7 +105,7 @@ class Batching:
         self._engines = engines
         self._queue = queue
         self._counters = counters
-        self._freshness = Freshness(options.stale_after_ns, queue)
+        self._freshness = Freshness(options.stale_after_ns, engines, queue)
         self._hedging = Hedging(options.hedge_budget, tasks)
         self._last: tuple[Decision, list[str]] | None = None
         self._next_batch = 1
@@ -131,7 +146,7 @@ class Batching:
                     continue
                 keys = list(self._queue.entries)
                 capacity = self._capacity(now_ns, ready, keys, freed=slot.mates or [slot])
-                effects += self._refetch_next(now_ns, dispatch_ns, keys, capacity)
+                effects += self._refetch(now_ns, self._stale(now_ns, dispatch_ns, keys, capacity))
         return effects
 
     def wakeup_ns(self, now_ns: int) -> int | None:
@@ -170,16 +185,17 @@ class Batching:
 
     def _form_batches(self, now_ns: int, ready: list[EngineSlot]) -> list[Effect]:
         """One decision about everything that waits."""
-        effects: list[Effect] = []
         waiting = [k for k, entry in self._queue.entries.items() if entry.may_go(now_ns)]
-        batch, stale = self._next_batch, self._freshness.is_stale
-        fresh = [k for k in waiting if not stale(now_ns, self._queue.entries[k], batch)]
+        is_stale = self._freshness.is_stale
+        fresh = [k for k in waiting if not is_stale(now_ns, self._queue.entries[k])]
+        stale: list[PendingRequest] = []
         if len(fresh) < len(waiting):
             capacity = self._capacity(now_ns, ready, waiting)
-            effects += self._refetch_next(now_ns, now_ns, waiting, capacity)
+            stale = self._stale(now_ns, now_ns, waiting, capacity)
+        effects: list[Effect] = []
         if fresh:
             effects += self._dispatch(now_ns, fresh, self._capacity(now_ns, ready, fresh))
-        return effects
+        return self._refetch(now_ns, stale) + effects  # for the batch after those of `effects`
 
     def _capacity(
         self,
@@ -196,19 +212,21 @@ class Batching:
         )
         return Capacity(tuple(engines), self._options.comparison)
 
-    def _refetch_next(
+    def _stale(
         self, now_ns: int, dispatch_ns: int, keys: list[str], capacity: Capacity
-    ) -> list[Effect]:
-        """Asks for newer observations where a batch of `keys` would be dispatched with stale ones.
+    ) -> list[PendingRequest]:
+        """Those of a batch of `keys` that would be dispatched then with stale observations.
 
         Those further back in the queue are left alone: they would be stale again when it is their
         turn, and taking an observation costs the robot.
         """
         batches = self._decide(now_ns, keys, capacity).batches
-        chosen = [self._queue.entries[keys[i]] for batch in batches for i in batch.indices]
-        asked = self._freshness.refetch(now_ns, dispatch_ns, chosen, self._next_batch)
-        self._counters["refetched"] += len(asked)
-        return [*asked]
+        chosen = (self._queue.entries[keys[i]] for batch in batches for i in batch.indices)
+        return [entry for entry in chosen if self._freshness.is_stale(dispatch_ns, entry)]
+
+    def _refetch(self, now_ns: int, entries: list[PendingRequest]) -> list[Effect]:
+        self._counters["refetched"] += len(entries)
+        return [*self._freshness.refetch(now_ns, entries)]
 
     def _decide(self, now_ns: int, keys: list[str], capacity: Capacity) -> Decision:
         asked = [self._queue.entries[key] for key in keys]
@@ -272,6 +290,7 @@ class Batching:
         batch, self._next_batch = self._next_batch, self._next_batch + 1
         moved = sum(entry.history_moves_to(slot.name) for entry in entries)
         slot.begin(batch, entries, now_ns)
+        self._freshness.sent(slot)
         if slot.standby:
             self._counters["served_by_standby"] += len(entries)
         for entry in entries:

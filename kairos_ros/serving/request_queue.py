@@ -32,8 +32,8 @@ class PendingRequest:
     but its chunk is said to this one, and it is computed if the older one has to be again."""
     hold_until_ns: int = 0
     """A newer observation was asked for; until then it is worth waiting for."""
-    refetched_for: int = 0
-    """The batch that observation was asked for, whenever its turn comes."""
+    refetched_after: int = -1
+    """How many batches had left from where it may be served when that was asked for."""
     crashes: int = 0
     """Engines that died with this request in their batch."""
     copies: int = 0

@@ -356,6 +356,22 @@ def test_an_observation_fetched_for_a_batch_that_left_without_it_is_stale_again(
     assert [(e.id.robot, e.body) for e in effects if isinstance(e, Answer)][-1] == ("b", Refetch())
 
 
+def test_what_was_stale_when_a_batch_left_is_fetched_for_the_one_after_it_and_once():
+    dispatcher = serving()
+    (first,) = dispatcher.request(0, ask("a"))
+    dispatcher.request(MS, ask("b"))
+    dispatcher.request(60 * MS, ask("c"))
+    _, refetch, second = done(dispatcher, 100 * MS, first)
+    assert (refetch.id.robot, refetch.body) == ("b", Refetch())
+    assert [r.robot for r in second.requests] == ["c"]
+    dispatcher.request(120 * MS, ask("b", attempt=1))
+    assert dispatcher.tick(171 * MS) == []
+    effects = done(dispatcher, 400 * MS, second)
+    submit = next(e for e in effects if isinstance(e, Submit))
+    assert [(r.robot, r.attempt) for r in submit.requests] == [("b", 1)]
+    assert not any(isinstance(e, Answer) and isinstance(e.body, Refetch) for e in effects)
+
+
 def test_whoever_waits_for_a_newer_observation_is_passed_over_like_the_others():
     dispatcher = serving()
     (first,) = dispatcher.request(0, ask("a"))
