@@ -10,7 +10,15 @@ from small_engine import SMALL_ENGINE
 
 from kairos_ros.core.conformance import check_scheduling_policy
 from kairos_ros.core.errors import ConfigError, RefusalCode
-from kairos_ros.core.exchange import Actions, Announcement, Observation, Request, RequestId
+from kairos_ros.core.exchange import (
+    Actions,
+    Announcement,
+    Answer,
+    Observation,
+    Refetch,
+    Request,
+    RequestId,
+)
 from kairos_ros.core.fit import RobotInterface
 from kairos_ros.core.placement.overflow import Capacity, EngineCapacity, Placement, place
 from kairos_ros.core.placement.policy_placement import place_policies
@@ -51,8 +59,8 @@ def serving(engines=("pick", "place"), **options):
     return dispatcher
 
 
-def ask(robot, policy="", round=1, task="t1", **fields):
-    asked = RequestId(robot, f"s-{robot}", task, round, 0)
+def ask(robot, policy="", round=1, task="t1", attempt=0, **fields):
+    asked = RequestId(robot, f"s-{robot}", task, round, attempt)
     seen = Observation(np.zeros(PICK.state_dim, np.float32))
     return Request(asked, "open the door", observation=seen, policy=policy, **fields)
 
@@ -99,6 +107,21 @@ def test_engines_of_two_devices_compute_two_policies_at_once():
     dispatcher.engine_ready(0, "far", PLACE, warmup_profile(PLACE))
     assert sent(dispatcher.request(0, ask("a", "pick"))) == [("edge/pick", ["a"])]
     assert sent(dispatcher.request(0, ask("b", "place"))) == [("far", ["b"])]
+
+
+def test_a_batch_of_another_device_does_not_make_an_observation_stale_that_was_fetched_again():
+    dispatcher = serving(engines=("pick",), stale_after_ns=50 * MS)
+    dispatcher.add_engine("far", "cloud", policy="place")
+    dispatcher.engine_ready(0, "far", PLACE, warmup_profile(PLACE))
+    (first,) = dispatcher.request(0, ask("a", "pick"))
+    dispatcher.request(MS, ask("b", "pick"))
+    (refetch,) = dispatcher.tick(80 * MS)
+    assert (refetch.id.robot, refetch.body) == ("b", Refetch())
+    dispatcher.request(85 * MS, ask("b", "pick", attempt=1))
+    assert sent(dispatcher.request(90 * MS, ask("c", "place"))) == [("far", ["c"])]
+    effects = done(dispatcher, 400 * MS, first)
+    assert sent(effects) == [("edge/pick", ["b"])]
+    assert not any(isinstance(e, Answer) and isinstance(e.body, Refetch) for e in effects)
 
 
 def test_a_request_without_a_policy_gets_the_first_one_and_the_answer_says_which():
