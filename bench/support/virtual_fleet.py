@@ -75,8 +75,8 @@ class VirtualFleet:
             process.tell({"start": count})
             self._running.append(process)
         for process in self._running:
-            if process.hear() != "started":
-                raise RuntimeError("a process of robots did not start")
+            if (said := process.hear()) != "started":
+                raise RuntimeError(f"a process of robots did not start: {said}")
 
     def measure(
         self, seconds: float, server_pids: list[int], slo_ms: float = float("inf")

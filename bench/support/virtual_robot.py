@@ -3,7 +3,7 @@
     python -m bench.support.virtual_robot --first 0 --count 8 ...   told by JSON lines on stdin:
 
     {"start": N}    the first N robots begin a task that never ends; prints "started" once each of
-                    them has executed an action
+                    them has executed an action, or says which have not within four minutes
     {"measure": S}  prints what happened in the next S seconds, see `Window`
     {"stop": true}  no more requests; waits for the answers that are due and prints `Totals`
     {"come": N}     robot N begins, beside those that run
@@ -45,6 +45,8 @@ PERIOD_NS = round(1e9 / RATE_HZ)
 HALF_OF_THE_CHUNK_NS = 3_600_000_000_000
 """As margin of the loop: it then asks at the earliest moment it ever asks, half a chunk ahead."""
 TIMEOUT_NS = 5_000_000_000
+START_S = 240.0
+"""Within which every robot must have executed an action."""
 DRAIN_S = 15.0
 """A serving node answers within 10 s, if only to refuse."""
 VIEWS = 4
@@ -214,8 +216,8 @@ class Process:
         while (command := self._commands.get()) is not None:
             if "start" in command:
                 self._start(int(command["start"]))
-                self._step_until(self._all_execute, 240.0)
-                _say("started")
+                self._step_until(self._all_execute, START_S)
+                _say("started" if self._all_execute() else self._without_actions())
                 self._step_until(lambda: not self._commands.empty(), 600.0)
             elif "measure" in command:
                 self._window = Window()
@@ -285,6 +287,10 @@ class Process:
     def _all_execute(self) -> bool:
         executed = all(robot.loop.executed for robot in self.robots.values())
         return executed or not self._commands.empty()
+
+    def _without_actions(self) -> str:
+        idle = [name for name, robot in self.robots.items() if not robot.loop.executed]
+        return f"no actions within {START_S:.0f} s: {', '.join(idle)}"
 
     def _stop(self) -> list[Totals]:
         until = time.monotonic() + DRAIN_S
