@@ -44,9 +44,9 @@ class Freshness:
         self.stale_after_ns = stale_after_ns
         self._engines = engines
         self._queue = queue
-        self._sent: Counter[str] = Counter()
+        self._sent_by_engine: Counter[str] = Counter()
         """Engine -> batches that its device was given."""
-        self._sent_of: Counter[str] = Counter()
+        self._sent_by_policy: Counter[str] = Counter()
         """Policy -> batches that devices with an engine of it were given."""
 
     @property
@@ -57,8 +57,8 @@ class Freshness:
     def sent(self, slot: EngineSlot) -> None:
         """An engine was given a batch."""
         mates = slot.mates or [slot]
-        self._sent.update(mate.name for mate in mates)
-        self._sent_of.update({mate.policy for mate in mates})
+        self._sent_by_engine.update(mate.name for mate in mates)
+        self._sent_by_policy.update({mate.policy for mate in mates})
 
     def is_stale(self, dispatch_ns: int, entry: PendingRequest) -> bool:
         """Too old to be dispatched then, and not asked for again already for the next batch.
@@ -86,7 +86,7 @@ class Freshness:
     def _sent_before(self, entry: PendingRequest) -> int:
         """Batches so far where this request may be served."""
         bound = self._engines.bound(entry)
-        return self._sent[bound] if bound else self._sent_of[entry.policy]
+        return self._sent_by_engine[bound] if bound else self._sent_by_policy[entry.policy]
 
 
 class Batching:
