@@ -21,6 +21,7 @@ from kairos_ros.core.fleet_names import ROOT, FleetNames
 from kairos_ros.host.discovery import use_fastdds_profile
 from kairos_ros.host.domain import claim_domain
 from kairos_ros.host.orphan import LAUNCHER_PID
+from kairos_ros.host.shared_memory import keep_ports_open
 
 gc.disable()  # until all tests are imported
 pytest_plugins = ["slow_mark"]
@@ -80,6 +81,7 @@ class NodeProcess:
 
 @pytest.fixture(scope="session")
 def domain_id() -> int:
+    keep_ports_open()
     return int(os.environ["ROS_DOMAIN_ID"])
 
 

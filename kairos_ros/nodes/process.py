@@ -18,6 +18,7 @@ from rclpy.signals import SignalHandlerOptions
 
 from kairos_ros.core.errors import ConfigError, KairosError
 from kairos_ros.host.orphan import leave_with_launcher
+from kairos_ros.host.shared_memory import keep_ports_open
 from kairos_ros.nodes.managed import ManagedNode
 from kairos_ros.nodes.timers import warn_without_clock
 
@@ -105,7 +106,7 @@ def join_ros(
     context: rclpy.Context | None = None,
     domain: int | None = None,
 ) -> None:
-    """`rclpy.init`, which leaves signals alone.
+    """`rclpy.init`, which leaves signals alone; ports in shared memory are kept open from now on.
 
     args: those of the program; None: of this process. domain: ROS domain; None: that of the
     environment. Raises ConfigError for ROS arguments, a
@@ -121,6 +122,7 @@ def join_ros(
     except RuntimeError as error:  # RCLError, which has no public name
         text = str(error).removeprefix("failed to initialize rcl: ")
         raise ConfigError(f"ROS cannot start: {text.partition(', at /')[0]}") from None
+    keep_ports_open()
 
 
 def begin[N: Node](program: str, make: Callable[[], N]) -> tuple[N, SingleThreadedExecutor, Stop]:

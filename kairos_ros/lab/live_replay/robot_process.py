@@ -17,7 +17,6 @@ from multiprocessing.connection import Connection
 import numpy as np
 import rclpy
 from rclpy.node import Node
-from rclpy.signals import SignalHandlerOptions
 
 from kairos_ros.core.errors import WireError
 from kairos_ros.core.exchange import Observation
@@ -41,6 +40,7 @@ from kairos_ros.lab.live_replay.task_events import TaskEvents
 from kairos_ros.lab.live_replay.topics import ReplayTopics
 from kairos_ros.lab.sim.virtual_robot import Assignment, Ended, Send, VirtualRobot
 from kairos_ros.msg import RobotStatus
+from kairos_ros.nodes.process import join_ros
 from kairos_ros.nodes.robot.messages import Identity, request_message
 from kairos_ros.telemetry.answer import answer_of
 
@@ -238,7 +238,7 @@ class RobotProcess:
 def main() -> None:
     leave_with_launcher()
     parent = Connection(int(sys.argv[1]))
-    rclpy.init(args=[], signal_handler_options=SignalHandlerOptions.NO)
+    join_ros([])
     node = rclpy.create_node(f"virtual_robots_{os.getpid()}")
     try:
         with suppress(EOFError, BrokenPipeError):  # the parent is gone: so is the run

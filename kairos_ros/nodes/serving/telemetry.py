@@ -8,7 +8,7 @@ from typing import Any
 from rclpy.node import Node
 
 from kairos_ros.core.wire_check import printable
-from kairos_ros.host.shared_memory import replaced_ports
+from kairos_ros.host.shared_memory import keep_ports_open
 from kairos_ros.msg import FleetState
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.diagnostics import DiagnosticsPublisher
@@ -24,7 +24,6 @@ from kairos_ros.nodes.serving.plans import Plans
 from kairos_ros.serving.dispatcher import Dispatcher
 
 DIAGNOSTICS_PERIOD_S = 1.0
-LISTENING_PERIOD_S = 5.0
 DEAF = (
     "it no longer hears robots of this host: while this node got no CPU, a program that started "
     "took its port in shared memory ({}) for broken and put another one in its place. Restart this "
@@ -50,8 +49,6 @@ class ServingTelemetry:
         self._samples: deque[tuple[int, int, int]] = deque(maxlen=11)
         self._diagnosed: Counter[str] = Counter()
         self._diagnosed_s = 0.0
-        self._listened_s, self._deaf = 0.0, ""
-        self._replaced: set[int] = set()
         names = fleet_of(node)
         topic = names.common("fleet_state")
         self._fleet_state = node.create_publisher(FleetState, topic, qos.TELEMETRY)
@@ -93,7 +90,7 @@ class ServingTelemetry:
         self._diagnosed_s = time.monotonic()
         announcement, values = self._announcement, self._values
         out = announcement.reason if announcement.waits else ""
-        deaf = self._why_deaf()
+        lost = ", ".join(map(str, keep_ports_open().lost))
         statuses = diagnostics(
             time.monotonic_ns(),
             dispatcher,
@@ -107,23 +104,12 @@ class ServingTelemetry:
             statuses.append(plan_diagnostic(applied, staged, self._plans.reason))
         self._diagnosed = dispatcher.counters + self.counters
         who = server_diagnostic(
-            out or deaf,
+            out or (DEAF.format(lost) if lost else ""),
             announcement.waiting(),
             values["robots"],
             stands_by=announcement.stands_by,
         )
         self._diagnostics.publish([who] if out else [who, *statuses])
-
-    def _why_deaf(self) -> str:
-        """Why it hears no robot of its host any more, which it looks at now and then; or ""."""
-        if self._diagnosed_s - self._listened_s >= LISTENING_PERIOD_S:
-            self._listened_s, before = self._diagnosed_s, self._replaced
-            self._replaced = set(replaced_ports())
-            ports = sorted(before & self._replaced)  # it may be about to open the new ones
-            self._deaf = DEAF.format(", ".join(map(str, ports))) if ports else ""
-        if self._deaf:
-            self._node.get_logger().error(self._deaf, throttle_duration_sec=30.0)
-        return self._deaf
 
     def _per_s(self, now_ns: int, dispatcher: Dispatcher) -> tuple[float, float]:
         """Requests and chunks per second over about the last two seconds."""
