@@ -25,7 +25,7 @@ LOST_LOOKS = 5
 _LOG = logging.getLogger(__name__)
 _PROC = Path("/proc/self")
 _PORT = re.compile(
-    r"^([0-9a-f]+)-([0-9a-f]+) .*/fast(?:dds|rtps)_port(\d+) \(deleted\)$", re.MULTILINE
+    r"^([0-9a-f]+)-([0-9a-f]+) .*/fast(?:dds|rtps)_port(\d+)( \(deleted\))?$", re.MULTILINE
 )
 _READER = "dds.shm."
 """Fast DDS names the thread that reads a port so, with the port's number."""
@@ -82,9 +82,12 @@ def replaced_ports(proc: Path = _PROC) -> dict[int, range]:
 
     Empty also for other middlewares.
     """
-    maps = (proc / "maps").read_text()
+    ports = _PORT.findall((proc / "maps").read_text())
+    there = {port for _, _, port, deleted in ports if not deleted}  # it has the new one, too
     gone = {
-        int(port): range(int(begin, 16), int(end, 16)) for begin, end, port in _PORT.findall(maps)
+        int(port): range(int(begin, 16), int(end, 16))
+        for begin, end, port, deleted in ports
+        if deleted and port not in there
     }
     own = own_ports(proc) if gone else set()
     return {port: addresses for port, addresses in gone.items() if port in own}

@@ -17,6 +17,8 @@ MAPS = """\
 7f88af058000-7f88af0e0000 rw-s 00000000 00:1b 90743      /dev/shm/fastdds_34bd66255f6cd4e4 (deleted)
 """
 GONE = " (deleted)"
+REOPENED = """ (deleted)
+7f88af0e0000-7f88af0ed000 rw-s 00000000 00:1b 90744      /dev/shm/fastdds_port22661"""
 OWN = {22661: range(0x7F88AF031000, 0x7F88AF03E000)}
 
 
@@ -30,7 +32,9 @@ def proc(tmp_path):
     return tmp_path
 
 
-@pytest.mark.parametrize(("own", "other", "found"), [("", "", {}), ("", GONE, {}), (GONE, "", OWN)])
+@pytest.mark.parametrize(
+    ("own", "other", "found"), [("", "", {}), ("", GONE, {}), (GONE, "", OWN), (REOPENED, "", {})]
+)
 def test_only_a_port_that_the_process_reads_counts(proc, own, other, found):
     (proc / "maps").write_text(MAPS.format(own=own, other=other))
     assert replaced_ports(proc) == found
