@@ -24,9 +24,7 @@ LOOK_PERIOD_S = 2.0
 LOST_LOOKS = 5
 _LOG = logging.getLogger(__name__)
 _PROC = Path("/proc/self")
-_PORT = re.compile(
-    r"^([0-9a-f]+)-([0-9a-f]+) .*/fast(?:dds|rtps)_port(\d+)( \(deleted\))?$", re.MULTILINE
-)
+_PORT = re.compile(r"([0-9a-f]+)-([0-9a-f]+) .*/fast(?:dds|rtps)_port(\d+)( \(deleted\))?$")
 _READER = "dds.shm."
 """Fast DDS names the thread that reads a port so, with the port's number."""
 _PORT_NODE = struct.Struct("=7I")
@@ -82,7 +80,9 @@ def replaced_ports(proc: Path = _PROC) -> dict[int, range]:
 
     Empty also for other middlewares.
     """
-    ports = _PORT.findall((proc / "maps").read_text())
+    with (proc / "maps").open() as lines:  # hundreds of kB as a whole
+        found = [_PORT.match(line) for line in lines if "_port" in line]
+    ports = [match.groups() for match in found if match]
     there = {port for _, _, port, deleted in ports if not deleted}  # it has the new one, too
     gone = {
         int(port): range(int(begin, 16), int(end, 16))
