@@ -22,6 +22,7 @@ from pathlib import Path
 
 LOOK_PERIOD_S = 2.0
 LOST_LOOKS = 5
+"""In a row, after which a port counts as lost."""
 _LOG = logging.getLogger(__name__)
 _PROC = Path("/proc/self")
 _PORT = re.compile(r"([0-9a-f]+)-([0-9a-f]+) .*/fast(?:dds|rtps)_port(\d+)( \(deleted\))?$")
@@ -117,7 +118,7 @@ def mark_as_broken(port: int, addresses: range) -> bool:
 
 
 def _places(port: int, content: bytes) -> list[int]:
-    """Where in a port's memory a whole one that is read by somebody is described."""
+    """Offsets of `PortNode`s of this port that are not marked as broken and have a reader."""
     places = []
     for place in range(0, len(content) - _PORT_NODE.size, 4):
         number, listeners, check_ms, wait_ms, _, _, flags = _PORT_NODE.unpack_from(content, place)

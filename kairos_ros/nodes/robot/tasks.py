@@ -268,7 +268,7 @@ class RobotTasks:
                 self._goal[1].set_result(result)
 
     def _on_feedback(self) -> None:
-        self._deliver_results()  # one in 10,000 triggers from another thread is lost on Kilted
+        self._deliver_results()  # rclpy loses a trigger from another thread now and then
         report = self._controller.report
         if self._goal_handle is not None and report.task is not None:
             self._goal_handle.publish_feedback(feedback_message(report))
