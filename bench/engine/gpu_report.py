@@ -235,7 +235,7 @@ def plot(path: Path, done: Results, names: Sequence[str]) -> None:
 
     matplotlib.use("Agg")
     from matplotlib import pyplot
-    from matplotlib.ticker import NullLocator
+    from matplotlib.ticker import NullLocator, ScalarFormatter
 
     figure, axes = pyplot.subplots(
         len(names), 2, figsize=(8, 2.4 * len(names) + 0.6), squeeze=False, layout="constrained"
@@ -258,6 +258,8 @@ def plot(path: Path, done: Results, names: Sequence[str]) -> None:
             row[1].plot(size, rates, "o-", color=colour, markersize=3)
         row[0].set(title=name, ylabel="ms per batch, p50", yscale="log")
         row[1].set(ylabel="chunks/s", ylim=(0, None))
+        for labels in (row[0].yaxis.set_major_formatter, row[0].yaxis.set_minor_formatter):
+            labels(ScalarFormatter())
         row[0].legend(frameon=False, fontsize=7)
         for axis in row:
             axis.set(xscale="log", xlabel="robots in a batch")

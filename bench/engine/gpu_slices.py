@@ -200,7 +200,7 @@ def unified(settings: Settings, progress: Progress, dtype: str) -> Found:
         return time.perf_counter()
 
     progress("chunks and questions, three ways")
-    blocks, frames = (5, 10) if real else (1, 1)
+    blocks, frames = (3, 3) if real else (1, 1)
     seconds = measure(engine, clock, blocks, frames)
     return {
         "family": settings.family,
