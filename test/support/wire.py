@@ -34,6 +34,7 @@ from rclpy.task import Future
 
 from kairos_ros.core.errors import RefusalCode
 from kairos_ros.nodes import qos
+from kairos_ros.nodes.timers import every
 
 PATIENCE_S = 180.0
 ROSOUT = QoSProfile(depth=1000, durability=QoSDurabilityPolicy.TRANSIENT_LOCAL)
@@ -107,6 +108,8 @@ class Spinner:
         self._node = node
         self.executor = SingleThreadedExecutor(context=node.context)
         self.executor.add_node(node)
+        # it wakes the executor where rmw_fastrtps lost a wake-up of another thread
+        every(node, 0.5, lambda: None)
         self._over = Future()
         self._thread = threading.Thread(
             target=self.executor.spin_until_future_complete, args=[self._over], daemon=True

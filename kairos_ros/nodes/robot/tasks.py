@@ -19,6 +19,7 @@ from kairos_ros.msg import RobotStatus, TaskEvent
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import subscribe
+from kairos_ros.nodes.executor_call import ExecutorCall
 from kairos_ros.nodes.robot.messages import (
     Identity,
     check_goal,
@@ -68,7 +69,7 @@ class RobotTasks:
         self._ended_ns = 0  # when the last task did
         self._tasks = 0
         self._results: deque[TaskResult] = deque()
-        self._results_came = node.create_guard_condition(self._deliver_results)
+        self._results_call = ExecutorCall(node, self._deliver_results)
         self._events = node.create_publisher(TaskEvent, "task_events", qos.EVENTS)
         self._open = False
         self._action: ActionServer | None = None
@@ -133,7 +134,7 @@ class RobotTasks:
     def finished(self, result: TaskResult) -> None:
         """From the control thread."""
         self._results.append(result)
-        self._results_came.trigger()
+        self._results_call.ask()
 
     def _on_goal(self, goal: ExecuteTask.Goal) -> GoalResponse:
         if not self._open:
@@ -268,7 +269,6 @@ class RobotTasks:
                 self._goal[1].set_result(result)
 
     def _on_feedback(self) -> None:
-        self._deliver_results()  # rclpy loses a trigger from another thread now and then
         report = self._controller.report
         if self._goal_handle is not None and report.task is not None:
             self._goal_handle.publish_feedback(feedback_message(report))

@@ -26,6 +26,7 @@ from kairos_ros.msg import ChunkRequest, ChunkUpdates, RobotStatus
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
 from kairos_ros.nodes.bounded import head, subscribe, take_waiting
+from kairos_ros.nodes.executor_call import ExecutorCall
 from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.managed import ManagedNode
 from kairos_ros.nodes.process import begin
@@ -69,9 +70,9 @@ class ServingNode(ManagedNode):
         self.dispatcher = Dispatcher(self.options)
         self.dispatcher.policies.swap(policy_swaps(self.values["policy_swaps"]))
         self.values.on_change(self._on_parameters)
-        self._guard = self.create_guard_condition(self._on_engine_events)
+        self._events_call = ExecutorCall(self, self._on_engine_events)
         self._engines = ServingEngines(
-            self.values, self.get_logger(), self._guard.trigger, self._carry_out
+            self.values, self.get_logger(), self._events_call.ask, self._carry_out
         )
         self._topics = self._robot_topics()
         self._throttle = Throttle(self.get_logger(), burst=50, every_s=1.0)

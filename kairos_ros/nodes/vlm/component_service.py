@@ -19,6 +19,7 @@ from kairos_ros.core.wire_check import ID_BYTES, check_text, duration_ns
 from kairos_ros.msg import Plan, PlanRequest, SafetyVerdict, TaskProgress, TaskRefusal
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.bounded import PICTURE_BYTES, subscribe
+from kairos_ros.nodes.executor_call import ExecutorCall
 from kairos_ros.nodes.fleet_namespace import fleet_of
 from kairos_ros.nodes.robot.watch import RobotWatch, Stamp, Watched
 from kairos_ros.nodes.vlm.component_record import Record
@@ -56,7 +57,7 @@ class Outbox:
 
     def __init__(self, node: Node) -> None:
         self._said: deque[Callable[[], None]] = deque()
-        self._something = node.create_guard_condition(self._say)
+        self._call = ExecutorCall(node, self._say)
         self._open = threading.Lock()
         self._closed = False
 
@@ -64,7 +65,7 @@ class Outbox:
         with self._open:
             if not self._closed:
                 self._said.append(say)
-                self._something.trigger()
+                self._call.ask()
 
     def close(self) -> None:
         """Nothing is said any more."""

@@ -525,10 +525,9 @@ def test_a_goal_that_comes_while_another_one_is_being_sent_is_not_lost(monkeypat
     sent = []
     later = SimpleNamespace(add_done_callback=lambda _: None)
     client = SimpleNamespace(send_goal_async=lambda goal: sent.append(goal) or later)
-    guard = SimpleNamespace(trigger=lambda: None)
-    node = SimpleNamespace(create_guard_condition=lambda _: guard)
     monkeypatch.setattr(goal_stream, "ActionClient", lambda *_: client)
-    stream = goal_stream.GoalStream(node, None, "grip")
+    monkeypatch.setattr(goal_stream, "ExecutorCall", lambda *_: SimpleNamespace(ask=lambda: None))
+    stream = goal_stream.GoalStream(SimpleNamespace(), None, "grip")
     clock = SimpleNamespace(monotonic=lambda: stream.send("second") or 0.0)
     monkeypatch.setattr(goal_stream, "time", clock)  # the other thread runs in the midst
     stream.send("first")

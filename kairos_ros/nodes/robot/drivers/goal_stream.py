@@ -7,6 +7,8 @@ from typing import Any
 from rclpy.action import ActionClient
 from rclpy.node import Node
 
+from kairos_ros.nodes.executor_call import ExecutorCall
+
 MOST_UNANSWERED = 3
 FORGET_AFTER_S = 1.0
 """An answer that has not come by then was lost."""
@@ -20,11 +22,10 @@ class GoalStream:
     def __init__(self, node: Node, kind: Any, name: str) -> None:
         self.rejected = False
         """Since `begin`."""
-        self._node = node
         self._client: ActionClient = ActionClient(node, kind, name)
         self._newest: deque[Any] = deque(maxlen=1)
         self._unanswered: deque[float] = deque()
-        self._came = node.create_guard_condition(self._send)
+        self._call = ExecutorCall(node, self._send)
 
     def begin(self) -> None:
         """Forgets what was rejected, and what was not sent yet."""
@@ -33,17 +34,17 @@ class GoalStream:
 
     def send(self, goal: Any) -> None:
         self._newest.append(goal)
-        self._came.trigger()
+        self._call.ask()
 
     def send_late(self) -> None:
         """Sends the newest goal if the controller was too late for it; there may be no next one."""
         if self._newest:
-            self._came.trigger()
+            self._call.ask()
 
     def close(self) -> None:
         """In the node's executor."""
         self._client.destroy()
-        self._node.destroy_guard_condition(self._came)
+        self._call.close()
 
     def _send(self) -> None:
         now_s = time.monotonic()
