@@ -3,6 +3,7 @@
 import threading
 
 import rclpy
+from rclpy.action import ActionClient
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
 from rclpy.node import Node
@@ -51,6 +52,10 @@ class StandaloneNode:
             self._thread.join(5.0)
         # not beside a thread that spins, which in Jazzy ends with an error then
         self.executor.shutdown(timeout_sec=1.0)
+        # Node.destroy_node leaves these, and DDS with them, to the end of the interpreter, which
+        # could then wait for ever
+        for client in [one for one in self.node.waitables if isinstance(one, ActionClient)]:
+            client.destroy()
         self.node.destroy_node()
         self._context.try_shutdown()
 

@@ -56,6 +56,12 @@ class Demo:
     def exit_code(self) -> int:
         try:
             return self.process.wait(WITHIN_S)
+        except subprocess.TimeoutExpired:
+            self.process.send_signal(signal.SIGUSR1)  # it says where it hangs
+            time.sleep(1.0)
+            threads = Path(f"/proc/{self.process.pid}/task").iterdir()
+            print(sorted((thread / "comm").read_text().strip() for thread in threads))
+            raise
         finally:
             print(self.output())
 

@@ -1,0 +1,48 @@
+"""A program that has closed its node has left DDS, whatever it made in between."""
+
+import time
+from pathlib import Path
+
+import pytest
+from kairos_ros.action import ExecuteTask
+from rclpy.action import ActionClient
+from std_msgs.msg import String
+
+from kairos_ros.nodes.clients.standalone_node import StandaloneNode
+from kairos_ros.nodes.timers import every
+
+pytestmark = pytest.mark.slow
+
+
+def dds_threads() -> set[str]:
+    """Of this process, but for the one that Fast DDS keeps for good."""
+    threads = set()
+    for thread in Path("/proc/self/task").iterdir():
+        try:
+            name = (thread / "comm").read_text().strip()
+        except OSError:
+            continue  # it has just ended
+        if name.startswith("dds.") and name != "dds.shm.wdog":
+            threads.add(f"{name} {thread.name}")
+    return threads
+
+
+def make_all(standalone: StandaloneNode) -> None:
+    node = standalone.node
+    node.create_publisher(String, "said", 1)
+    node.create_subscription(String, "said", lambda _: None, 1)
+    every(node, 0.02, lambda: None)
+    ActionClient(node, ExecuteTask, "/nobody/execute_task")
+
+
+@pytest.mark.parametrize("make", [lambda _: None, make_all], ids=["nothing", "all kinds"])
+def test_a_node_that_is_closed_leaves_no_thread_of_dds(domain_id, make):
+    before = dds_threads()
+    standalone = StandaloneNode("closed", domain_id)
+    make(standalone)
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        standalone.spin(0.05)
+    assert dds_threads() - before
+    standalone.close()
+    assert not dds_threads() - before
