@@ -13,8 +13,9 @@ class ExecutorCall:
     """Has a function called by the node's executor, soon after a thread has asked for it; once
     where several have asked meanwhile.
 
-    A guard condition alone does not do that: rmw_fastrtps 9.3 forgets one that is triggered while
-    it reads which ones were (ros2/rmw_fastrtps#895). A timer looks for calls that it forgot.
+    A guard condition alone does not do that: rmw_fastrtps 9.3.3 loses a trigger that comes while
+    `rmw_wait` checks which ones were triggered (ros2/rmw_fastrtps#895). A timer looks for calls
+    that are still due.
     """
 
     def __init__(self, node: Node, function: Callable[[], None]) -> None:

@@ -1,30 +1,17 @@
 """A program that has closed its node has left DDS, whatever it made in between."""
 
 import time
-from pathlib import Path
 
 import pytest
 from kairos_ros.action import ExecuteTask
 from rclpy.action import ActionClient
 from std_msgs.msg import String
 
+from kairos_ros.host.shared_memory import own_ports
 from kairos_ros.nodes.clients.standalone_node import StandaloneNode
 from kairos_ros.nodes.timers import every
 
 pytestmark = pytest.mark.slow
-
-
-def dds_threads() -> set[str]:
-    """Of this process, but for the one that Fast DDS keeps for good."""
-    threads = set()
-    for thread in Path("/proc/self/task").iterdir():
-        try:
-            name = (thread / "comm").read_text().strip()
-        except OSError:
-            continue  # it has just ended
-        if name.startswith("dds.") and name != "dds.shm.wdog":
-            threads.add(f"{name} {thread.name}")
-    return threads
 
 
 def make_all(standalone: StandaloneNode) -> None:
@@ -36,13 +23,13 @@ def make_all(standalone: StandaloneNode) -> None:
 
 
 @pytest.mark.parametrize("make", [lambda _: None, make_all], ids=["nothing", "all kinds"])
-def test_a_node_that_is_closed_leaves_no_thread_of_dds(domain_id, make):
-    before = dds_threads()
+def test_a_node_that_is_closed_reads_no_port_of_dds(domain_id, make):
+    before = own_ports()
     standalone = StandaloneNode("closed", domain_id)
     make(standalone)
     until = time.monotonic() + 0.3
     while time.monotonic() < until:
         standalone.spin(0.05)
-    assert dds_threads() - before
+    assert own_ports() - before
     standalone.close()
-    assert not dds_threads() - before
+    assert not own_ports() - before

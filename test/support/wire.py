@@ -108,7 +108,7 @@ class Spinner:
         self._node = node
         self.executor = SingleThreadedExecutor(context=node.context)
         self.executor.add_node(node)
-        # it wakes the executor where rmw_fastrtps lost a wake-up of another thread
+        # wakes the executor if rmw_fastrtps lost a trigger of another thread (executor_call.py)
         every(node, 0.5, lambda: None)
         self._over = Future()
         self._thread = threading.Thread(

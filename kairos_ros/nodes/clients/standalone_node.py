@@ -52,8 +52,8 @@ class StandaloneNode:
             self._thread.join(5.0)
         # not beside a thread that spins, which in Jazzy ends with an error then
         self.executor.shutdown(timeout_sec=1.0)
-        # Node.destroy_node leaves these, and DDS with them, to the end of the interpreter, which
-        # could then wait for ever
+        # Node.destroy_node does not destroy action clients, and one that is left keeps the DDS
+        # participant until the interpreter ends, which may then hang
         for client in [one for one in self.node.waitables if isinstance(one, ActionClient)]:
             client.destroy()
         self.node.destroy_node()
