@@ -4,12 +4,17 @@ The truth is recorded beside the answers (`/ROBOT/task_truth`); no judge and no 
 """
 
 from collections import Counter, defaultdict
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kairos_ros.core.pipeline import Component, TaskState
-from kairos_ros.recording.runs.pipeline import JudgementRecord
+from kairos_ros.recording.runs.pipeline import (
+    JudgementRecord,
+    PipelineRecord,
+    TransitionRecord,
+)
 from kairos_ros.recording.runs.run import FleetRun
+from kairos_ros.robot.supervision.state_table import Effect
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,7 +27,8 @@ class Confusion:
     unknown: int
     """Judgements of pictures whose truth is unclear or was not recorded."""
     succeeded: int
-    """Tasks that ended because the monitor said "done" of a picture whose truth is known."""
+    """Tasks that their robots ended because the monitor said "done" of a picture whose truth is
+    known."""
     confirmed: int
     """Those of them in which it was."""
 
@@ -44,31 +50,43 @@ class Confusion:
 
 def confusions(run: FleetRun) -> list[Confusion]:
     """By task class, in the order of their names; empty where no truth was recorded."""
-    judged = run.pipeline.judged if run.pipeline else ()
-    tasks = {(task.robot, task.task): task for task in run.tasks}
+    record = run.pipeline or PipelineRecord()
+    scenes = {(task.robot, task.task): task.scene for task in run.tasks}
     of_class: defaultdict[str, list[JudgementRecord]] = defaultdict(list)
-    decisive: dict[tuple[str, str], JudgementRecord] = {}
-    for one in judged:
-        task = tasks.get((one.robot, one.task))
-        if one.component is not Component.MONITOR or task is None:
-            continue
-        of_class[task.scene].append(one)
-        if task.success and one.said == TaskState.DONE and one.answered_s <= task.ended_s:
-            decisive[one.robot, one.task] = one
+    for one in record.judged:
+        scene = scenes.get((one.robot, one.task))
+        if one.component is Component.MONITOR and scene is not None:
+            of_class[scene].append(one)
     if not any(one.truth for mine in of_class.values() for one in mine):
         return []
     return [
-        _confusion(
-            scene, mine, [o for key, o in decisive.items() if tasks[key].scene == scene and o.truth]
-        )
+        _confusion(scene, mine, list(_decisive(mine, record.moves)))
         for scene, mine in sorted(of_class.items())
     ]
+
+
+def _decisive(
+    judged: list[JudgementRecord], moves: Iterable[TransitionRecord]
+) -> Iterator[JudgementRecord]:
+    """The "done" that ended each task: of the picture that was as old as the robot says. (A
+    recorder may get an answer after what followed from it, so that their order tells nothing.)"""
+    for end in moves:
+        if end.component == Component.MONITOR and Effect.SUCCEED in end.effects:
+            pictured_s = end.at_s - end.frame_age_s
+            said = [
+                one
+                for one in judged
+                if (one.robot, one.task, one.said) == (end.robot, end.task, TaskState.DONE)
+            ]
+            if said:
+                yield min(said, key=lambda one: abs(one.pictured_s - pictured_s))
 
 
 def _confusion(
     scene: str, mine: list[JudgementRecord], decisive: list[JudgementRecord]
 ) -> Confusion:
     known = [one for one in mine if one.truth is not None]
+    decisive = [one for one in decisive if one.truth is not None]
     return Confusion(
         scene,
         Counter((one.truth, TaskState(one.said)) for one in mine if one.truth is not None),

@@ -29,6 +29,7 @@ def moved(at_s, before, after, trigger, component="", effects=(), reacted_s=0.01
 
 
 STOP = ("stop", "replan")
+ENDED = ("stop", "succeed")
 MOVES = (
     moved(1.5, "holding", "running", "safe and answered"),
     moved(3.0, "running", "holding", "stop_and_replan", "safety", STOP, 0.02, 0.10),
@@ -54,7 +55,12 @@ MOVES = (
         reason="Ada: the cell is empty",
     ),
     moved(8.5, "holding", "running", "safe and answered"),
-    moved(9.0, "running", "holding", "task done", "monitor", ("stop", "succeed"), 0.01, 0.15),
+    moved(9.0, "running", "holding", "task done", "monitor", ENDED, 0.01, 0.05),
+)
+OTHER_MOVES = (
+    replace(
+        moved(8.0, "running", "holding", "task done", "monitor", ENDED, 0.01, 0.15), robot="arm_2"
+    ),
 )
 
 
@@ -72,7 +78,8 @@ JUDGED = (
     judged(FAILED, ONGOING),
     judged(ONGOING, None),
     judged(DONE, DONE, 3.0),
-    judged(DONE, ONGOING, 8.9),
+    judged(DONE, ONGOING, 9.1),  # the recorder got it when its effects were there already
+    judged(DONE, DONE, 9.3),
     judged(DONE, DONE, 7.9, "arm_2"),
     judged(ONGOING, ONGOING, 7.0, "arm_2"),
 )
@@ -132,19 +139,20 @@ def test_retries_waits_and_releases_are_counted_by_robot():
 
 
 def test_a_monitor_is_scored_by_the_truth_about_the_pictures_it_judged():
-    door, push = confusions(RUN)
+    both = PipelineRecord(judged=JUDGED, moves=(*MOVES, *OTHER_MOVES))
+    door, push = confusions(replace(RUN, pipeline=both))
     assert push.counts == {
         (ONGOING, ONGOING): 6,
         (FAILED, ONGOING): 1,
         (FAILED, FAILED): 1,
         (ONGOING, FAILED): 1,
-        (DONE, DONE): 1,
+        (DONE, DONE): 2,
         (ONGOING, DONE): 1,
     }
     assert push.unknown == 1
-    assert push.agreement == pytest.approx(8 / 11)
+    assert push.agreement == pytest.approx(9 / 12)
     assert push.recall(FAILED) == 0.5
-    # the word that ended the task was the last "done" before its end, and it was wrong
+    # the "done" that ended the task was of a picture of 0.05 s before, and it was wrong
     assert (push.succeeded, push.confirmed) == (1, 0)
     assert (door.scene, door.agreement, door.succeeded, door.confirmed) == ("door-open-v3", 1, 1, 1)
     assert math.isnan(door.recall(FAILED))
@@ -163,7 +171,7 @@ def test_the_report_has_a_section_about_the_models_around_the_policy():
     text = re.sub(r"\s+", " ", re.sub(r"<[^>]+>", " ", body))
     assert "safety: unsafe 2 40 58 60 200 300" in text
     assert "Ada: the cell is empty" in text
-    assert "push-v3: 72.7 % of 11 judgements are right" in text
+    assert "push-v3: 75.0 % of 12 judgements are right" in text
     assert "0 of 1 tasks that the monitor ended as done were; the truth of 1 more pictures" in text
     plain = render(
         [NamedRun("cell", Path("cell"), replace(RUN, pipeline=None), {})],
