@@ -2,6 +2,7 @@
 
 import base64
 import contextlib
+import faulthandler
 import json
 import os
 import re
@@ -53,8 +54,13 @@ def body(arm):
     made = []
 
     def make(rate_hz=30.0, robot="so101_follower", **options):
-        made.append(make_adapter("lerobot", rate_hz, {"robot": robot, **arm.options, **options}))
-        return made[-1]
+        try:
+            one = make_adapter("lerobot", rate_hz, {"robot": robot, **arm.options, **options})
+        except BodyError:
+            faulthandler.dump_traceback()  # seen once: a camera's thread that had not ended in 4 s
+            raise
+        made.append(one)
+        return one
 
     arm.tell("plug", *FAULTLESS, *(f"place {i} {at}" for i, at in FOLDED.items()), "power")
     yield make
