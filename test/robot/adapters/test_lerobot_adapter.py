@@ -6,6 +6,7 @@ import faulthandler
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import threading
@@ -344,6 +345,9 @@ def test_the_way_to_the_safe_state_is_no_faster_than_asked_and_ends(body, safe_s
 # The main function of lerobot-calibrate. LeRobot waits 50 ms for a motor to answer, and a busy
 # machine may let the simulated arm wait longer: here it waits 5 s.
 PATIENT_CALIBRATE = """
+import faulthandler
+import signal
+
 from lerobot.motors.feetech import feetech
 from lerobot.scripts.lerobot_calibrate import main
 
@@ -351,6 +355,7 @@ def wait_5_s(port, _):
     port.packet_start_time, port.packet_timeout = port.getCurrentTime(), 5000.0
 
 feetech.patch_setPacketTimeout = wait_5_s
+faulthandler.register(signal.SIGUSR1)
 main()
 """
 
@@ -385,7 +390,13 @@ def calibrate_as_a_person(arm, options, said):
             read = re.compile(rf"gripper +\| +\d+ \| +{place} \|")  # minimum, position, maximum
             until(lambda read=read, at=printed: ended() or read.search(said.read_text()[at:]), 60.0)
         confirm()
-        return calibrate.wait(60)
+        until(ended, 120.0)
+        return calibrate.returncode
+    except AssertionError:
+        calibrate.send_signal(signal.SIGUSR1)  # says where it is
+        time.sleep(1.0)
+        print(said.read_text()[-5000:])
+        raise
     finally:
         calibrate.kill()
         calibrate.wait()
@@ -444,16 +455,20 @@ def test_an_option_that_cannot_be_is_refused_with_the_reason(body, options, said
 
 
 class PictureServer:
-    """A camera of LeRobot's kind `zmq`, 50 times a second, until it freezes."""
+    """A camera of LeRobot's kind `zmq`: 50 pictures a second, from `late_s` after somebody
+    subscribes, until it freezes."""
 
-    def __init__(self):
-        socket = zmq.Context.instance().socket(zmq.PUB)
+    def __init__(self, late_s=0.0):
+        socket = zmq.Context.instance().socket(zmq.XPUB)  # hears of subscriptions
         self.port = socket.bind_to_random_port("tcp://127.0.0.1")
         self._frozen = threading.Event()
         picture = np.full((48, 64, 3), (255, 0, 0), np.uint8)  # blue, in OpenCV's order
         encoded = base64.b64encode(cv2.imencode(".jpg", picture)[1].tobytes()).decode()
 
         def run():
+            while not socket.poll(20) and not self._frozen.is_set():
+                pass
+            self._frozen.wait(late_s)
             while not self._frozen.wait(0.02):
                 socket.send_string(json.dumps({"images": {"top": encoded}}))
             socket.close(0)
@@ -515,6 +530,14 @@ def test_of_two_cameras_the_one_that_is_stale_is_named(body):
         goes_on.freeze()
         stops.freeze()
     assert "camera stops has given no picture for" in str(error)
+
+
+def test_a_camera_whose_first_picture_is_late_is_waited_for(body):
+    server = PictureServer(late_s=1.5)  # LeRobot waits 1 s
+    try:
+        body(cameras={"top": server.options}, **PATIENT).reset(GOAL)
+    finally:
+        server.freeze()
 
 
 def test_a_camera_that_never_gave_a_picture_is_not_taken_for_one_that_does(body):

@@ -35,7 +35,8 @@ from kairos_ros.robot.body_error import BodyError
 log = logging.getLogger(__name__)
 
 TRIES = 3
-"""LeRobot's drivers give up connecting over one packet that was lost."""
+"""LeRobot's drivers give up connecting over one packet that was lost, and over a camera that gives
+no picture within a second, as where everything on a host starts at once."""
 CONNECT_TIMEOUT_MS = 250.0
 """For a reply while nothing moves; a busy host may be late by so much."""
 CONTROL_TIMEOUT_MS = 50.0
@@ -76,7 +77,7 @@ class LeRobotConnection:
                 self.opened = True
                 return
             except Exception as error:  # a driver raises whatever it likes
-                if left and reason_of(error) in TRANSIENT:
+                if left and reason_of(error) in TRANSIENT | {STALE}:
                     log.warning("connecting again: %s", reason_of(error))
                     self.close()
                     continue
