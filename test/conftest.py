@@ -1,6 +1,5 @@
 """Fixtures for tests that talk over DDS and start real node processes."""
 
-import gc
 import os
 import signal
 import subprocess
@@ -23,7 +22,6 @@ from kairos_ros.host.domain import claim_domain
 from kairos_ros.host.orphan import LAUNCHER_PID
 from kairos_ros.host.shared_memory import keep_ports_open
 
-gc.disable()  # until all tests are imported
 pytest_plugins = ["slow_mark"]
 os.environ["ROS_AUTOMATIC_DISCOVERY_RANGE"] = "LOCALHOST"
 os.environ["ROS_DOMAIN_ID"] = str(claim_domain())
@@ -38,12 +36,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 LEAVES_WITH_US = {LAUNCHER_PID: str(os.getpid())}
 """Tests that are killed leave no nodes behind, which would answer the next ones in their domain."""
 ALONE = {"PYTHONUNBUFFERED": "1", "PYTHONFAULTHANDLER": "1", "OMP_NUM_THREADS": "1"}
-
-
-def pytest_collection_finish():
-    """What was imported stays, and need not be looked through while tests run."""
-    gc.freeze()
-    gc.enable()
 
 
 @pytest.hookimpl(wrapper=True)

@@ -50,6 +50,17 @@ def pytest_collection_finish(session):
     gc.enable()
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(item, nextitem):
+    """What a slow module left is collected here, or stays. Where it is collected during a later
+    test, all threads of the process stand meanwhile, for seconds on a busy host."""
+    yield
+    last = nextitem is None or nextitem.path != item.path
+    if last and item.get_closest_marker("slow"):
+        gc.collect()
+        gc.freeze()
+
+
 def pytest_ignore_collect(collection_path: Path, config) -> bool | None:
     """Not even imported with --fast: loading torch takes seconds."""
     if not config.getoption("--fast") or collection_path.suffix != ".py":

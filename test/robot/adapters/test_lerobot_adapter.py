@@ -22,7 +22,7 @@ from bench.support.simulated_so101 import SimulatedArm
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.adapter import Homing, Jointed, Limited, RobotAdapter, TaskGoal, Tolerating
 from kairos_ros.robot.adapters.lerobot import lerobot_adapter
-from kairos_ros.robot.adapters.lerobot.lerobot_arms import limp
+from kairos_ros.robot.adapters.lerobot.lerobot_arms import limp, release
 from kairos_ros.robot.adapters.registry import make_adapter
 from kairos_ros.robot.body_error import BodyError
 
@@ -275,6 +275,14 @@ def test_the_torque_goes_off_after_a_fault_where_that_is_configured(body, arm):
     assert not any(torque[name]["torque"] for name in torque if name != "elbow_flex")
     so101.reset(GOAL)
     assert all(arm.motors("torque").values())
+
+
+def test_a_motor_whose_reply_is_spoiled_is_told_again_to_let_go(body, arm):
+    so101 = body()
+    so101.reset(GOAL)
+    arm.tell("garble 4")
+    assert [release(motors) for motors in so101._link.arms] == [[]]
+    assert not any(arm.motors("torque").values())
 
 
 def test_after_the_cable_was_pulled_only_a_new_task_connects_and_it_moves_nothing(body, arm):

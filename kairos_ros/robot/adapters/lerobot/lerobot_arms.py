@@ -205,17 +205,23 @@ def gone(arm: ArmMotors) -> bool:
 
 
 def release(arm: ArmMotors) -> list[str]:
-    """Switches off the torque of every motor that hears; those that do not say so."""
-    with contextlib.suppress(Exception):  # a port that is gone
-        drop_input(arm)
-    deaf = []
-    for motor in arm.bus.motors:
-        try:
-            arm.bus.disable_torque(motor, num_retry=1)
-        except Exception as error:  # as many kinds as a driver has
-            log.debug("motor %s keeps its torque: %s", motor, error)
-            deaf.append(f"{arm.prefix}{motor}")
-    return deaf
+    """Switches off the torque of every motor that hears; those that do not say so. Every motor is
+    told once before any is told again, so that none waits for one that is silent."""
+    deaf = list(arm.bus.motors)
+    for _ in range(TRIES):
+        with contextlib.suppress(Exception):  # a port that is gone
+            drop_input(arm)
+        deaf = [motor for motor in deaf if not _let_go(arm, motor)]
+    return [f"{arm.prefix}{motor}" for motor in deaf]
+
+
+def _let_go(arm: ArmMotors, motor: str) -> bool:
+    try:
+        arm.bus.disable_torque(motor)
+    except Exception as error:  # as many kinds as a driver has
+        log.debug("motor %s keeps its torque: %s", motor, error)
+        return False
+    return True
 
 
 def check_step(arm: ArmMotors) -> None:
