@@ -52,8 +52,8 @@ def pytest_collection_finish(session):
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item, nextitem):
-    """What a slow module left is collected here, or stays. Where it is collected during a later
-    test, all threads of the process stand meanwhile, for seconds on a busy host."""
+    """Collects what a slow module left, and excludes the rest from later collections: one of those
+    in the middle of a test stops all threads of the process, for up to 3 s on a busy host."""
     yield
     last = nextitem is None or nextitem.path != item.path
     if last and item.get_closest_marker("slow"):

@@ -8,11 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from kairos_ros.core.pipeline import Component, TaskState
-from kairos_ros.recording.runs.pipeline import (
-    JudgementRecord,
-    PipelineRecord,
-    TransitionRecord,
-)
+from kairos_ros.recording.runs.pipeline import JudgementRecord, PipelineRecord, TransitionRecord
 from kairos_ros.recording.runs.run import FleetRun
 from kairos_ros.robot.supervision.state_table import Effect
 
@@ -68,8 +64,8 @@ def confusions(run: FleetRun) -> list[Confusion]:
 def _decisive(
     judged: list[JudgementRecord], moves: Iterable[TransitionRecord]
 ) -> Iterator[JudgementRecord]:
-    """The "done" that ended each task: of the picture that was as old as the robot says. (A
-    recorder may get an answer after what followed from it, so that their order tells nothing.)"""
+    """The "done" that ended each task: the one about the picture whose age the robot told when it
+    ended it. The recorder may get that answer after the end of the task."""
     for end in moves:
         if end.component == Component.MONITOR and Effect.SUCCEED in end.effects:
             pictured_s = end.at_s - end.frame_age_s

@@ -205,8 +205,8 @@ def gone(arm: ArmMotors) -> bool:
 
 
 def release(arm: ArmMotors) -> list[str]:
-    """Switches off the torque of every motor that hears; those that do not say so. Every motor is
-    told once before any is told again, so that none waits for one that is silent."""
+    """Switches off the torque of every motor; returns those that do not confirm it. Every motor is
+    told once before any is told again, so that none waits for a silent one."""
     deaf = list(arm.bus.motors)
     for _ in range(TRIES):
         with contextlib.suppress(Exception):  # a port that is gone
