@@ -109,7 +109,7 @@ def test_commands_say_which_fleet_they_mean(heard, domain_id):
     assert done.stdout == "cell_1/arm_2 does no task\n", done.stderr
     done = kairos("task", "cancel", "site_a/cell_1/arm_2")
     assert done.stdout == "site_a/cell_1/arm_2 does no task\n", done.stderr
-    swing = ("swing", "--max-duration", "3", "--horizon", "static:5")
+    swing = ("swing", "--max-duration", "9", "--horizon", "static:5")  # a line every 2 s
     done = kairos("task", "send", "/site_a/cell_1/arm_2", *swing)
     assert "site_a/cell_1/arm_2 moves: round" in done.stdout, done.stderr
     assert "no serving node" not in done.stdout
