@@ -179,6 +179,8 @@ class Faults:
     """Replies to come that end half way."""
     noise: int = 0
     """Replies to come with 7 bytes of garbage before them."""
+    late: int = 0
+    """Replies to come that leave together with the one after them."""
     delay_s: float = 0.0
     """How late every reply leaves; kept by the port."""
 
@@ -192,6 +194,7 @@ class Bus:
         self.counts: Counter[str] = Counter()
         """Packets by what became of them: `answered`, `unanswered`, `bad_checksum`, `unknown`."""
         self._input = bytearray()
+        self._late = b""
         self._heard_s = 0.0
 
     def servo(self, motor: int) -> Servo:
@@ -291,7 +294,12 @@ class Bus:
             if faults.noise > 0:
                 faults.noise -= 1
                 reply = b"\x00\xff\xff\x13\xff\x7f\x02" + reply
-            said += reply
+            self._late += reply
+            if faults.late > 0:
+                faults.late -= 1
+                continue
+            said += self._late
+            self._late = b""
         return bytes(said)
 
 

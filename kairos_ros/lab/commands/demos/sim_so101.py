@@ -23,6 +23,7 @@ Commands, one per line on the standard input:
   power                 off and on again: motors lose torque and whatever is not in the EEPROM
   silence ID | speak ID that motor stops answering, answers again
   garble N | tear N | noise N   spoil the next N replies
+  late N                the next N replies leave together with the one after them
   delay MS              every reply leaves so much later
   place ID STEPS        turn that motor by hand
   show                  print what the motors are at, as one line of JSON"""
@@ -113,6 +114,8 @@ def _obey(port: BusPort, line: str) -> None:
                 faults.torn = int(count)
             case ["noise", count]:
                 faults.noise = int(count)
+            case ["late", count]:
+                faults.late = int(count)
             case ["delay", delay_ms]:
                 faults.delay_s = float(delay_ms) / 1e3
             case ["place", motor, steps]:

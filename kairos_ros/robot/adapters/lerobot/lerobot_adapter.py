@@ -155,14 +155,16 @@ class LeRobotAdapter:
         """
         if self._fault is None:
             try:
-                self._check_torque()
-                self._look(patient=True)  # last: what it reads next is answered in turn then
+                with self._link.patient():
+                    self._check_torque()
+                    self._look(patient=True)  # last: what it reads next is answered in turn then
             except BodyError as error:
                 log.warning("connecting again: %s", error)
         if self._fault is not None:
             self._link.close()
             self._open()
-        self._check_within()
+        with self._link.patient():
+            self._check_within()
         self._told = None
 
     def observe(self) -> Observation:
@@ -234,7 +236,8 @@ class LeRobotAdapter:
             self._link.open()
             self._fault = None
             self._pixels = PixelWatch(self._options.frozen_after_s)
-            self._look(patient=True)
+            with self._link.patient():
+                self._look(patient=True)
         except BodyError as error:
             self._fault = error
             self._link.close()

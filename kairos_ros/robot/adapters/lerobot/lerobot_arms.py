@@ -184,12 +184,19 @@ def bound(arm: ArmMotors, timeout_ms: float) -> None:
 
 def silent(arm: ArmMotors) -> list[str]:
     """Motors that do not answer, each with its number."""
-    drop_input(arm)
     return [
         f"{arm.prefix}{name} (id {motor.id})"
         for name, motor in arm.bus.motors.items()
-        if arm.bus.ping(name, num_retry=1) is None
+        if not _answers(arm, name)
     ]
+
+
+def _answers(arm: ArmMotors, motor: str) -> bool:
+    drop_input(arm)
+    try:
+        return arm.bus.ping(motor, num_retry=1) is not None
+    except IndexError:  # the driver, from this motor's reply to the first try
+        return True
 
 
 def gone(arm: ArmMotors) -> bool:

@@ -5,7 +5,7 @@ import inspect
 import logging
 import os
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
 from functools import partial
 from typing import Any
 
@@ -37,7 +37,7 @@ log = logging.getLogger(__name__)
 TRIES = 3
 """LeRobot's drivers give up connecting over one packet that was lost, and over a camera that gives
 no picture within a second, as where everything on a host starts at once."""
-CONNECT_TIMEOUT_MS = 250.0
+PATIENT_TIMEOUT_MS = 250.0
 """For a reply while nothing moves; a busy host may be late by so much."""
 CONTROL_TIMEOUT_MS = 50.0
 """While the arm is controlled: LeRobot's own, one or two periods."""
@@ -72,24 +72,24 @@ class LeRobotConnection:
                 self.robot = self._build()
                 self.arms = arms_of(self.robot, self.robot.action_features)
             self._used = True
-            try:
-                self._open()
-                self.opened = True
-                return
-            except Exception as error:  # a driver raises whatever it likes
-                if left and reason_of(error) in TRANSIENT | {STALE}:
-                    log.warning("connecting again: %s", reason_of(error))
+            with self.patient():
+                try:
+                    self._open()
+                    self.opened = True
+                    return
+                except Exception as error:  # a driver raises whatever it likes
+                    if left and reason_of(error) in TRANSIENT | {STALE}:
+                        log.warning("connecting again: %s", reason_of(error))
+                        self.close()
+                        continue
+                    fault = error if isinstance(error, BodyError) else self.named(error)
                     self.close()
-                    continue
-                fault = error if isinstance(error, BodyError) else self.named(error)
-                self.close()
-                raise fault from error
+                    raise fault from error
 
     def _open(self) -> None:
         for arm in self.arms:
             self._held.append(claim(arm.bus.port))
         for arm in self.arms:
-            bound(arm, CONNECT_TIMEOUT_MS)
             prepare(arm, self._calibrate)
         for camera in self._cameras():
             close_after_reading(camera)
@@ -98,10 +98,19 @@ class LeRobotConnection:
             raise BodyError(
                 CALIBRATION, f"the robot is not calibrated; beside it, run: {self._calibrate}"
             )
-        for arm in self.arms:
-            bound(arm, CONTROL_TIMEOUT_MS)
         for camera in self._cameras():
             allow_age(camera, self._max_image_age_s)
+
+    @contextlib.contextmanager
+    def patient(self) -> Iterator[None]:
+        """While nothing moves: replies may be as late as on a busy host."""
+        for arm in self.arms:
+            bound(arm, PATIENT_TIMEOUT_MS)
+        try:
+            yield
+        finally:
+            for arm in self.arms:
+                bound(arm, CONTROL_TIMEOUT_MS)
 
     def close(self) -> None:
         """Closes ports and cameras, whatever state they are in. Torque stays as it is."""
