@@ -703,13 +703,20 @@ def test_the_judge_that_ships_sees_who_is_in_the_cell_and_how_far_the_task_is(
     """Nobody tells it: what it has are pictures."""
     start(vlm("vlm", robots=["cell_6"], **{"safety.slo_ms": 60_000.0}))
     cell = Cell(wire, "cell_6")
-    said = {}
+    said, shown = {}, 0
     for name in ("empty", "person", "empty_again", "failed", "done"):
         cell.task = name
-        of = lambda kind, name=name: [m for m in cell.heard[kind] if m.task == name][-1:]  # noqa: E731
-        cell.shows_until(lambda: of(SafetyVerdict) and of(TaskProgress), data=pictures[name])  # noqa: B023
-        said[name] = (of(SafetyVerdict)[0].safe, of(TaskProgress)[0].state)
-        assert of(SafetyVerdict)[0].model == "embedded:factory_judge"
+
+        def of_this(kind, task=name, before=shown):  # the last picture may be judged for this task
+            mine = [m for m in cell.heard[kind] if m.task == task and m.frame.sec > before]
+            return mine[-1] if mine else None
+
+        def judged(of_this=of_this):
+            return of_this(SafetyVerdict) and of_this(TaskProgress)
+
+        shown = cell.shows_until(judged, data=pictures[name])
+        said[name] = (of_this(SafetyVerdict).safe, of_this(TaskProgress).state)
+        assert of_this(SafetyVerdict).model == "embedded:factory_judge"
     assert [name for name, (safe, _) in said.items() if not safe] == ["person"]
     assert said["empty"][1] == TaskProgress.ONGOING
     assert said["failed"][1] == TaskProgress.FAILED
