@@ -136,8 +136,9 @@ class VirtualRobot:
         elif isinstance(body, Refetch):
             totals.refetched += 1
         elif isinstance(body, Refusal):
-            asked.refused = True
-            totals.refused += 1
+            if not self._gave_up(key):  # else the server had the later round before this answer
+                asked.refused = True
+                totals.refused += 1
         else:
             del self._rounds[key]
             totals.actions += 1
