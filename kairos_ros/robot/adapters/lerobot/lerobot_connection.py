@@ -103,7 +103,7 @@ class LeRobotConnection:
 
     @contextlib.contextmanager
     def patient(self) -> Iterator[None]:
-        """While nothing moves: replies may be as late as on a busy host."""
+        """Waits for replies as long as a busy host may need; only while nothing moves."""
         for arm in self.arms:
             bound(arm, PATIENT_TIMEOUT_MS)
         try:
