@@ -64,6 +64,41 @@ def test_nobody_is_asked_about_types(tmp_path):
         assert "dds.tls" in said_by_a_node(threads, str(asks))
 
 
+@pytest.mark.slow
+def test_no_thread_delivers_to_another_participant_of_its_process(tmp_path):
+    """Fast DDS can deadlock where one does so, with locks of both participants. What it delivered
+    is there as soon as it has published, which a planted file shows; else another thread has to
+    come to it first."""
+    delivers = tmp_path / "delivers.xml"
+    delivers.write_text(Path(OURS).read_text().replace(">OFF<", ">FULL<"))
+    assert int(said_by_a_node(THERE_AT_ONCE, str(delivers))) == 100
+    assert int(said_by_a_node(THERE_AT_ONCE, OURS)) < 100
+
+
+THERE_AT_ONCE = """
+import time
+from std_msgs.msg import String
+other = rclpy.Context()
+rclpy.init(context=other)
+reader = rclpy.create_node("hears", context=other)
+subscription = reader.create_subscription(String, "said", lambda _: None, 1)
+publisher = node.create_publisher(String, "said", 1)
+while not (publisher.get_subscription_count() and subscription.get_publisher_count()):
+    time.sleep(0.01)
+at_once = 0
+for _ in range(100):
+    publisher.publish(String(data="now"))
+    with subscription.handle:
+        taken = first = subscription.handle.take_message(String, False)
+        while not taken:
+            taken = subscription.handle.take_message(String, False)
+    at_once += first is not None
+print(at_once)
+rclpy.shutdown(context=other)
+"""
+"""How many of 100 messages the other participant has when `publish` returns."""
+
+
 def said_by_a_node(program: str, profiles: str) -> str:
     """What a process prints that has one node and these profiles, and runs a line of Python;
     without what Fast DDS's shared memory says about other processes of this host."""
