@@ -8,7 +8,7 @@ from diagnostic_msgs.msg import DiagnosticStatus
 from kairos_ros.msg import ActionChunk, RobotState
 from managed import parameters_of
 from rclpy.parameter import Parameter
-from wire import WireRobot, done, until
+from wire import ATTEMPTS, WireRobot, done, until
 
 from kairos_ros.bringup.plan import serving
 from kairos_ros.core.placement.served_plan import PlannedEngine, ServedPlan
@@ -31,10 +31,16 @@ def seen(wire, robot: str) -> RobotState:
 
 
 def asks(robot: WireRobot, first: int, seconds: float, pause_s: float) -> int:
-    """Asks for round after round, and returns how many times actions came."""
+    """Asks for round after round, and returns how many times actions came.
+
+    Sends a newer observation when the server asks for one: what it computes for a round that was
+    given up is dropped.
+    """
     round_, until_s, before = first, time.monotonic() + seconds, len(robot.answers)
     while time.monotonic() < until_s:
-        robot.ask(round_)
+        answer = robot.ask(round_)
+        while answer.kind == ActionChunk.REFETCH:
+            answer = robot.ask(round_, or_older=True, attempt=next(ATTEMPTS))
         round_ += 1
         time.sleep(pause_s)
     return sum(answer.kind == ActionChunk.ACTIONS for answer in robot.answers[before:])
