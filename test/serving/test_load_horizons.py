@@ -106,7 +106,7 @@ def lengths(answers: dict[str, Actions]) -> dict[str, int]:
 
 BUSY = {"a": "door", "b": "door", "c": "door", "d": "door", "e": "peg"}
 """Each asks for 1.4 rounds per second: 5 actions less those that pass until the answer. All five
-ask for 6.8 of 4.5; with 20 actions for the doors it is 2.4."""
+ask for 6.8 of 4.5; with 10 actions for the doors it is 3.8."""
 
 
 def test_horizons_are_the_policys_while_the_engine_does_what_is_asked_for() -> None:
@@ -119,9 +119,9 @@ def test_in_overload_they_grow_where_that_costs_no_success_and_shrink_when_it_is
     dispatcher = serving("abcde")
     rounds(dispatcher, BUSY, 1, 0)
     long = rounds(dispatcher, BUSY, 4, 10 * SECOND)
-    assert lengths(long) == {"a": 20, "b": 20, "c": 20, "d": 20, "e": 5}
-    assert long["a"].horizon_reason == "static 5 of 20; 20 for the most successes at this load"
-    assert long["a"].confidence.shape == (20,)
+    assert lengths(long) == {"a": 10, "b": 10, "c": 10, "d": 10, "e": 5}
+    assert long["a"].horizon_reason == "static 5 of 20; 10 for the most successes at this load"
+    assert long["a"].confidence.shape == (10,)
     for robot in "bcde":
         dispatcher.announce(60 * SECOND, Announcement(robot, "s", ""))
     assert lengths(rounds(dispatcher, {"a": "door"}, 7, 60 * SECOND)) == {"a": 5}
@@ -130,7 +130,7 @@ def test_in_overload_they_grow_where_that_costs_no_success_and_shrink_when_it_is
 def test_a_task_is_known_by_its_kind_or_its_instruction() -> None:
     dispatcher, kinds = serving("abcde"), BUSY | {"a": "a door of ours"}
     rounds(dispatcher, kinds, 1, 0)
-    assert lengths(rounds(dispatcher, kinds, 4, 10 * SECOND))["a"] == 20
+    assert lengths(rounds(dispatcher, kinds, 4, 10 * SECOND))["a"] == 10
 
 
 def test_it_can_be_switched_off_while_robots_are_served() -> None:

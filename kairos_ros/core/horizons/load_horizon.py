@@ -24,6 +24,8 @@ LOSSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 """Of success, from which a choice starts."""
 MOST_CHANGES = 50
 """Of one kind at a time, in one review."""
+MOST_TRIED = 1000
+"""Horizons that one step looks at, of all choices and kinds: with many kinds few choices begin."""
 ROUNDS_TO_SETTLE = 6
 """Of a fixed point that converges fast."""
 
@@ -161,18 +163,17 @@ def choose_floors(loads: Sequence[TaskLoad], target: float) -> list[int]:
     """The floor of the horizon per kind, 0 where there shall be none, for the most successes per
     hour with the engines used to at most `target`.
 
-    From the best of the common floors and of the longest horizons that each lose a kind at most the
-    same success (`LOSSES`), one kind after the other is changed, each time the one that gains most,
-    until none does. Horizons change only for a gain of `LEAST_GAIN`.
+    From the common floors and from the longest horizons that each lose a kind at most the same
+    success (`LOSSES`), one kind after the other is changed, each time the one that gains most,
+    until none does. With many kinds only the best of these are changed (`MOST_TRIED`). Horizons
+    change only for a gain of `LEAST_GAIN`.
     """
     own = np.array([one.horizon for one in loads])
     ladder = sorted({h for one in loads if one.curve for h in one.curve.horizons})
     calibrated = np.array([one.curve is not None for one in loads])
 
-    def best_of(candidates: Floats) -> tuple[int, float]:
-        values = successes_per_s(loads, np.maximum(candidates, own), target)
-        at = int(np.argmax(values > values.max() * (1 - SAME)))
-        return at, float(values[at])
+    def worth(floors: Floats) -> Floats:
+        return successes_per_s(loads, np.maximum(floors, own), target)
 
     starts = np.concatenate(
         [
@@ -180,22 +181,31 @@ def choose_floors(loads: Sequence[TaskLoad], target: float) -> list[int]:
             [[_longest(one, loss) for one in loads] for loss in LOSSES],
         ]
     )
-    _, value = best_of(starts[:1])
-    at, found = best_of(starts)
-    best = starts[0]
-    if found > value * (1 + LEAST_GAIN):
-        best, value = starts[at], found
+    starts = starts[np.sort(np.unique(starts, axis=0, return_index=True)[1])]
+    values = worth(starts)
+    without = values[0]
     changes = [
         (kind, h) for kind, one in enumerate(loads) if one.curve for h in (0, *one.curve.horizons)
     ]
+    begin = max(1, MOST_TRIED // max(1, len(changes) * len(loads)))
+    floors = starts[np.sort(np.argsort(-values, kind="stable")[:begin])]  # short ones first
+    values = worth(floors)
     for _ in range(MOST_CHANGES if changes else 0):
-        others = np.repeat(best[None], len(changes), axis=0)
+        others = np.repeat(floors[:, None], len(changes), axis=1)
         for row, (kind, h) in enumerate(changes):
-            others[row, kind] = h
-        at, found = best_of(others)
-        if found <= value * (1 + LEAST_GAIN):
+            others[:, row, kind] = h
+        found = worth(others)
+        chosen = np.argmax(found > found.max(-1, keepdims=True) * (1 - SAME), axis=-1)[:, None]
+        gained = np.take_along_axis(found, chosen, -1)[:, 0]
+        better = gained > values * (1 + LEAST_GAIN)
+        if not better.any():
             break
-        best, value = others[at], found
+        changed = np.take_along_axis(others, chosen[..., None], 1)[:, 0]
+        floors = np.where(better[:, None], changed, floors)
+        values = np.where(better, gained, values)
+    if values.max() <= without * (1 + LEAST_GAIN):
+        return [0] * len(loads)
+    best = floors[np.argmax(values > values.max() * (1 - SAME))]
     return [int(h) if h > one.horizon else 0 for h, one in zip(best, loads, strict=True)]
 
 

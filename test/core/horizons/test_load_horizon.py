@@ -111,10 +111,10 @@ def test_no_common_floor_is_better_and_neither_is_none(loads: list[TaskLoad]) ->
 
 @settings(deadline=None, max_examples=50)
 @given(LOADS)
-def test_floors_are_within_a_fifth_of_the_best_of_all_choices(loads: list[TaskLoad]) -> None:
+def test_floors_of_few_kinds_are_nearly_the_best_of_all_choices(loads: list[TaskLoad]) -> None:
     ours = successes(loads, choose_floors(loads, 0.9))
     every = product((0, *LADDER), repeat=len(loads))
-    assert ours >= 0.8 * max(successes(loads, list(one)) for one in every)
+    assert ours >= 0.95 * max(successes(loads, list(one)) for one in every)
 
 
 @given(LOADS)
