@@ -25,7 +25,8 @@ LOSSES = (0.0, 0.01, 0.02, 0.05, 0.1, 0.2, 0.4)
 MOST_CHANGES = 50
 """Of one kind at a time, in one review."""
 MOST_TRIED = 1000
-"""Horizons that one step looks at, of all choices and kinds: with many kinds few choices begin."""
+"""Horizons that one step computes: sets of floors, times changes of one kind, times kinds. The more
+kinds there are, the fewer sets are begun with."""
 ROUNDS_TO_SETTLE = 6
 """Of a fixed point that converges fast."""
 
@@ -165,8 +166,9 @@ def choose_floors(loads: Sequence[TaskLoad], target: float) -> list[int]:
 
     From the common floors and from the longest horizons that each lose a kind at most the same
     success (`LOSSES`), one kind after the other is changed, each time the one that gains most,
-    until none does. With many kinds only the best of these are changed (`MOST_TRIED`). Horizons
-    change only for a gain of `LEAST_GAIN`.
+    until none does. With many kinds that is done for the best of these sets only (`MOST_TRIED`).
+    Horizons change only for a gain of `LEAST_GAIN`. Of sets that are equally good, the one that began
+    with shorter horizons is taken.
     """
     own = np.array([one.horizon for one in loads])
     ladder = sorted({h for one in loads if one.curve for h in one.curve.horizons})
@@ -188,8 +190,8 @@ def choose_floors(loads: Sequence[TaskLoad], target: float) -> list[int]:
         (kind, h) for kind, one in enumerate(loads) if one.curve for h in (0, *one.curve.horizons)
     ]
     begin = max(1, MOST_TRIED // max(1, len(changes) * len(loads)))
-    floors = starts[np.sort(np.argsort(-values, kind="stable")[:begin])]  # short ones first
-    values = worth(floors)
+    begun = np.sort(np.argsort(-values, kind="stable")[:begin])  # in their order: short ones first
+    floors, values = starts[begun], values[begun]
     for _ in range(MOST_CHANGES if changes else 0):
         others = np.repeat(floors[:, None], len(changes), axis=1)
         for row, (kind, h) in enumerate(changes):
