@@ -167,8 +167,8 @@ def choose_floors(loads: Sequence[TaskLoad], target: float) -> list[int]:
     From the common floors and from the longest horizons that each lose a kind at most the same
     success (`LOSSES`), one kind after the other is changed, each time the one that gains most,
     until none does. With many kinds that is done for the best of these sets only (`MOST_TRIED`).
-    Horizons change only for a gain of `LEAST_GAIN`. Of sets that are equally good, the one that began
-    with shorter horizons is taken.
+    Horizons change only for a gain of `LEAST_GAIN`. Of sets that are equally good, the one that
+    began with shorter horizons is taken.
     """
     own = np.array([one.horizon for one in loads])
     ladder = sorted({h for one in loads if one.curve for h in one.curve.horizons})
