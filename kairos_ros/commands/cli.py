@@ -137,8 +137,7 @@ def _load(where: str) -> Any:
 def main() -> None:
     """Runs the command line. Ctrl-C ends it with code 130; while Python itself ends, at once."""
     try:
-        with ctrl_c_kept():
-            _run()
+        _run()
     except KeyboardInterrupt:
         sys.exit(130)
     finally:
@@ -150,11 +149,12 @@ def _run() -> None:
     """Errors that the user can fix are printed without a traceback."""
     try:
         run = app(sys.argv[1:])
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
-            # while commands were loaded, both ended the process at once (`start`)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
-            signal.signal(signal.SIGTERM, signal.SIG_DFL)
-        run()
+        with ctrl_c_kept():
+            if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
+                # while commands were loaded, both ended the process at once (`start`)
+                signal.signal(signal.SIGINT, signal.default_int_handler)
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            run()
     except KairosError as error:
         print(f"kairos: {error}", file=sys.stderr)
         sys.exit(2)

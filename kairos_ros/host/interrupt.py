@@ -51,8 +51,11 @@ def sigterm_as_ctrl_c() -> None:
 
 @contextmanager
 def ctrl_c_kept() -> Iterator[None]:
-    """A KeyboardInterrupt that Python drops meanwhile, as it does with whatever is raised in
-    a `__del__` or a callback of a weak reference, is raised again in the main thread."""
+    """A KeyboardInterrupt that gets lost meanwhile is raised again.
+
+    Python drops what is raised in a `__del__` or a callback of a weak reference; and where it is
+    raised while an extension module loads, that import fails with an ImportError of its own.
+    """
     told = sys.unraisablehook
 
     def again(dropped: "sys.UnraisableHookArgs") -> None:
@@ -66,5 +69,15 @@ def ctrl_c_kept() -> Iterator[None]:
     sys.unraisablehook = again
     try:
         yield
+    except Exception as error:
+        if _caused_by_ctrl_c(error):
+            raise KeyboardInterrupt from error
+        raise
     finally:
         sys.unraisablehook = told
+
+
+def _caused_by_ctrl_c(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, KeyboardInterrupt):
+        error = error.__cause__
+    return error is not None

@@ -270,8 +270,8 @@ def test_ctrl_c_while_a_program_loads_ends_it_without_a_word(program, after_s, d
     time.sleep(after_s)
     process.send_signal(signal.SIGINT)
     output, said = process.communicate(timeout=60)
-    assert "Traceback" not in output + said
-    assert "KeyboardInterrupt" not in output + said
+    assert "Traceback" not in output + said, output + said
+    assert "KeyboardInterrupt" not in output + said, output + said
     documented = {130, 0, 1} if program[0] == "kairos" else {0}
     if program[:2] == ("kairos", "report"):
         documented = {130, 2}
@@ -314,13 +314,40 @@ def command():
     Collected()
     time.sleep(30)
     print("goes on")
-cli._run = command
+cli.app = lambda words: command
+cli.main()
+"""
+
+INTERRUPTED_IN_AN_IMPORT = """
+import signal
+from kairos_ros.commands import cli
+from kairos_ros.core.errors import ConfigError
+def load():
+    try:
+        signal.raise_signal(signal.SIGINT)
+    except KeyboardInterrupt as error:  # as pybind11 does it
+        raise ImportError("initialization failed") from error
+def command():
+    try:
+        load()
+    except ImportError as error:
+        raise ConfigError("cannot be imported; install it") from error
+cli.app = lambda words: {}
 cli.main()
 """
 
 
-def test_ctrl_c_in_a_callback_whose_errors_python_drops_is_not_lost():
-    command = [sys.executable, "-c", INTERRUPTED_IN_A_CALLBACK]
+@pytest.mark.parametrize(
+    "interrupted",
+    [
+        INTERRUPTED_IN_A_CALLBACK,
+        INTERRUPTED_IN_AN_IMPORT.format("load"),
+        INTERRUPTED_IN_AN_IMPORT.format("command"),
+    ],
+    ids=["in a callback", "in an import", "in an import whose error is explained"],
+)
+def test_ctrl_c_that_python_drops_or_covers_is_not_lost(interrupted):
+    command = [sys.executable, "-c", interrupted]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
 
