@@ -2,6 +2,7 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -54,6 +55,13 @@ class SimulatedArm:
     def heard(self) -> int:
         """Packets so far."""
         return sum(self.tell()["packets"].values())
+
+    def pause(self) -> None:
+        """From now on it hears and answers nothing; it keeps what comes until `resume`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
 
     def close(self) -> None:
         self._process.terminate()

@@ -21,7 +21,7 @@ import zmq
 from bench.support.simulated_so101 import SimulatedArm
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.robot.adapter import Homing, Jointed, Limited, RobotAdapter, TaskGoal, Tolerating
-from kairos_ros.robot.adapters.lerobot import lerobot_adapter
+from kairos_ros.robot.adapters.lerobot import lerobot_adapter, lerobot_arms, lerobot_connection
 from kairos_ros.robot.adapters.lerobot.lerobot_arms import bound, limp, release, silent
 from kairos_ros.robot.adapters.registry import make_adapter
 from kairos_ros.robot.body_error import BodyError
@@ -281,7 +281,14 @@ def test_nothing_but_spoiled_replies_ends_the_task(body, arm):
     assert reason == "torn packets"
 
 
-def test_the_torque_goes_off_after_a_fault_where_that_is_configured(body, arm):
+def test_the_torque_goes_off_after_a_fault_where_that_is_configured(body, arm, monkeypatch):
+    torque_when_asked = []
+
+    def silent_then(motors):
+        torque_when_asked.extend(arm.motors("torque").values())
+        return silent(motors)
+
+    monkeypatch.setattr(lerobot_connection, "silent", silent_then)
     so101 = body(on_fault="torque_off")
     so101.reset(GOAL)
     arm.tell("silence 3")
@@ -289,6 +296,8 @@ def test_the_torque_goes_off_after_a_fault_where_that_is_configured(body, arm):
     assert "motors that hear are let go, elbow_flex did not hear it" in str(error)
     torque = arm.tell("speak 3")["motors"]
     assert not any(torque[name]["torque"] for name in torque if name != "elbow_flex")
+    assert torque_when_asked
+    assert not any(torque_when_asked)  # letting go does not wait for the name of the silent motor
     so101.reset(GOAL)
     assert all(arm.motors("torque").values())
 
@@ -297,8 +306,43 @@ def test_a_motor_whose_reply_is_spoiled_is_told_again_to_let_go(body, arm):
     so101 = body()
     so101.reset(GOAL)
     arm.tell("garble 4")
-    assert [release(motors) for motors in so101._link.arms] == [[]]
+    assert release(so101._link.arms) == []
     assert not any(arm.motors("torque").values())
+
+
+@pytest.fixture
+def mute(body, arm):
+    """An arm in a task that hears and answers nothing until `resume` is called."""
+    so101 = body()
+    so101.reset(GOAL)
+    arm.pause()
+    yield so101._link.arms
+    arm.resume()
+
+
+def test_motors_that_are_all_mute_for_a_moment_let_go_when_they_answer(mute, arm, monkeypatch):
+    monkeypatch.setattr(lerobot_arms, "RELEASE_S", 60.0)
+    later = threading.Timer(2.5, arm.resume)
+    later.start()
+    assert release(mute) == []
+    later.join()
+    assert not any(arm.motors("torque").values())
+
+
+def test_an_arm_that_stays_mute_is_not_waited_for_for_ever(mute, arm, monkeypatch):
+    monkeypatch.setattr(lerobot_arms, "RELEASE_S", 0.1)
+    assert len(release(mute)) == len(mute[0].bus.motors)
+
+
+def test_a_mute_arm_does_not_keep_the_other_from_letting_go(mute, other_arm, body, monkeypatch):
+    monkeypatch.setattr(lerobot_arms, "RELEASE_S", 60.0)
+    other = body(**other_arm.options)
+    other.reset(GOAL)
+    other_arm.tell("silence 3")
+    deaf = release((*mute, *other._link.arms))
+    assert deaf == [*mute[0].bus.motors, "elbow_flex"]
+    other_arm.tell("speak 3")
+    assert not any(other_arm.motors("torque").values())  # it heard, but did not answer
 
 
 def test_after_the_cable_was_pulled_only_a_new_task_connects_and_it_moves_nothing(body, arm):
@@ -635,7 +679,7 @@ def test_two_arms_are_one_robot_and_one_cable_stops_both(body, arm, other_arm):
 
 LIGHT = """
 import sys
-from kairos_ros.robot.adapters.lerobot import lerobot_adapter
+from kairos_ros.robot.adapters.lerobot import lerobot_adapter, lerobot_arms, lerobot_connection
 from kairos_ros.robot.adapters.lerobot.lerobot_arms import limp
 from kairos_ros.robot.adapters.registry import make_adapter
 make_adapter("lerobot", 30.0, {options!r}).close()

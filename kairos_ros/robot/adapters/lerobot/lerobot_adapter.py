@@ -296,7 +296,7 @@ class LeRobotAdapter:
         if reason in TRANSIENT and (again or not lasting):
             self.tolerated[reason] += 1
             return
-        raise self._give_up(self._link.named(error)) from error
+        raise self._give_up(error) from error
 
     def _check_cameras(self, seen: Mapping[str, Any]) -> None:
         """Raises BodyError for a camera that gives no pictures, or always the same."""
@@ -317,20 +317,24 @@ class LeRobotAdapter:
             said = f"{TORQUE}: {', '.join(weak)}"
             raise self._give_up(BodyError(TORQUE, f"{said}; {ADVICE[TORQUE]}"))
 
-    def _give_up(self, fault: BodyError) -> BodyError:
+    def _give_up(self, error: Exception) -> BodyError:
         """The robot is left alone from here on. Returns the fault with what its motors do now."""
         rolling, self._rolling = self._rolling, False
         if rolling:
             with contextlib.suppress(Exception):  # it may not hear
                 self._link.robot.send_action(self._features.named(self._still()))
-        said = "nothing is sent to the motors, which hold their last goal,"
-        if fault.reason == TORQUE:
-            said = "nothing is sent to the motors"
-        if self._options.on_fault == "torque_off":
-            deaf = self._link.release()
+        lets_go = self._options.on_fault == "torque_off"
+        deaf = self._link.release() if lets_go else []
+        # which motor is silent is asked after that, since it takes time
+        fault = error if isinstance(error, BodyError) else self._link.named(error)
+        if deaf:
+            said = f"motors that hear are let go, {', '.join(deaf)} did not hear it,"
+        elif lets_go:
             said = "the torque is off"
-            if deaf:
-                said = f"motors that hear are let go, {', '.join(deaf)} did not hear it,"
+        elif fault.reason == TORQUE:
+            said = "nothing is sent to the motors"
+        else:
+            said = "nothing is sent to the motors, which hold their last goal,"
         self._fault = BodyError(fault.reason, f"{fault}; {said} until the next task")
         return self._fault
 
@@ -349,8 +353,7 @@ class LeRobotAdapter:
             for arm in self._link.arms:
                 check_range(arm, positions(arm))
         except Exception as error:  # a driver raises whatever it likes
-            named = error if isinstance(error, BodyError) else self._link.named(error)
-            raise self._give_up(named) from error
+            raise self._give_up(error) from error
         for name, value in zip(self._features.state, self._state, strict=True):
             low, high = self._options.limits.get(name, (-np.inf, np.inf))
             if not low <= value <= high:

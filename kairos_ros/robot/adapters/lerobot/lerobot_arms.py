@@ -9,6 +9,7 @@ import contextlib
 import fcntl
 import logging
 import os
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -30,6 +31,7 @@ MARGIN_TURNS = 2.5 / 360
 """Joints at rest press a little beyond the range that was recorded."""
 TRIES = 5
 WRITE_TIMEOUT_S = 0.25
+RELEASE_S = 3.0
 BIMANUAL = ("left", "right")
 
 
@@ -211,15 +213,28 @@ def gone(arm: ArmMotors) -> bool:
     return False
 
 
-def release(arm: ArmMotors) -> list[str]:
-    """Switches off the torque of every motor; returns those that do not confirm it. Every motor is
-    told once before any is told again, so that none waits for a silent one."""
-    deaf = list(arm.bus.motors)
-    for _ in range(TRIES):
-        with contextlib.suppress(Exception):  # a port that is gone
-            drop_input(arm)
-        deaf = [motor for motor in deaf if not _let_go(arm, motor)]
-    return [f"{arm.prefix}{motor}" for motor in deaf]
+def release(arms: Collection[ArmMotors]) -> list[str]:
+    """Switches off the torque of every motor; returns those that do not confirm it.
+
+    Each round tells every motor once, so that none waits for a silent one. It ends after `TRIES`
+    rounds with an answer; where no motor answers for a moment, up to `RELEASE_S` is waited.
+    """
+    motors = [(arm, motor) for arm in arms for motor in arm.bus.motors]
+    deaf = motors
+    rounds = answered = 0
+    end_s = time.monotonic() + RELEASE_S
+    while deaf and answered < TRIES and (rounds < TRIES or time.monotonic() < end_s):
+        reached = [arm for arm in arms if arm.bus.is_connected and not gone(arm)]
+        if not reached:
+            break
+        for arm in reached:
+            with contextlib.suppress(Exception):  # a port that goes now
+                drop_input(arm)
+        heard = [(arm, motor) for arm, motor in motors if arm in reached and _let_go(arm, motor)]
+        deaf = [motor for motor in deaf if motor not in heard]
+        rounds += 1
+        answered += bool(heard)
+    return [f"{arm.prefix}{motor}" for arm, motor in deaf]
 
 
 def _let_go(arm: ArmMotors, motor: str) -> bool:

@@ -128,7 +128,7 @@ class LeRobotConnection:
 
     def release(self) -> list[str]:
         """Switches the torque off; motors that did not hear."""
-        return [motor for arm in self.arms for motor in release(arm)]
+        return release(self.arms)
 
     def stale_camera(self) -> str:
         """Which camera has given no picture for too long; empty where none is known to."""
