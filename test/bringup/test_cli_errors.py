@@ -346,7 +346,7 @@ cli.main()
     ],
     ids=["in a callback", "in an import", "in an import whose error is explained"],
 )
-def test_ctrl_c_that_python_drops_or_covers_is_not_lost(interrupted):
+def test_ctrl_c_that_is_dropped_or_becomes_another_error_is_not_lost(interrupted):
     command = [sys.executable, "-c", interrupted]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "")

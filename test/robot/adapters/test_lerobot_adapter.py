@@ -288,9 +288,9 @@ def test_the_torque_goes_off_after_a_fault_where_that_is_configured(body, arm, m
         torque_when_asked.extend(arm.motors("torque").values())
         return silent(motors)
 
-    monkeypatch.setattr(lerobot_connection, "silent", silent_then)
     so101 = body(on_fault="torque_off")
     so101.reset(GOAL)
+    monkeypatch.setattr(lerobot_connection, "silent", silent_then)  # connecting may ask, too
     arm.tell("silence 3")
     error = fault(so101.hold)
     assert "motors that hear are let go, elbow_flex did not hear it" in str(error)
@@ -679,7 +679,7 @@ def test_two_arms_are_one_robot_and_one_cable_stops_both(body, arm, other_arm):
 
 LIGHT = """
 import sys
-from kairos_ros.robot.adapters.lerobot import lerobot_adapter, lerobot_arms, lerobot_connection
+from kairos_ros.robot.adapters.lerobot import lerobot_adapter
 from kairos_ros.robot.adapters.lerobot.lerobot_arms import limp
 from kairos_ros.robot.adapters.registry import make_adapter
 make_adapter("lerobot", 30.0, {options!r}).close()

@@ -32,6 +32,7 @@ MARGIN_TURNS = 2.5 / 360
 TRIES = 5
 WRITE_TIMEOUT_S = 0.25
 RELEASE_S = 3.0
+"""How long motors are told to switch their torque off while none of them answers."""
 BIMANUAL = ("left", "right")
 
 
@@ -216,8 +217,10 @@ def gone(arm: ArmMotors) -> bool:
 def release(arms: Collection[ArmMotors]) -> list[str]:
     """Switches off the torque of every motor; returns those that do not confirm it.
 
-    Each round tells every motor once, so that none waits for a silent one. It ends after `TRIES`
-    rounds with an answer; where no motor answers for a moment, up to `RELEASE_S` is waited.
+    A round tells every motor of every arm once, so that none waits for a silent one; those that
+    have confirmed, too, so that one silent motor differs from a bus on which nobody answers. The
+    last round is the fifth (`TRIES`) in which some motor answered. Rounds without any answer end
+    after `RELEASE_S`, but not before the fifth.
     """
     motors = [(arm, motor) for arm in arms for motor in arm.bus.motors]
     deaf = motors
