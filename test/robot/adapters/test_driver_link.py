@@ -36,7 +36,7 @@ pytestmark = pytest.mark.slow
 
 LOOK_AROUND_S = 0.5
 """In one process everybody is found at once."""
-STALE_S = 2.0
+STALE_S = 4.0
 """Drivers are threads of this process, which gets no processor for a while on a busy machine."""
 GOAL = TaskGoal("touch the ball")
 HOME = {"pan": 0.5, "lift": -1.0, "gripper": 0.2}
