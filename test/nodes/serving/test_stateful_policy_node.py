@@ -67,9 +67,9 @@ def server(policy, start_for_module, wire, rounds):
 def operators(server, wire, start_for_module):
     for robot in ROBOTS:
         images = [f"images={{{CAMERA}: {list(SIZE)}}}"]
-        # a robot that a busy machine lets stand still would go on without a chunk of its state, and
-        # one that hears nothing for 2 s would ask again: that chunk is in its state, too, though
-        # the first one's answer came
+        # on a busy machine a robot that pauses would go on without waiting for its chunk, and one
+        # that hears nothing for 2 s would send its request again; the engine then computes a
+        # second chunk of the round, which changes the task's state although no robot takes it
         waits = {"max_pause_s": 30.0, "request_timeout_s": 30.0, "request_timeout_max_s": 30.0}
         start_for_module(bringup.robot(robot, adapter_options=images, **waits))
     operators = {robot: Operator(wire, robot) for robot in ROBOTS}
