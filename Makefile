@@ -100,7 +100,8 @@ check: all
 	  serving/test_serving_node.py test_namespaces.py test_lifecycle.py test_live_parameters.py \
 	  test_node_graph.py) test/recording/test_record_topics.py $(ARGS)
 test: all
-	@$(PYTEST) test/nodes test/recording test/robot test/viz test/vlm test/bringup $(ARGS)
+	@$(PYTEST) test/nodes test/recording test/robot test/viz test/dashboard test/telemetry test/vlm test/bringup \
+	  test/host $(ARGS)
 endif
 
 bench: all

@@ -7,7 +7,7 @@ two and more places of every instance is kept for them. With `k` callers of obli
 
     (ceil(MOST_PER_CALLER * k / p) + 1) * T,
 
-however many other calls there are and in whatever order (test/core/scheduling/test_calls_queue.py).
+however many other calls there are and in whatever order (test/core/calls/test_calls_queue.py).
 """
 
 from bisect import bisect_left

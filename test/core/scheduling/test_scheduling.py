@@ -5,6 +5,7 @@ from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.placement.overflow import Capacity, EngineCapacity
 from kairos_ros.core.scheduling.decision import Pending, ordinal
 from kairos_ros.core.scheduling.policies import (
+    BUILTIN,
     Admit,
     Fifo,
     LeastService,
@@ -241,7 +242,7 @@ def test_reasons_of_the_other_policies_name_what_they_order_by():
 
 
 def test_nothing_pending_is_a_decision_too():
-    for spec in ("fifo", "least_service", "wait_ratio", "oldest_task", "admit"):
+    for spec in BUILTIN:
         decision = parse_scheduling(spec).decide(
             0, Pending.of(TaskTable(), {}), TaskTable(), engine(4)
         )
@@ -259,7 +260,7 @@ def test_policies_are_named_in_one_line():
 @pytest.mark.parametrize(
     ("text", "what"),
     [
-        ("lifo", "known here: admit, fifo, least_service, oldest_task, wait_ratio"),
+        ("lifo", "known here: " + ", ".join(sorted(BUILTIN))),
         ("fifo:buckets=3", "'fifo' has no option 'buckets'; its options are: none"),
         ("wait_ratio:buckets=0", "buckets must be at least 1, not 0"),
         ("wait_ratio:aging=0", "at least 1 skip, or none, not 0"),
