@@ -77,8 +77,8 @@ def test_a_worker_that_dies_or_hangs_mid_batch_is_replaced_and_its_requests_serv
     for robot in robots:
         robot.check(rounds=2)  # every round is answered, and with actions
 
-    assert wire.counter("requeued") > queued_again
-    assert wire.fleet[-1].engines[0].restarts == restarts + 1
+    until(lambda: wire.counter("requeued") > queued_again, what="for its batch to be counted")
+    until(lambda: wire.fleet[-1].engines[0].restarts == restarts + 1, what="for the restart")
     assert not Path(f"/proc/{worker}").exists()
     assert worker_of(server) != worker
     errors = [text for name, level, text in [*wire.said] if (name, level) == (ENGINE, b"\x02")]

@@ -58,9 +58,10 @@ def test_an_arm_keeps_to_the_period_that_it_is_told_and_one_that_does_not_is_nam
     assert 0 < rounds <= took_s / LEAST_PERIOD_S + 2
     assert not after.over_rate
     assert after.asked_early <= rounds / 4, "but for requests that came late, before one in time"
-    assert seen(wire, "bob").asked_early > 3
+    early = seen(wire, "bob").asked_early
+    assert early > 3
     until(lambda: "bob" in wire.reports["kairos serving: rates"].message)
     assert "arm_1" not in wire.reports["kairos serving: rates"].message
-    assert wire.counter("asked_early") >= seen(wire, "bob").asked_early > 0
+    assert wire.counter("asked_early") >= early
     bob.leave()
     done(in_executor(wire.executor, handle.cancel_goal_async))
