@@ -1,19 +1,16 @@
 """`kairos dashboard`: what its page says, whom it answers, and that a real browser shows it."""
 
 import asyncio
-import os
 import re
-import signal
 import socket
 import subprocess
-import sys
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 
 import httpx
 import pytest
 from browser import CHROMIUM, visit
+from dashboard_process import KAIROS, kairos_dashboard
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from kairos_ros.msg import EngineState, FleetState, PipelineEvent, RobotState, RobotStatus
 from sensor_msgs.msg import CompressedImage
@@ -34,7 +31,6 @@ from kairos_ros.telemetry.events import (
 )
 from kairos_ros.telemetry.fleet_view import FleetView, RobotView
 
-KAIROS = Path(sys.prefix, "bin", "kairos")
 JPEG = bytes.fromhex("ffd8ffe000104a46494600010100000100010000ffd9")
 WILD = "<script>alert(1)</script>"
 
@@ -201,25 +197,8 @@ def test_an_address_that_cannot_be_listened_on_is_named(listen, says):
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory):
     """Its address."""
-    log = tmp_path_factory.mktemp("dashboard") / "log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [KAIROS, "dashboard", "--listen", "127.0.0.1:0"],
-            stdout=out,
-            stderr=out,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            start_new_session=True,
-        )
-    try:
-        found = until(lambda: re.search(r"http://\S+", log.read_text()), what="for the dashboard")
-        yield found[0]
-        process.send_signal(signal.SIGINT)
-        assert process.wait(60) in (0, -signal.SIGINT, 130)
-        assert "Traceback" not in log.read_text()
-    finally:
-        process.kill()
-        process.wait()
-        print(log.read_text())
+    with kairos_dashboard(tmp_path_factory.mktemp("dashboard")) as address:
+        yield address
 
 
 @pytest.fixture(scope="module")

@@ -8,17 +8,14 @@ import importlib
 import os
 import random
 import re
-import signal
-import subprocess
-import sys
 import time
 from collections import Counter
-from pathlib import Path
 
 import httpx
 import pytest
 import rclpy
 from any_message import any_message
+from dashboard_process import kairos_dashboard
 from kairos_ros.msg import RobotStatus
 from sensor_msgs.msg import Image
 from task_rules import rules
@@ -41,7 +38,6 @@ NAMES = [
     "arm\n[FATAL] [kairos]: forged\x1b[31m",
     "\u202egnp",
 ]
-KAIROS = Path(sys.prefix, "bin", "kairos")
 STATE = {"state": [0.5, 0.0, 0.0, 0.0]}
 POLICY = "emulated:latency_ms=5,chunk=20,state=4,dim=4"
 MOST = 12
@@ -122,19 +118,8 @@ def listeners(start_for_module, stranger, wire, tmp_path_factory):
 @pytest.fixture(scope="module")
 def dashboard(tmp_path_factory, stranger):
     """Its address."""
-    log = tmp_path_factory.mktemp("dashboard") / "log"
-    with log.open("wb") as out:
-        process = subprocess.Popen(
-            [KAIROS, "dashboard", "--listen", "127.0.0.1:0"],
-            stdout=out,
-            stderr=out,
-            env=os.environ | {"PYTHONUNBUFFERED": "1"},
-            start_new_session=True,
-        )
-    yield until(lambda: re.search(r"http://\S+", log.read_text()), what="for the dashboard")[0]
-    process.send_signal(signal.SIGINT)
-    process.wait(20)
-    assert "Traceback" not in log.read_text()
+    with kairos_dashboard(tmp_path_factory.mktemp("dashboard")) as address:
+        yield address
 
 
 def all_alive(nodes):
