@@ -17,6 +17,7 @@ from wire import Wire
 
 from kairos_ros.bringup.process_spec import ProcessSpec, command
 from kairos_ros.core.fleet_names import ROOT, FleetNames
+from kairos_ros.host.dds_deadlock import end_when_stuck
 from kairos_ros.host.discovery import use_fastdds_profile
 from kairos_ros.host.domain import claim_domain
 from kairos_ros.host.orphan import LAUNCHER_PID
@@ -74,6 +75,7 @@ class NodeProcess:
 @pytest.fixture(scope="session")
 def domain_id() -> int:
     keep_ports_open()
+    end_when_stuck()
     return int(os.environ["ROS_DOMAIN_ID"])
 
 

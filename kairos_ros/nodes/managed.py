@@ -9,6 +9,7 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.node import Node
 
 from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.host.dds_deadlock import leaving_dds
 from kairos_ros.nodes.parameters import NodeParameters, ParameterSpec
 
 FINALIZED_S = 3.0
@@ -87,8 +88,9 @@ class ManagedNode(LifecycleNode):
 
     def destroy_node(self) -> None:
         """Also what rclpy leaves to the garbage collector: others would still find the node."""
-        super().destroy_node()
-        self._state_machine.destroy_when_not_in_use()
+        with leaving_dds():
+            super().destroy_node()
+            self._state_machine.destroy_when_not_in_use()
 
     def on_configure(self, state: LifecycleState) -> TransitionCallbackReturn:
         return self._do(self._configure)

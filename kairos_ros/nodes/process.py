@@ -17,6 +17,7 @@ from rclpy.node import Node
 from rclpy.signals import SignalHandlerOptions
 
 from kairos_ros.core.errors import ConfigError, KairosError
+from kairos_ros.host.dds_deadlock import end_when_stuck
 from kairos_ros.host.orphan import leave_with_launcher
 from kairos_ros.host.shared_memory import keep_ports_open
 from kairos_ros.nodes.managed import ManagedNode
@@ -106,7 +107,8 @@ def join_ros(
     context: rclpy.Context | None = None,
     domain: int | None = None,
 ) -> None:
-    """`rclpy.init`, which leaves signals alone; ports in shared memory are kept open from now on.
+    """`rclpy.init`, which leaves signals alone. From now on ports in shared memory are kept open,
+    and the process ends if DDS is stuck.
 
     args: those of the program; None: of this process. domain: ROS domain; None: that of the
     environment. Raises ConfigError for ROS arguments, a
@@ -123,6 +125,7 @@ def join_ros(
         text = str(error).removeprefix("failed to initialize rcl: ")
         raise ConfigError(f"ROS cannot start: {text.partition(', at /')[0]}") from None
     keep_ports_open()
+    end_when_stuck()
 
 
 def begin[N: Node](program: str, make: Callable[[], N]) -> tuple[N, SingleThreadedExecutor, Stop]:

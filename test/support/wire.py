@@ -33,6 +33,7 @@ from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from rclpy.task import Future
 
 from kairos_ros.core.errors import RefusalCode
+from kairos_ros.host.dds_deadlock import leaving_dds
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.timers import every
 
@@ -120,7 +121,8 @@ class Spinner:
         self._over.set_result(None)
         self._thread.join()
         self.executor.shutdown()  # beside a thread that spins, it ends that with an error in Jazzy
-        self._node.destroy_node()
+        with leaving_dds():
+            self._node.destroy_node()
 
 
 class Wire:

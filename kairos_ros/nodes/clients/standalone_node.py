@@ -11,6 +11,7 @@ from rclpy.task import Future
 
 from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames
 from kairos_ros.core.wire_check import printable
+from kairos_ros.host.dds_deadlock import leaving_dds
 from kairos_ros.nodes.process import join_ros
 
 
@@ -54,9 +55,10 @@ class StandaloneNode:
         self.executor.shutdown(timeout_sec=1.0)
         # Node.destroy_node does not destroy action clients, and one that is left keeps the DDS
         # participant until the interpreter ends, which may then hang
-        for client in [one for one in self.node.waitables if isinstance(one, ActionClient)]:
-            client.destroy()
-        self.node.destroy_node()
+        with leaving_dds():
+            for client in [one for one in self.node.waitables if isinstance(one, ActionClient)]:
+                client.destroy()
+            self.node.destroy_node()
         self._context.try_shutdown()
 
     def _live(self) -> None:

@@ -1,0 +1,101 @@
+"""Ends this process if Fast DDS is stuck in it.
+
+Fast DDS 3.2.2 can deadlock when another process destroys a publisher. The thread that hears of it
+holds the mutex of the participant discovery and waits for the participant's timer thread
+(`PDP::removeWriterProxyData`, `WriterProxy::stop`, `ResourceEvent::unregister_timer`); the timer
+thread waits for that mutex (`PDP::set_next_announcement_interval`). From then on the process hears
+nobody new, acknowledges nothing, and hangs in its next change of an entity. Whoever supervises it
+knows what to do about a process that has ended.
+"""
+
+import faulthandler
+import os
+import platform
+import signal
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+
+LOOK_PERIOD_S = 2.0
+STUCK_LOOKS = 5
+"""In a row, after which the timer thread is taken for stuck."""
+END_S = 10.0
+"""For a clean end, in which an arm is released; then the process ends wherever it is."""
+LEAVE_S = 30.0
+"""Leaving DDS takes far less on a busy host."""
+_PROC = Path("/proc/self")
+_TIMERS = "dds.ev."
+"""Fast DDS names the timer thread of a participant so, with the participant's number."""
+_FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")
+"""Number of the system call in which a thread waits for a mutex."""
+_FUTEX_WAIT, _COMMAND = 0, 0x7F
+
+
+class TimerWatch:
+    """Looks for timer threads that wait for one mutex all the time."""
+
+    def __init__(self) -> None:
+        self._seen: dict[tuple[int, str], int] = {}
+        """How often each wait (thread, how often it has slept) has been found in a row."""
+
+    def look(self) -> bool:
+        """Once; to be called every LOOK_PERIOD_S. Whether a timer thread is stuck."""
+        self._seen = {wait: self._seen.get(wait, 0) + 1 for wait in mutex_waits()}
+        return any(looks >= STUCK_LOOKS for looks in self._seen.values())
+
+
+@cache
+def end_when_stuck() -> None:
+    """From now on a thread of this process watches. Without effect on other middlewares."""
+    threading.Thread(target=_watch, name="dds timers", daemon=True).start()
+
+
+def _watch() -> None:
+    watch = TimerWatch()
+    while not watch.look():
+        time.sleep(LOOK_PERIOD_S)
+    faulthandler.dump_traceback_later(END_S, exit=True)  # it needs no lock that DDS could hold
+    # not by a logger of ROS, which publishes
+    text = "Fast DDS is deadlocked in this process, which ends: start it again (docs/faults.md)"
+    print(text, file=sys.stderr, flush=True)
+    os.kill(os.getpid(), signal.SIGTERM)
+
+
+@contextmanager
+def leaving_dds() -> Iterator[None]:
+    """What is entered for destroying entities ends the process with exit code 1 and all stacks if
+    that takes longer than LEAVE_S. A deadlock there stops all of Python."""
+    faulthandler.dump_traceback_later(LEAVE_S, exit=True)
+    try:
+        yield
+    finally:
+        faulthandler.cancel_dump_traceback_later()
+
+
+def mutex_waits(proc: Path = _PROC) -> set[tuple[int, str]]:
+    """Timer threads that wait for a mutex, without a timeout, and how often they have slept."""
+    waits = set()
+    for thread in (proc / "task").iterdir():
+        try:
+            if (thread / "comm").read_text().startswith(_TIMERS) and _waits(thread):
+                waits.add((int(thread.name), _slept(thread)))
+        except OSError:
+            continue  # it has just ended
+    return waits
+
+
+def _waits(thread: Path) -> bool:
+    call, *arguments = (thread / "syscall").read_text().split()
+    if call != _FUTEX:
+        return False
+    operation, timeout = int(arguments[1], 16), int(arguments[3], 16)
+    return operation & _COMMAND == _FUTEX_WAIT and not timeout
+
+
+def _slept(thread: Path) -> str:
+    lines = (thread / "status").read_text().splitlines()
+    return next(line for line in lines if line.startswith("voluntary_ctxt_switches"))
