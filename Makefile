@@ -85,8 +85,9 @@ lint: all
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 
-# modules in the order of test/support/slow_mark.py, not by their numbers of tests
-PYTEST := $(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder
+# modules in the order of test/support/slow_mark.py, not by their numbers of tests; a test that ends its process fails,
+# and is repeated in another one
+PYTEST := $(BIN)/python -m pytest -n 6 --dist loadfile --no-loadscope-reorder --max-worker-restart 2
 ifeq ($(ROS),kilted)
 # without what starts processes, loads torch or speaks DDS (test/support/slow_mark.py)
 check: lint
