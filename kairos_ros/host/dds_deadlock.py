@@ -27,7 +27,9 @@ END_S = 10.0
 """For a clean end, in which an arm is released; then the process ends wherever it is."""
 LEAVE_S = 30.0
 """Leaving DDS takes far less on a busy host."""
-_PROC = Path("/proc/self")
+_STDERR = 2
+"""Not sys.stderr, which a test may have replaced by one without a descriptor."""
+_THREADS = Path("/proc/self/task")
 _TIMERS = "dds.ev."
 """Fast DDS names the timer thread of a participant so, with the participant's number."""
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")
@@ -58,7 +60,7 @@ def _watch() -> None:
     watch = TimerWatch()
     while not watch.look():
         time.sleep(LOOK_PERIOD_S)
-    faulthandler.dump_traceback_later(END_S, exit=True)  # it needs no lock that DDS could hold
+    _end_in(END_S)
     # not by a logger of ROS, which publishes
     text = "Fast DDS is deadlocked in this process, which ends: start it again (docs/faults.md)"
     print(text, file=sys.stderr, flush=True)
@@ -69,21 +71,26 @@ def _watch() -> None:
 def leaving_dds() -> Iterator[None]:
     """What is entered for destroying entities ends the process with exit code 1 and all stacks if
     that takes longer than LEAVE_S. A deadlock there stops all of Python."""
-    faulthandler.dump_traceback_later(LEAVE_S, exit=True)
+    _end_in(LEAVE_S)
     try:
         yield
     finally:
         faulthandler.cancel_dump_traceback_later()
 
 
-def mutex_waits(proc: Path = _PROC) -> set[tuple[int, str]]:
+def _end_in(seconds: float) -> None:
+    """With all stacks on stderr. The timer is native: it needs no lock that DDS or Python holds."""
+    faulthandler.dump_traceback_later(seconds, exit=True, file=_STDERR)
+
+
+def mutex_waits() -> set[tuple[int, str]]:
     """Timer threads that wait for a mutex, without a timeout, and how often they have slept."""
     waits = set()
-    for thread in (proc / "task").iterdir():
+    for thread in _THREADS.iterdir():
         try:
             if (thread / "comm").read_text().startswith(_TIMERS) and _waits(thread):
                 waits.add((int(thread.name), _slept(thread)))
-        except OSError:
+        except (OSError, ValueError):
             continue  # it has just ended
     return waits
 
