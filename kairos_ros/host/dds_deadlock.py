@@ -35,6 +35,8 @@ _TIMERS = "dds.ev."
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")
 """Number of the system call in which a thread waits for a mutex."""
 _FUTEX_WAIT, _COMMAND = 0, 0x7F
+_stuck = threading.Event()
+"""This process ends: its timer is set, and stays set."""
 
 
 class TimerWatch:
@@ -60,6 +62,7 @@ def _watch() -> None:
     watch = TimerWatch()
     while not watch.look():
         time.sleep(LOOK_PERIOD_S)
+    _stuck.set()
     _end_in(END_S)
     # not by a logger of ROS, which publishes
     text = "Fast DDS is deadlocked in this process, which ends: start it again (docs/faults.md)"
@@ -69,13 +72,15 @@ def _watch() -> None:
 
 @contextmanager
 def leaving_dds() -> Iterator[None]:
-    """What is entered for destroying entities ends the process with exit code 1 and all stacks if
-    that takes longer than LEAVE_S. A deadlock there stops all of Python."""
-    _end_in(LEAVE_S)
+    """Ends the process with exit code 1 and all stacks if what is done meanwhile, which is to
+    destroy entities, takes longer than LEAVE_S. A deadlock there stops all of Python."""
+    if not _stuck.is_set():
+        _end_in(LEAVE_S)
     try:
         yield
     finally:
-        faulthandler.cancel_dump_traceback_later()
+        if not _stuck.is_set():
+            faulthandler.cancel_dump_traceback_later()
 
 
 def _end_in(seconds: float) -> None:

@@ -157,7 +157,8 @@ class ManagedNode(LifecycleNode):
         if self._of_setup is not None:
             self.take_down()
             self.configured = False
-            self._of_setup.destroy_newer()
+            with leaving_dds():
+                self._of_setup.destroy_newer()
             self._of_setup = None
 
 

@@ -60,6 +60,18 @@ def test_one_that_does_not_end_itself_is_ended_with_its_stacks():
     assert "for_its_own_mutex" in done.stderr
 
 
+def test_it_is_ended_also_if_it_hangs_after_it_destroyed_its_entities():
+    done = run(
+        "def leave(*_):\n"
+        "    with dds_deadlock.leaving_dds(): pass\n"
+        "    libc.pthread_mutex_lock(mutex)\n"
+        "signal.signal(signal.SIGTERM, leave)\n"
+        "begin(for_its_own_mutex); time.sleep(50)"
+    )
+    assert done.returncode == 1
+    assert "in leave" in done.stderr
+
+
 @pytest.mark.parametrize("wait", ["for_a_signal", "again_and_again"])
 def test_a_timer_thread_with_nothing_to_do_is_not_stuck(wait):
     done = run(f"begin({wait}); time.sleep(3); print('lives')")
