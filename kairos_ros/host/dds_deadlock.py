@@ -6,6 +6,9 @@ holds the mutex of the participant discovery and waits for the participant's tim
 thread waits for that mutex (`PDP::set_next_announcement_interval`). From then on the process hears
 nobody new, acknowledges nothing, and hangs in its next change of an entity. Whoever supervises it
 knows what to do about a process that has ended.
+
+rclpy keeps Python's lock while it changes an entity, so that no thread of Python can find such a
+hang. What ends the process then is a native timer.
 """
 
 import faulthandler
@@ -25,8 +28,8 @@ STUCK_LOOKS = 5
 """In a row, after which the timer thread is taken for stuck."""
 END_S = 10.0
 """For a clean end, in which an arm is released; then the process ends wherever it is."""
-LEAVE_S = 30.0
-"""Leaving DDS takes far less on a busy host."""
+CHANGE_S = 30.0
+"""A change of entities takes far less on a busy host, and so does the time between two looks."""
 _STDERR = 2
 """Not sys.stderr, which a test may have replaced by one without a descriptor."""
 _THREADS = Path("/proc/self/task")
@@ -35,8 +38,36 @@ _TIMERS = "dds.ev."
 _FUTEX = {"x86_64": "202", "aarch64": "98"}.get(platform.machine(), "")
 """Number of the system call in which a thread waits for a mutex."""
 _FUTEX_WAIT, _COMMAND = 0, 0x7F
-_stuck = threading.Event()
-"""This process ends: its timer is set, and stays set."""
+
+
+class EndOfProcess:
+    """Ends this process, with exit code 1 and all stacks on stderr, when the first of its limits is
+    over. There is one timer of this kind in a process."""
+
+    def __init__(self) -> None:
+        self._limits_s: dict[object, float] = {}
+        """On the monotonic clock, by whose they are."""
+        self._lock = threading.RLock()  # a handler of a signal may come in between
+
+    def within(self, seconds: float, whose: object) -> None:
+        with self._lock:
+            self._limits_s[whose] = time.monotonic() + seconds
+            self._set()
+
+    def no_more(self, whose: object) -> None:
+        with self._lock:
+            if self._limits_s.pop(whose, None) is not None:
+                self._set()
+
+    def _set(self) -> None:
+        if not self._limits_s:
+            faulthandler.cancel_dump_traceback_later()
+            return
+        left_s = max(0.001, min(self._limits_s.values()) - time.monotonic())
+        faulthandler.dump_traceback_later(left_s, exit=True, file=_STDERR)
+
+
+_end = EndOfProcess()
 
 
 class TimerWatch:
@@ -46,10 +77,10 @@ class TimerWatch:
         self._seen: dict[tuple[int, str], int] = {}
         """How often each wait (thread, how often it has slept) has been found in a row."""
 
-    def look(self) -> bool:
-        """Once; to be called every LOOK_PERIOD_S. Whether a timer thread is stuck."""
+    def look(self) -> int:
+        """Once; to be called every LOOK_PERIOD_S. How often in a row the same wait was found."""
         self._seen = {wait: self._seen.get(wait, 0) + 1 for wait in mutex_waits()}
-        return any(looks >= STUCK_LOOKS for looks in self._seen.values())
+        return max(self._seen.values(), default=0)
 
 
 @cache
@@ -60,10 +91,13 @@ def end_when_stuck() -> None:
 
 def _watch() -> None:
     watch = TimerWatch()
-    while not watch.look():
+    while (looks := watch.look()) < STUCK_LOOKS:
+        if looks == 0:
+            _end.no_more(watch)
+        elif looks == 1:
+            _end.within(CHANGE_S, watch)  # another thread may stop this one from looking again
         time.sleep(LOOK_PERIOD_S)
-    _stuck.set()
-    _end_in(END_S)
+    _end.within(END_S, watch)
     # not by a logger of ROS, which publishes
     text = "Fast DDS is deadlocked in this process, which ends: start it again (docs/faults.md)"
     print(text, file=sys.stderr, flush=True)
@@ -71,21 +105,15 @@ def _watch() -> None:
 
 
 @contextmanager
-def leaving_dds() -> Iterator[None]:
+def changing_entities() -> Iterator[None]:
     """Ends the process with exit code 1 and all stacks if what is done meanwhile, which is to
-    destroy entities, takes longer than LEAVE_S. A deadlock there stops all of Python."""
-    if not _stuck.is_set():
-        _end_in(LEAVE_S)
+    create or to destroy entities of DDS, takes longer than CHANGE_S."""
+    change = object()
+    _end.within(CHANGE_S, change)
     try:
         yield
     finally:
-        if not _stuck.is_set():
-            faulthandler.cancel_dump_traceback_later()
-
-
-def _end_in(seconds: float) -> None:
-    """With all stacks on stderr. The timer is native: it needs no lock that DDS or Python holds."""
-    faulthandler.dump_traceback_later(seconds, exit=True, file=_STDERR)
+        _end.no_more(change)
 
 
 def mutex_waits() -> set[tuple[int, str]]:

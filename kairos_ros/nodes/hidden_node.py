@@ -1,8 +1,9 @@
 """A node for topics that no executor waits for."""
 
-import rclpy
 from rclpy.node import Node
 from rclpy.parameter import Parameter
+
+from kairos_ros.nodes.limited_node import LimitedNode
 
 
 def hidden_node(owner: Node) -> Node:
@@ -11,7 +12,7 @@ def hidden_node(owner: Node) -> Node:
     Nobody spins it, so it has no services: who called one, as `ros2 param list` does of every node
     that it sees, would wait for ever.
     """
-    return rclpy.create_node(
+    return LimitedNode(
         f"_{owner.get_name()}_topics",
         namespace=owner.get_namespace(),
         context=owner.context,

@@ -9,7 +9,8 @@ from rclpy.lifecycle import LifecycleNode, LifecycleState, TransitionCallbackRet
 from rclpy.node import Node
 
 from kairos_ros.core.errors import ConfigError, KairosError
-from kairos_ros.host.dds_deadlock import leaving_dds
+from kairos_ros.host.dds_deadlock import changing_entities
+from kairos_ros.nodes.limited_node import LimitedNode
 from kairos_ros.nodes.parameters import NodeParameters, ParameterSpec
 
 FINALIZED_S = 3.0
@@ -18,7 +19,7 @@ every transition, and nav2's shuts no other node down where nobody answers."""
 AUTOSTART = ParameterSpec("autostart", True, "Configure and activate at start")
 
 
-class ManagedNode(LifecycleNode):
+class ManagedNode(LimitedNode, LifecycleNode):
     """What a node of this kind does is in four methods; each of them may raise KairosError.
 
     Whatever `Entities` the node gets from `set_up` on are destroyed again after `take_down`.
@@ -88,7 +89,7 @@ class ManagedNode(LifecycleNode):
 
     def destroy_node(self) -> None:
         """Also what rclpy leaves to the garbage collector: others would still find the node."""
-        with leaving_dds():
+        with changing_entities():
             super().destroy_node()
             self._state_machine.destroy_when_not_in_use()
 
@@ -157,8 +158,7 @@ class ManagedNode(LifecycleNode):
         if self._of_setup is not None:
             self.take_down()
             self.configured = False
-            with leaving_dds():
-                self._of_setup.destroy_newer()
+            self._of_setup.destroy_newer()
             self._of_setup = None
 
 

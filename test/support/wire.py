@@ -33,7 +33,7 @@ from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from rclpy.task import Future
 
 from kairos_ros.core.errors import RefusalCode
-from kairos_ros.host.dds_deadlock import leaving_dds
+from kairos_ros.host.dds_deadlock import changing_entities
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.timers import every
 
@@ -121,7 +121,7 @@ class Spinner:
         self._over.set_result(None)
         self._thread.join()
         self.executor.shutdown()  # beside a thread that spins, it ends that with an error in Jazzy
-        with leaving_dds():
+        with changing_entities():
             self._node.destroy_node()
 
 

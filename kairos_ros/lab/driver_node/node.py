@@ -12,7 +12,6 @@ import numpy as np
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus, KeyValue
 from geometry_msgs.msg import PoseStamped, TransformStamped
-from rclpy.node import Node
 from sensor_msgs.msg import JointState
 from std_msgs.msg import Bool, Float64MultiArray, String
 from std_srvs.srv import SetBool, Trigger
@@ -31,6 +30,7 @@ from kairos_ros.lab.driver_node.messages import (
 from kairos_ros.lab.world.reach import Reach, done
 from kairos_ros.lab.world.trajectory import RejectedError
 from kairos_ros.nodes import qos
+from kairos_ros.nodes.limited_node import LimitedNode
 from kairos_ros.nodes.parameters import DOUBLES, STRINGS, NodeParameters, ParameterSpec
 from kairos_ros.nodes.process import begin
 from kairos_ros.nodes.timers import every
@@ -58,7 +58,7 @@ CATCH_UP_PERIODS = 5
 """A driver that is later than that skips time rather than to hurry."""
 
 
-class SimDriver(Node):
+class SimDriver(LimitedNode):
     """Topics and services of one simulated arm, in its namespace.
 
     Raises ConfigError for a parameter or a namespace that is wrong.

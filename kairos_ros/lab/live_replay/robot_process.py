@@ -40,6 +40,7 @@ from kairos_ros.lab.live_replay.task_events import TaskEvents
 from kairos_ros.lab.live_replay.topics import ReplayTopics
 from kairos_ros.lab.sim.virtual_robot import Assignment, Ended, Send, VirtualRobot
 from kairos_ros.msg import RobotStatus
+from kairos_ros.nodes.limited_node import LimitedNode
 from kairos_ros.nodes.process import join_ros
 from kairos_ros.nodes.robot.messages import Identity, request_message
 from kairos_ros.telemetry.answer import answer_of
@@ -239,7 +240,7 @@ def main() -> None:
     leave_with_launcher()
     parent = Connection(int(sys.argv[1]))
     join_ros([])
-    node = rclpy.create_node(f"virtual_robots_{os.getpid()}")
+    node = LimitedNode(f"virtual_robots_{os.getpid()}")
     try:
         with suppress(EOFError, BrokenPipeError):  # the parent is gone: so is the run
             RobotProcess(decode(parent.recv_bytes()), parent, node).live()

@@ -2,7 +2,6 @@
 
 import threading
 
-import rclpy
 from rclpy.action import ActionClient
 from rclpy.context import Context
 from rclpy.executors import ExternalShutdownException, SingleThreadedExecutor
@@ -11,7 +10,8 @@ from rclpy.task import Future
 
 from kairos_ros.core.fleet_names import COMMON, ROOT, FleetNames
 from kairos_ros.core.wire_check import printable
-from kairos_ros.host.dds_deadlock import leaving_dds
+from kairos_ros.host.dds_deadlock import changing_entities
+from kairos_ros.nodes.limited_node import LimitedNode
 from kairos_ros.nodes.process import join_ros
 
 
@@ -26,7 +26,7 @@ class StandaloneNode:
         self._context = Context()
         join_ros([], self._context, domain)
         self._namespace = f"{names.namespace}/{COMMON}"
-        self.node = rclpy.create_node(name, namespace=self._namespace, context=self._context)
+        self.node = LimitedNode(name, namespace=self._namespace, context=self._context)
         self.executor = SingleThreadedExecutor(context=self._context)
         self.executor.add_node(self.node)
         self._thread: threading.Thread | None = None
@@ -45,7 +45,7 @@ class StandaloneNode:
 
     def beside(self, name: str) -> Node:
         """Another node of the same context, in no executor."""
-        return rclpy.create_node(name, namespace=self._namespace, context=self._context)
+        return LimitedNode(name, namespace=self._namespace, context=self._context)
 
     def close(self) -> None:
         self._closed.set_result(None)
@@ -55,7 +55,7 @@ class StandaloneNode:
         self.executor.shutdown(timeout_sec=1.0)
         # Node.destroy_node does not destroy action clients, and one that is left keeps the DDS
         # participant until the interpreter ends, which may then hang
-        with leaving_dds():
+        with changing_entities():
             for client in [one for one in self.node.waitables if isinstance(one, ActionClient)]:
                 client.destroy()
             self.node.destroy_node()

@@ -15,6 +15,7 @@ from kairos_ros.core.errors import KairosError, WireError
 from kairos_ros.core.execution.task import Task, TaskResult
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.wire_check import printable
+from kairos_ros.host.dds_deadlock import changing_entities
 from kairos_ros.msg import RobotStatus, TaskEvent
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.announcements import Announcements
@@ -127,7 +128,8 @@ class RobotTasks:
     def close(self) -> None:
         """Has no action server; whoever still waits for a result sees it go."""
         if self._action is not None:
-            self._action.destroy()
+            with changing_entities():
+                self._action.destroy()
             self._action = None
             self._owner.leaves()
 
@@ -179,14 +181,15 @@ class RobotTasks:
         if self._action is None:
             if left_to or not self._open or self._owner.listens(now_ns):
                 return
-            self._action = ActionServer(
-                self._node,
-                ExecuteTask,
-                "execute_task",
-                self._execute,
-                goal_callback=self._on_goal,
-                cancel_callback=self._on_cancel,
-            )
+            with changing_entities():
+                self._action = ActionServer(
+                    self._node,
+                    ExecuteTask,
+                    "execute_task",
+                    self._execute,
+                    goal_callback=self._on_goal,
+                    cancel_callback=self._on_cancel,
+                )
             self._owner.takes(now_ns)
             self._changed()
         elif left_to or not self._open:

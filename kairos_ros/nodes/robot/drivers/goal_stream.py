@@ -7,6 +7,7 @@ from typing import Any
 from rclpy.action import ActionClient
 from rclpy.node import Node
 
+from kairos_ros.host.dds_deadlock import changing_entities
 from kairos_ros.nodes.executor_call import ExecutorCall
 
 MOST_UNANSWERED = 3
@@ -43,7 +44,8 @@ class GoalStream:
 
     def close(self) -> None:
         """In the node's executor."""
-        self._client.destroy()
+        with changing_entities():
+            self._client.destroy()
         self._call.close()
 
     def _send(self) -> None:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
 
-import rclpy
 from rclpy.client import Client
 from rclpy.context import Context
 from rclpy.event_handler import QoSSubscriptionMatchedInfo, SubscriptionEventCallbacks
@@ -17,6 +16,7 @@ from std_msgs.msg import Bool
 from std_srvs.srv import SetBool
 
 from kairos_ros.core.errors import ConfigError
+from kairos_ros.nodes.limited_node import LimitedNode
 from kairos_ros.nodes.robot.claim import CLAIM_S, LOOK_AROUND_S, ArmClaim, OtherCommander, link_name
 from kairos_ros.nodes.robot.drivers.cell import DriverCell
 from kairos_ros.nodes.robot.drivers.commands import DriverCommands
@@ -81,7 +81,7 @@ class RosDriverLink:
         self._contract = contract
         self._channels, self._services = channels(contract), services(contract)
         self._controllers = controllers(contract)
-        self._node = rclpy.create_node(
+        self._node = LimitedNode(
             link_name(),
             namespace=namespace,
             context=context,
