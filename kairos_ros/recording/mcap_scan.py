@@ -150,11 +150,13 @@ def _take_chunk(found: Scan, chunk: Chunk, length: int) -> None:
         if opcode in (Opcode.SCHEMA, Opcode.CHANNEL):
             _take_definition(found, opcode, data[start:stop])
     found.unindexed = {}
+    times_ns = []
     for opcode, start, _ in records:
         if opcode != Opcode.MESSAGE:
             continue
         channel, _, log_time = _MESSAGE.unpack_from(data, start)
         _count(found, channel, log_time)
+        times_ns.append(log_time)
         index = found.unindexed.setdefault(channel, MessageIndex(channel_id=channel, records=[]))
         index.records.append((log_time, start - _HEADER.size))
     found.chunks.append(
@@ -163,10 +165,11 @@ def _take_chunk(found: Scan, chunk: Chunk, length: int) -> None:
             chunk_start_offset=found.end,
             compression=chunk.compression,
             compressed_size=len(chunk.data),
-            message_end_time=chunk.message_end_time,
+            # not what the chunk says of them, which its checksum does not cover
+            message_end_time=max(times_ns, default=0),
             message_index_length=0,
             message_index_offsets={},
-            message_start_time=chunk.message_start_time,
+            message_start_time=min(times_ns, default=0),
             uncompressed_size=chunk.uncompressed_size,
         )
     )

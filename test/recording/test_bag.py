@@ -220,6 +220,7 @@ def test_whatever_the_tail_is_all_whole_chunks_are_read(tmp_path, share, garbage
     ended=st.booleans(),
     compression=st.booleans(),
 )
+@example(damage=[(0.33568, 174)], ended=False, compression=False)  # when the second chunk begins
 def test_damage_anywhere_is_an_error_that_is_told_or_costs_messages_and_never_invents_any(
     tmp_path, damage, ended, compression
 ):
