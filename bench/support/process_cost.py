@@ -1,23 +1,19 @@
 """What processes cost: CPU seconds and memory, from /proc."""
 
+import contextlib
 import os
 from collections import Counter
 from collections.abc import Iterable
 from pathlib import Path
+
+from kairos_ros.host.child_processes import descendants
 
 _TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 
 
 def with_children(pids: Iterable[int]) -> list[int]:
     """These processes and all their descendants."""
-    found = []
-    waiting = list(pids)
-    while waiting:
-        pid = waiting.pop()
-        found.append(pid)
-        for children in Path(f"/proc/{pid}/task").glob("*/children"):
-            waiting += map(int, children.read_text().split())
-    return found
+    return [each for pid in pids for each in (pid, *descendants(pid))]
 
 
 def cpu_s(pids: Iterable[int]) -> float:
@@ -34,7 +30,8 @@ def core_waits_s(pids: Iterable[int]) -> float:
     total_ns = 0
     for pid in pids:
         for file in Path(f"/proc/{pid}/task").glob("*/schedstat"):
-            total_ns += int(file.read_text().split()[1])
+            with contextlib.suppress(OSError):  # of a thread that has just ended
+                total_ns += int(file.read_text().split()[1])
     return total_ns / 1e9
 
 

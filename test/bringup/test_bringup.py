@@ -35,6 +35,7 @@ from kairos_ros.commands.cli import app
 from kairos_ros.core.errors import ConfigError
 from kairos_ros.core.fleet_names import FleetNames
 from kairos_ros.core.pipeline import Component
+from kairos_ros.host.child_processes import children
 from kairos_ros.nodes.parameters import ParameterSpec
 from kairos_ros.nodes.recorder.parameters import RECORDER_PARAMETERS
 from kairos_ros.nodes.robot.parameters import ROBOT_PARAMETERS, adapter_options
@@ -449,12 +450,6 @@ def gone(pid: int) -> bool:
     return not Path(f"/proc/{pid}").exists()
 
 
-def worker_of(pid: int) -> int:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    (found,) = [int(child) for task in tasks for child in task.read_text().split()]
-    return found
-
-
 def test_runs_that_begin_in_the_same_second_have_folders_of_their_own(tmp_path):
     made = [run_folder(tmp_path / "runs", "up") for _ in range(20)]
     assert len(set(made)) == 20
@@ -470,7 +465,8 @@ def test_a_fleet_of_real_processes_is_started_and_leaves_nothing_behind(tmp_path
         until(lambda: "robot arm_1 is here" in fleet.log("serving").read_text())
         assert not fleet.dead()
         pids = [process.pid for process in fleet.processes.values()]
-        pids.append(worker_of(fleet.processes["serving"].pid))
+        pids += children(fleet.processes["serving"].pid)
+        assert len(pids) == 3  # one engine
         assert set(fleet.processes) == {"serving", "arm_1"}
         fleet.stop(PATIENCE_S)  # a busy machine must not look like a node that does not end
     assert all(gone(pid) for pid in pids)
@@ -570,31 +566,31 @@ def test_kairos_up_ends_where_its_server_cannot_serve(up):
 def test_kairos_up_shows_every_node_and_ctrl_c_ends_them_all(up):
     process, log = up("--robots", "1", "--policy", POLICY, "--scheduling", "fifo")
     until(lambda: "robot arm_1 is here" in log.read_text())
-    nodes = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    nodes = children(process.pid)
     assert len(nodes) == 2
     assert "serving | " in log.read_text()
     until(lambda: "arm_1   | " in log.read_text(), what="for what the arm says")
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE_S) == 0
-    assert all(gone(int(pid)) for pid in nodes)
+    assert all(gone(pid) for pid in nodes)
 
 
 @pytest.mark.slow
 def test_nodes_leave_when_what_launched_them_is_killed(up):
     process, log = up("--robots", "1", "--policy", POLICY)
     until(lambda: "robot arm_1 is here" in log.read_text())
-    nodes = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
+    nodes = children(process.pid)
     process.kill()
     process.wait()
-    until(lambda: all(gone(int(pid)) for pid in nodes))
+    until(lambda: all(gone(pid) for pid in nodes))
 
 
 @pytest.mark.slow
 def test_kairos_up_reports_a_node_that_dies_and_ends_when_nothing_is_left(up):
     process, log = up("--robots", "1", "--no-serving")
     until(lambda: "is up" in log.read_text())
-    (node,) = Path(f"/proc/{process.pid}/task/{process.pid}/children").read_text().split()
-    os.kill(int(node), signal.SIGKILL)
+    (node,) = children(process.pid)
+    os.kill(node, signal.SIGKILL)
     assert process.wait(PATIENCE_S) == 1
     assert "arm_1 was killed by SIGKILL" in log.read_text()
 

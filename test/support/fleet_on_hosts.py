@@ -17,19 +17,12 @@ from ports import free_ports
 from wire import until
 
 from kairos_ros.commands.fleets.planned import status_command
+from kairos_ros.host.child_processes import children, command_line
 from kairos_ros.robot.body_log import read_body_log
 
 KAIROS = Path(sys.prefix, "bin", "kairos")
 patiently = partial(until, timeout_s=240.0)
 """Eight processes load, beside whatever else this machine does."""
-
-
-def command(pid):
-    """Command line of a process; empty where it has just ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 class Hosts:
@@ -82,11 +75,7 @@ class Hosts:
 
     def child(self, host, word):
         """The process of a host whose command line has a word."""
-        task = Path(f"/proc/{self.processes[host].pid}/task")
-        children = [
-            int(pid) for file in task.glob("*/children") for pid in file.read_text().split()
-        ]
-        found = [pid for pid in children if word in command(pid)]
+        found = [pid for pid in children(self.processes[host].pid) if word in command_line(pid)]
         return found[0] if found else None
 
     def status(self):

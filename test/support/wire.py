@@ -8,7 +8,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable
-from pathlib import Path
 
 import rclpy
 from diagnostic_msgs.msg import DiagnosticArray, DiagnosticStatus
@@ -33,6 +32,7 @@ from rclpy.qos import QoSDurabilityPolicy, QoSProfile
 from rclpy.task import Future
 
 from kairos_ros.core.errors import RefusalCode
+from kairos_ros.host.child_processes import children
 from kairos_ros.host.dds_deadlock import changing_entities
 from kairos_ros.nodes import qos
 from kairos_ros.nodes.timers import every
@@ -312,14 +312,8 @@ ATTEMPTS = itertools.count(100_000)
 
 def worker_of(server) -> int:
     """Process id of the serving node's only child."""
-    (pid,) = workers_of(server)
+    (pid,) = children(server.process.pid)
     return pid
-
-
-def workers_of(server) -> list[int]:
-    """Process ids of the serving node's children."""
-    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 def until_served(robot: WireRobot, round: int) -> ActionChunk:

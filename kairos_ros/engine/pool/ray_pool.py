@@ -13,7 +13,6 @@ import signal
 import socket
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from kairos_ros.core.errors import ConfigError, KairosError, PolicyError
@@ -23,6 +22,7 @@ from kairos_ros.engine.pool.demand import ReplicaCount
 from kairos_ros.engine.pool.replicas import Loaded
 from kairos_ros.engine.worker.loading import load_registry
 from kairos_ros.engine.worker.process import private_folder
+from kairos_ros.host.child_processes import children
 from kairos_ros.host.extras import require
 from kairos_ros.transport.messages import InferOutcome, InferRequest
 
@@ -174,7 +174,7 @@ def _private_ray(stack: contextlib.ExitStack, cpus: int) -> Any:
     os.environ |= PRIVATE | {"RAY_AUTH_TOKEN": secrets.token_hex(32)}
     folder = stack.enter_context(private_folder())
     ray = _ray()
-    before, reason = _children(), ""
+    before, reason = set(children(os.getpid())), ""
     for attempt in range(STARTS):
         try:
             ray.init(
@@ -191,17 +191,8 @@ def _private_ray(stack: contextlib.ExitStack, cpus: int) -> Any:
             log.warning("Ray did not start: %s", error)
             reason = str(error)
             ray.shutdown()
-            _end(_children() - before)
+            _end(set(children(os.getpid())) - before)
     raise ConfigError(f"Ray did not start on this host in {STARTS} attempts: {reason}")
-
-
-def _children() -> set[int]:
-    """Process ids."""
-    return {
-        int(pid)
-        for task in Path("/proc/self/task").glob("*/children")
-        for pid in task.read_text().split()
-    }
 
 
 def _end(pids: set[int]) -> None:

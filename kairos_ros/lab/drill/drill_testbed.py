@@ -1,12 +1,10 @@
 """The fleet under drill: keeps robots busy, makes faults, and notes what comes of them."""
 
-import itertools
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 from lifecycle_msgs.msg import Transition
@@ -15,6 +13,7 @@ from lifecycle_msgs.srv import ChangeState
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.bringup.processes import Fleet
 from kairos_ros.engine.paced import PREFIX
+from kairos_ros.host.child_processes import children, command_line
 from kairos_ros.lab.drill.hostile_clients import WorkerAccess
 from kairos_ros.lab.drill.proof.exchange import Exchange, SeenChunk
 from kairos_ros.lab.drill.proof.policy_turns import Turn
@@ -262,8 +261,7 @@ class DrillTestbed:
     def edge_worker_pid(self) -> int:
         """Of `EDGE_ENGINE`: a child of the serving node. Raises TookTooLongError while there is
         none."""
-        tasks = Path(f"/proc/{self.serving_pid()}/task").glob("*/children")
-        for pid in itertools.chain(*(t.read_text().split() for t in tasks)):
-            if PREFIX.encode() in Path(f"/proc/{pid}/cmdline").read_bytes():
-                return int(pid)
+        for pid in children(self.serving_pid()):
+            if PREFIX in command_line(pid):
+                return pid
         raise TookTooLongError(f"the serving node has no worker of {EDGE_ENGINE}")

@@ -34,6 +34,7 @@ from kairos_ros.engine.interface import EngineOptions
 from kairos_ros.engine.pool.demand import ReplicaCount
 from kairos_ros.engine.pool.ray_pool import RayPlan, ray_replicas
 from kairos_ros.engine.worker.process import WorkerExit
+from kairos_ros.host.child_processes import command_line, descendants
 from kairos_ros.transport.endpoint import Insecure
 from kairos_ros.transport.messages import InferRequest
 
@@ -92,23 +93,10 @@ class PoolOfTwo:
         print(self.log.read_text(errors="replace"))
 
 
-def descendants(pid):
-    """Process ids of everything below a process."""
-    children = []
-    for task in Path(f"/proc/{pid}/task").glob("*/children"):
-        with contextlib.suppress(OSError):
-            children += task.read_text().split()
-    return [int(child) for child in children] + [d for c in children for d in descendants(c)]
-
-
 def replica_pids(pid):
     """Of the replicas below a worker."""
-    pids = []
-    for each in descendants(pid):
-        with contextlib.suppress(OSError):
-            if Path(f"/proc/{each}/cmdline").read_text().startswith("ray::EngineActor"):
-                pids.append(each)
-    return sorted(pids)
+    replica = "ray::EngineActor"
+    return sorted(each for each in descendants(pid) if command_line(each).startswith(replica))
 
 
 def listening(pids):
@@ -236,7 +224,7 @@ def test_a_private_ray_runs_nothing_for_those_without_its_token(pool):
     gcs = next(
         re.search(r"--gcs-address=(\S+)", line)[1]
         for pid in descendants(pool.process.pid)
-        if "--gcs-address" in (line := Path(f"/proc/{pid}/cmdline").read_text().replace("\0", " "))
+        if "--gcs-address" in (line := command_line(pid).replace("\0", " "))
     )
     script = (
         "from ray._raylet import GcsClient\n"

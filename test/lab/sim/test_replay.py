@@ -18,6 +18,7 @@ from wire import Operator, until
 
 from kairos_ros.bringup.plan import recorder, robot, serving
 from kairos_ros.core.scheduling.policies import parse_scheduling
+from kairos_ros.host.child_processes import command_line, descendants
 from kairos_ros.lab.sim.arrivals import trace_tasks
 from kairos_ros.lab.sim.fleet_options import FleetOptions
 from kairos_ros.lab.sim.rules import Rules
@@ -61,14 +62,6 @@ class Replay:
     def run(self) -> tuple[FleetRun, dict]:
         return load_run(self.folder)
 
-    def children(self, pid: int | None = None) -> list[int]:
-        """Processes that it started, and that those started."""
-        found = []
-        for task in Path(f"/proc/{pid or self.process.pid}/task").glob("*/children"):
-            for child in map(int, task.read_text().split()):
-                found += [child, *self.children(child)]
-        return found
-
 
 @pytest.fixture
 def replay(tmp_path) -> Iterator[Callable[..., Replay]]:
@@ -94,7 +87,7 @@ def replay(tmp_path) -> Iterator[Callable[..., Replay]]:
 
     yield start
     for one in started:
-        left = one.children() if one.process.poll() is None else []
+        left = descendants(one.process.pid) if one.process.poll() is None else []
         if one.process.poll() is None:
             one.process.kill()
             one.process.wait()
@@ -229,7 +222,7 @@ def test_ctrl_c_ends_a_replay_and_keeps_what_ran(replay, traces):
     live = replay(traces, "--robots", 10, "--rate", 5, "--tasks", 1000,
                   "--policy", "emulated:latency_ms=20+2b")  # fmt: skip
     live.wait_for(r"[1-9]\d* of 1000 tasks done")
-    left = live.children()
+    left = descendants(live.process.pid)
     assert len(left) >= 4  # serving node, its engine, two processes of robots
     live.process.send_signal(signal.SIGINT)
     assert live.exit_code() == 0
@@ -252,7 +245,9 @@ def test_ctrl_c_ends_a_replay_and_keeps_what_ran(replay, traces):
 def test_a_serving_node_that_dies_ends_the_replay_with_its_last_words(replay, traces):
     live = replay(traces, "--robots", 4, "--tasks", 1000, "--policy", "emulated:latency_ms=20+2b")
     live.wait_for(r"[1-9]\d* of 1000 tasks done")
-    (server,) = [pid for pid in live.children() if "serving_node" in command_line(pid)][:1]
+    (server,) = [
+        pid for pid in descendants(live.process.pid) if "serving_node" in command_line(pid)
+    ][:1]
     os.kill(server, signal.SIGKILL)
     assert live.exit_code() == 1
     assert "the serving node ended with exit code -9; its last output" in live.output()
@@ -275,10 +270,3 @@ def test_what_cannot_be_replayed_is_told_before_anything_starts(replay, traces, 
         assert one.exit_code() == 2
         assert re.search(said, one.output())
         assert not one.folder.exists()
-
-
-def command_line(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text(errors="replace")
-    except OSError:
-        return ""

@@ -5,7 +5,6 @@ import os
 import shutil
 import signal
 from functools import partial
-from pathlib import Path
 
 import pytest
 from diagnostic_msgs.msg import DiagnosticStatus
@@ -16,6 +15,7 @@ from wire import Operator, Wire, WireRobot, until
 from kairos_ros.bringup.plan import robot, serving, share
 from kairos_ros.bringup.process_spec import ProcessSpec
 from kairos_ros.core.errors import RefusalCode
+from kairos_ros.host.child_processes import children
 
 REQUESTS = "kairos serving: requests"
 EDGE = "kairos serving: edge"
@@ -28,11 +28,6 @@ def pendulum(name: str) -> ProcessSpec:
     """A robot whose task never succeeds, so that it ends when its actions are used up."""
     body = ["env_id=Pendulum-v1"]
     return ProcessSpec("robot_node", "robot", name, {"adapter_options": body})
-
-
-def children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 def stuck(wire: Wire) -> str:

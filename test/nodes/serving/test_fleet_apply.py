@@ -20,6 +20,7 @@ from wire import Operator, until
 from kairos_ros.bringup import plan as bringup
 from kairos_ros.commands.fleets.planned import apply_command, join_command, status_command
 from kairos_ros.core.errors import KairosError
+from kairos_ros.host.child_processes import children, command_line
 from kairos_ros.planning.planner import ClusterTooSmallError
 from kairos_ros.robot.body_log import read_body_log
 
@@ -84,8 +85,8 @@ class PlannedFleet:
 
     def workers(self):
         """Process ids of engine workers."""
-        (server,) = [p for p in children(self.process.pid) if "serving" in command(p)]
-        return [pid for pid in children(server) if "engine.worker" in command(pid)]
+        (server,) = [p for p in children(self.process.pid) if "serving" in command_line(p)]
+        return [pid for pid in children(server) if "engine.worker" in command_line(pid)]
 
     @property
     def plan(self):
@@ -104,18 +105,6 @@ class PlannedFleet:
             gaps += [b - a for a, b in pairwise(times)]
         print(f"longest time between two actions: {max(gaps):.2f} s")  # shown by pytest -rP
         return max(gaps)
-
-
-def children(pid):
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
-
-
-def command(pid):
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_text()
-    except OSError:
-        return ""
 
 
 def agrees(file=None):
@@ -336,7 +325,7 @@ def test_a_robot_that_is_started_elsewhere_joins_or_is_told_why_not(fleet, start
 
 
 def test_without_its_serving_node_a_fleet_lets_nobody_join_and_says_so(fleet, capfd):
-    (server,) = [p for p in children(fleet.process.pid) if "serving" in command(p)]
+    (server,) = [p for p in children(fleet.process.pid) if "serving" in command_line(p)]
     os.kill(server, signal.SIGKILL)
     with pytest.raises(typer.Exit) as ended:
         join_command("swing_11")

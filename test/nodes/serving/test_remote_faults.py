@@ -4,17 +4,15 @@ Serving node, workers and link are real processes; the engines' compute time is 
 are threads that ask for round after round and check every answer against what they observed.
 """
 
-import itertools
 import os
 import re
 import signal
 import time
-from pathlib import Path
 
 import pytest
 from far_worker import Checked, Cloud, end_all, engine, longest_pause_s
 from wan import PORT, wan
-from wire import until
+from wire import until, worker_of
 
 from kairos_ros.bringup.plan import serving
 from kairos_ros.lab.testbed.link_proxy import Conditions
@@ -179,10 +177,3 @@ def test_a_link_cut_for_good_leaves_everybody_to_the_edge(wire, robots, link):
     served(robots, 3)
     assert all("cloud" not in r.tiers(m + 1) for r, m in zip(robots, marks, strict=True))
     assert "dialling" in engine(wire, "cloud").last_error
-
-
-def worker_of(server) -> int:
-    """Process id of the serving node's only child."""
-    tasks = Path(f"/proc/{server.process.pid}/task").glob("*/children")
-    (pid,) = itertools.chain(*(map(int, task.read_text().split()) for task in tasks))
-    return pid

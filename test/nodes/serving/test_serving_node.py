@@ -13,16 +13,12 @@ from lifecycle_msgs.srv import GetState
 from wire import LATE_S, Wire, WireRobot, answered, until
 
 from kairos_ros.bringup.plan import serving
+from kairos_ros.host.child_processes import children
 
 POLICY = "emulated:latency_ms=20+5b,chunk=20,state=2,dim=2"
 AT_ONCE = POLICY + ",steps=0"
 """Like ACT: without sampler steps."""
 STATE = {"state": [0.25, 0.0]}
-
-
-def children(pid: int) -> list[int]:
-    tasks = Path(f"/proc/{pid}/task").glob("*/children")
-    return [int(child) for task in tasks for child in task.read_text().split()]
 
 
 def state_of(wire: Wire) -> int:
@@ -159,8 +155,7 @@ def test_a_node_that_is_stopped_leaves_nothing_behind(server_of, sig):
 
 def test_a_node_that_is_stopped_while_its_engine_loads_leaves_at_once(start):
     node = start(serving(policy=str(Path(__file__).parent)))
-    until(lambda: children(node.process.pid))
-    (worker,) = children(node.process.pid)
+    (worker,) = until(lambda: children(node.process.pid))
     assert node.stop() in (0, 1)  # 1: it had found out that this is no policy
     until(lambda: not Path(f"/proc/{worker}").exists())
 

@@ -12,7 +12,7 @@ import pytest
 import yaml
 from kairos_ros.msg import ActionChunk, ServerStatus
 from ports import free_ports
-from wire import Operator, WireRobot, until, until_served, workers_of
+from wire import Operator, WireRobot, until, until_served
 
 from kairos_ros.bringup.fleet import fleet_plan
 from kairos_ros.bringup.plan import serving
@@ -22,6 +22,7 @@ from kairos_ros.core.errors import KairosError
 from kairos_ros.fleet.checks import Known
 from kairos_ros.fleet.host import obstacles
 from kairos_ros.fleet.reading import read_fleet
+from kairos_ros.host.child_processes import children
 from kairos_ros.nodes.clients.policy_swaps import change_swaps
 from kairos_ros.robot.body_log import read_body_log
 
@@ -188,7 +189,7 @@ def test_a_swap_while_both_engines_start_again_moves_no_arm_by_the_wrong_policy(
         until(lambda: wire.status_of("arm_1").actions_executed >= actions, what="for the arm")
 
     def kill_both():
-        for worker in workers_of(server):
+        for worker in children(server.process.pid):
             os.kill(worker, signal.SIGKILL)
 
     try:
