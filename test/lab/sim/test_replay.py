@@ -245,9 +245,7 @@ def test_ctrl_c_ends_a_replay_and_keeps_what_ran(replay, traces):
 def test_a_serving_node_that_dies_ends_the_replay_with_its_last_words(replay, traces):
     live = replay(traces, "--robots", 4, "--tasks", 1000, "--policy", "emulated:latency_ms=20+2b")
     live.wait_for(r"[1-9]\d* of 1000 tasks done")
-    (server,) = [
-        pid for pid in descendants(live.process.pid) if "serving_node" in command_line(pid)
-    ][:1]
+    server = next(p for p in descendants(live.process.pid) if "serving_node" in command_line(p))
     os.kill(server, signal.SIGKILL)
     assert live.exit_code() == 1
     assert "the serving node ended with exit code -9; its last output" in live.output()

@@ -225,8 +225,8 @@ def test_replies_that_are_always_late_are_never_taken_for_news(body, arm):
     told = so101.state().copy()
     told[0] += 40.0
     so101.act(told)
-    acted_s = time.monotonic()
     arm.tell("delay 100")  # longer than LeRobot waits: each reply would pass for the next one's
+    moves_s = time.monotonic()  # at the latest: an arm that obeys has read its goal before
     last = so101.state()[0]
 
     def look():
@@ -235,8 +235,8 @@ def test_replies_that_are_always_late_are_never_taken_for_news(body, arm):
         so101.hold()
         at = so101.state()[0]
         if at != last:  # this program was stopped for so long that the reply was there in time
-            been = told[0] - 40.0 + (asked_s - acted_s) * FULL_SPEED * 360 / STEPS
-            assert at > min(been, told[0]) - 0.5  # an answer to an earlier question is below
+            passed = told[0] - 40.0 + (asked_s - moves_s) * FULL_SPEED * 360 / STEPS
+            assert at > min(passed, told[0]) - 0.5  # an answer to an earlier question is below
         last = at
 
     assert fault(look).reason in ("late replies", "silent motor")
